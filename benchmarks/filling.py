@@ -76,16 +76,23 @@ def fill(directory: str, modules: int, *, sync: bool, first: int = 0, functions:
     return Filled(modules, taken, slowest * 1e3, size)
 
 
+def compile_template(store: Any, functions: int) -> tuple[list[bytes], list[Any], Any]:
+    """Compile a module of small functions; return the payloads of its records, its function records and the built module."""
+    from compcache.formats import manifest, manifest_writer
+    from compcache.linker import build_module
+
+    source = ModuleSource(sources.small_module([f"template_{number}" for number in range(functions)]))
+    built = build_module(source, machine=store.host(), is_cached=lambda _: False)
+    payloads = [payload for _, payload in manifest_writer.iterate_frames(built.sections[1])]
+    return payloads, [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"], built
+
+
 def _publications(
     store: Any, modules: int, first: int, per_module: int
 ) -> Iterator[tuple[Any, list[tuple[str, int]], dict[str, Any]]]:
     from compcache.formats import manifest, manifest_writer, records
-    from compcache.linker import build_module
 
-    source = ModuleSource(sources.small_module([f"template_{number}" for number in range(per_module)]))
-    built = build_module(source, machine=store.host(), is_cached=lambda _: False)
-    payloads = [payload for _, payload in manifest_writer.iterate_frames(built.sections[1])]
-    templates = [manifest.decode_function(payload) for payload in payloads if payload[:1] == b"F"]
+    payloads, templates, built = compile_template(store, per_module)
     keywords = {"target": built.target, "flags": built.flags, "key": built.key}
     header = records.decode_module(payloads[0])
     for module in range(first, first + modules):

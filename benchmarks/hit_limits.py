@@ -73,7 +73,7 @@ def prepare(work: Path) -> None:
     from compcache import Cache, ModuleSource
 
     with Cache(work / "cache") as cache:
-        cache.add_module(ModuleSource(CODE, functions=SIGNATURES, optimize=0))
+        cache.add_module(ModuleSource(CODE, functions=SIGNATURES))
         names = [f"f{number}" for number in range(MODULES)]
         for name in names:
             text = f"define double @{name}(double %a) {{\n  %b = fadd double %a, 1.0\n  ret double %b\n}}\n"
@@ -102,8 +102,12 @@ TYPED = CDLL + "f.restype = ctypes.c_double; f.argtypes = (ctypes.c_double, ctyp
 OPEN = "import compcache; cache = compcache.Cache({work!r} + '/cache')\n"
 HIT = OPEN + "f = cache.get_target('add')\n"
 ALL = OPEN + "f = cache.get_target('all')\n"
-ARRAY = "from array import array; a = array('d', [1.0, 2.0])\n"
-NUMPY = "sys.path.append({packages!r}); import numpy; a = numpy.array([1.0, 2.0])\n"
+FIRST = OPEN + "f = cache.get_target('first')\n"
+#: Calls are counted in a function, whose names are not looked up.
+NUMBERS = "def run(f, count):\n    for _ in range(count): f(1.0, 2.0)\n"
+BUFFER = "def run(f, count):\n    a = argument\n    for _ in range(count): f(a)\n"
+ARRAY = "from array import array; argument = array('d', [1.0, 2.0])\n" + BUFFER
+NUMPY = "sys.path.append({packages!r}); import numpy; argument = numpy.array([1.0, 2.0])\n" + BUFFER
 PLAIN = "import plain_extension as e\n"
 #: Of whole processes, above an empty one.
 PROCESSES = {
@@ -123,12 +127,15 @@ OPERATIONS = {
     "first look-up, warm": (HIT, "keep = [cache.get_target(f'f{{i}}') for i in range(N)]", MODULES),
     "get_target, repeated": (HIT, "for _ in range(N): cache.get_target('add')", REPEATED),
     "an empty loop": ("", "for _ in range(N): pass", REPEATED),
-    "f64(f64, f64)": (HIT, "for _ in range(N): f(1.0, 2.0)", REPEATED),
-    "f64(f64, f64), C extension": (PLAIN + "f = e.add\n", "for _ in range(N): f(1.0, 2.0)", REPEATED),
-    "const f64[:], array.array": (OPEN + ARRAY + "f = cache.get_target('first')\n", "for _ in range(N): f(a)", REPEATED),
-    "const f64[:], array.array, C extension": (PLAIN + ARRAY + "f = e.first\n", "for _ in range(N): f(a)", REPEATED),
-    "const f64[:], numpy": (OPEN + NUMPY + "f = cache.get_target('first')\n", "for _ in range(N): f(a)", REPEATED),
-    "const f64[:], numpy, C extension": (PLAIN + NUMPY + "f = e.first\n", "for _ in range(N): f(a)", REPEATED),
+    "f64(f64, f64)": (HIT + NUMBERS, "run(f, N)", REPEATED),
+    "f64(f64, f64), its __call__": (HIT + NUMBERS, "run(f.__call__, N)", REPEATED),
+    "f64(f64, f64), C extension": (PLAIN + NUMBERS, "run(e.add, N)", REPEATED),
+    "const f64[:], array.array": (FIRST + ARRAY, "run(f, N)", REPEATED),
+    "const f64[:], array.array, its __call__": (FIRST + ARRAY, "run(f.__call__, N)", REPEATED),
+    "const f64[:], array.array, C extension": (PLAIN + ARRAY, "run(e.first, N)", REPEATED),
+    "const f64[:], numpy": (FIRST + NUMPY, "run(f, N)", REPEATED),
+    "const f64[:], numpy, its __call__": (FIRST + NUMPY, "run(f.__call__, N)", REPEATED),
+    "const f64[:], numpy, C extension": (PLAIN + NUMPY, "run(e.first, N)", REPEATED),
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """compcache: an on-disk cache of compiled LLVM modules.
 
-`Cache.compile` hands back the functions of LLVM code as typed, callable objects, compiled once ever; `Cache.get_or_compile`
-finds one by what it is made of before its code is generated. Neither imports LLVM for what is stored. See `docs/design.md`.
+`Cache.compile` returns the functions of LLVM code as typed, callable objects, and compiles the code only once. `Cache.get_or_compile`
+finds a function by its inputs before its code is generated. Neither method imports LLVM for stored functions. See `docs/design.md`.
 """
 
 import sys
@@ -148,7 +148,7 @@ __all__ = [
     "load_ipython_extension",
 ]
 
-#: The modules of public names that a hit does not need. They are imported on first use (PEP 562).
+#: The Python modules of public names that a hit does not need. They are imported on first use (PEP 562).
 _HOMES = {
     "CacheInfo": "inspect.descriptions",
     "CacheStats": "usage.summaries",

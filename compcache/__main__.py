@@ -1,4 +1,4 @@
-"""``python -m compcache`` is the command line."""
+"""Runs the command line, for ``python -m compcache``."""
 
 from __future__ import annotations
 

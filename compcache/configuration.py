@@ -1,7 +1,7 @@
-"""Configuration files: ``config.toml`` of the user and of the system, and ``[tool.compcache]`` of a project for caches inside it.
+"""Reads configuration files: ``config.toml`` of the user and of the system, and ``[tool.compcache]`` of a project for caches inside it.
 
-A key is the name of an environment variable without ``COMPCACHE_``, in small letters. TOML is slow to read, so what was read is
-kept beside the user's caches, as lines, for as long as the files have the same times and sizes.
+A key is the name of an environment variable without ``COMPCACHE_``, in lower case. Reading TOML is slow, so the settings are also kept as
+lines in a file beside the user's caches. This file is used for as long as the configuration files have the same times and sizes.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ __all__ = ["KEYS", "SettingError", "checked", "place_of", "project_setting", "re
 
 _LARGEST = 1 << 20
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-#: A file that changed less than this ago (nanoseconds) may change again without another time.
+#: A file that has changed within these nanoseconds may change again without changing its times.
 _SETTLED = 2_000_000_000
 _PREFIX = "COMPCACHE_"
 _ON, _OFF = ("1", "on", "yes", "true"), ("0", "off", "no", "false")
-#: What may stand in a list, and what is between its items in the environment.
+#: The settings that may be lists, and the separators of their items in environment variables.
 _LISTS = {"layers": os.pathsep, "trusted_keys": " ", "targets": ",", "remote": " ", "remote_mode": " "}
 _SWITCHES = frozenset(("locks", "map_files", "stats", "check", "debug", "numba"))
 _PATHS = frozenset(("dir", "layers"))
-#: Secrets: others may read this file, so it names the file or the variable that contains them.
+#: Secrets. Others may read a configuration file, so the file only names the file or the variable that contains the secret.
 _SECRETS = frozenset(("signing_key", "publish_key"))
 _TEXTS = frozenset(("dir", "max_size", "lock_timeout", "min_llvm", "linker"))
 KEYS = _TEXTS | _SWITCHES | _SECRETS | frozenset(_LISTS)
-#: The settings of projects. A clone must not decide which code runs, or where it comes from.
+#: The settings that a project may have. A cloned project must not decide which code runs, or where the code comes from.
 PROJECT_KEYS = frozenset(("max_size", "lock_timeout"))
 
 
 class SettingError(CompcacheError, ValueError):
-    """Raised for an invalid setting. `variable` is its environment variable, even if a file set it."""
+    """Raised when a setting is invalid. `variable` is the name of its environment variable, even if a file contains the setting."""
 
     def __init__(self, message: str, variable: str = "") -> None:
         super().__init__(message)
@@ -54,10 +54,17 @@ class SettingError(CompcacheError, ValueError):
 
 
 def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable[str]) -> _T:
-    """Apply `read` to the text of a setting. Errors name the variable, or the key of one of these files.
+    """Return the result of `read` for the text of a setting.
+
+    Args:
+        text: the text of the setting.
+        read: parses the text.
+        variable: the environment variable of the setting.
+        files: the configuration files.
 
     Raises:
-        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names.
+        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable, or the
+            file and the key.
     """
     try:
         return read(text)
@@ -68,18 +75,18 @@ def checked(text: str, read: Callable[[str], _T], variable: str, files: Iterable
 
 
 def read_switch(text: str) -> bool:
-    """Return whether the text of a switch is on. Raises `ValueError` if it is neither on nor off."""
+    """Return whether a switch is on. Raise `ValueError` if its text is neither on (1, on, yes, true) nor off (0, off, no, false)."""
     word = text.strip().lower()
     if word not in (*_ON, *_OFF):
-        raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
+        raise ValueError(f"{text!r} is neither on nor off; use 1 or 0")
     return word in _ON
 
 
 def read_configuration(files: Iterable[str]) -> dict[str, str]:
-    """Return what the files set, by environment variable. The first file with a key decides.
+    """Return the settings in configuration files, by environment variable. The first file with a key takes precedence.
 
     Raises:
-        SettingError: one cannot be read, others can write to it, or it is not valid.
+        SettingError: a file cannot be read, is writable by other users, or is not valid.
     """
     paths = [os.path.abspath(path) for path in files]
     try:
@@ -100,7 +107,7 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
 
 
 def place_of(variable: str, files: Iterable[str]) -> str:
-    """Return where a variable is set, for people: the key and the configuration file, or the variable itself."""
+    """Return the place of a setting, for messages: the configuration file and the key, or the name of the variable."""
     if variable not in os.environ:
         for path in files:
             if os.path.exists(path) and variable in _read(path):
@@ -109,10 +116,12 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 
 
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
-    """Return a limit that the project around a cache directory sets, and its file. The text is empty if there is none.
+    """Return a setting of the project that contains a cache directory, and the path of the project's file.
+
+    The setting is empty if the project does not have it. The path is empty if there is no project.
 
     Raises:
-        SettingError: its ``[tool.compcache]`` is not valid.
+        SettingError: the project's ``[tool.compcache]`` is not valid.
     """
     at = os.path.abspath(directory)
     while (parent := os.path.dirname(at)) != at:
@@ -135,8 +144,8 @@ def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edit
         return {}  # other tools report its errors
     if refused := sorted(set(table) & KEYS - PROJECT_KEYS):
         raise SettingError(
-            f"{path}: [tool.compcache] {refused[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}, for caches inside "
-            "it: settings that decide which code runs belong in the user's configuration or the environment",
+            f"{path}: [tool.compcache] {refused[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}; move other settings to "
+            "the user's configuration file or the environment",
             _variable(refused[0]),
         )
     return _variables(table, path)
@@ -149,20 +158,26 @@ def _read(path: str) -> dict[str, str]:
         table = tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:
         reraise_interrupt(error)
-        raise SettingError(f"{path}: not TOML: {error}") from error
+        raise SettingError(f"{path}: the file is not valid TOML: {error}") from error
     return _variables(table, path)
 
 
 def _text(path: str) -> str:
-    """Return the content of a file that only this user and the administrator can write to, wherever a link to it leads."""
+    """Return the content of a configuration file. Symbolic links are followed.
+
+    Raises:
+        SettingError: the file cannot be read, is not a regular file or is too large, or users other than this one and root can write to it.
+    """
     files = Files()
     try:
         opened = files.open_owned(os.path.realpath(path), READ_FLAGS)
         status = files.fstat(opened.number)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            raise SettingError(f"{path} is not a configuration file: it is too large, or not a regular file")
+        if not stat.S_ISREG(status.st_mode):
+            raise SettingError(f"{path}: the configuration file is not a regular file")
+        if status.st_size > _LARGEST:
+            raise SettingError(f"{path}: the configuration file has {status.st_size} bytes, but at most {_LARGEST} are allowed")
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
-            raise SettingError(f"{path}: other users can write to it, so it is not used: own it yourself, and run chmod go-w on it")
+            raise SettingError(f"{path}: other users can write to the configuration file: change its owner, and run chmod go-w on it")
         return read_at(files, opened.number, 0, status.st_size).decode()
     except (OSError, UnicodeDecodeError) as error:
         reraise_interrupt(error)
@@ -177,7 +192,7 @@ def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
 
             near = get_close_matches(key, KEYS, 1, 0.6)
             raise SettingError(
-                f"{path}: {key} is not a setting" + (f": {near[0]} is one" if near else f": these are: {', '.join(sorted(KEYS))}")
+                f"{path}: {key!r} is not a setting" + (f": did you mean {near[0]!r}?" if near else f": use {', '.join(sorted(KEYS))}")
             )
         try:
             found[_variable(key)] = _as_text(key, value)
@@ -188,10 +203,10 @@ def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
 
 
 def _as_text(key: str, value: object) -> str:
-    """Return the value as the environment variable would have it."""
+    """Return the value of a key as the text of its environment variable. Raise `ValueError` if the value is not allowed."""
     if key in _SWITCHES:
         if not isinstance(value, bool):
-            raise ValueError("write true or false")
+            raise ValueError(f"the value must be true or false, not {value!r}")
         return "1" if value else "0"
     if isinstance(value, list) and key in _LISTS:
         return _LISTS[key].join(_item(key, item) for item in value)
@@ -202,19 +217,20 @@ def _as_text(key: str, value: object) -> str:
 
 def _item(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"write text{', or a list of texts' * (key in _LISTS)}, not {value!r}")  # noqa: TRY004 - read as a value
+        raise ValueError(f"the value must be text{' or a list of texts' * (key in _LISTS)}, not {value!r}")  # noqa: TRY004 - read as a value
     if _CONTROL.search(value):
-        raise ValueError("a line break or another control character is in the text")
+        raise ValueError("the text contains a line break or another control character")
     if key in _SECRETS and value[:1] not in "@$":
         raise ValueError(
-            "secrets are not written in this file: write '@' and a file, or '$' and an environment variable, that contains the secret"
+            "a configuration file must not contain secrets: write '@' and the path of a file with the secret, or '$' and the name of an "
+            "environment variable with it"
         )
     if value.startswith("@~"):
         return "@" + os.path.expanduser(value[1:])
     if key in _PATHS:
         value = os.path.expanduser(value)
         if not os.path.isabs(value):
-            raise ValueError(f"{value!r} is not an absolute path: begin it with / or ~")
+            raise ValueError(f"{value!r} is not an absolute path; begin the path with / or ~")
     return value
 
 
@@ -226,20 +242,20 @@ def _variable(key: str) -> str:
 
 
 def _state(path: str) -> str:
-    """Return the state of a file, which readers of its kept form compare."""
+    """Return a text that changes with the file at a path: its times, size, inode and path."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 
 
 def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
-    """Return what was stored for files in these states; None if nothing was, or not by this user."""
+    """Return the settings that were kept for configuration files in these states; None if there are none, or another user wrote them."""
     try:
         data = read_file(Files(), kept, _LARGEST, owners=frozenset((os.geteuid(),)))
     except OSError as error:
         reraise_interrupt(error)
         return None
     if check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
-        return None  # the system went down before it was on disk
+        return None  # the system crashed before the content was on disk
     head, _, body = data[CHECK_SIZE:].decode().partition("\n\n")
     lines = [line.partition("=") for line in body.splitlines()]
     return {name: value for name, _, value in lines} if head.split("\n") == states else None

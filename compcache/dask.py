@@ -1,9 +1,9 @@
-"""Dask's workers fetch what a graph calls, from a remote store, before its tasks run. Needs `distributed`.
+"""A plugin for Dask's workers that fetches the functions of a graph from a remote store before tasks run. Needs `distributed`.
 
     client.register_plugin(PrefetchPlugin(functions_of(graph)))
 
-A `TypedCallTarget` in a task arrives as the path of its cache and its name. The plugin puts the function at that path on each worker, so
-hosts need not share a directory, and no task waits for a request.
+A `TypedCallTarget` in a task is pickled as the path of its cache and its name. The plugin stores the function at this path on each worker,
+so hosts need not share a directory, and tasks do not wait for requests.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ __all__ = ["PrefetchPlugin", "functions_of"]
 
 
 class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
-    """A worker plugin that fetches functions, with what they import, when a worker starts, or when it is registered.
+    """A worker plugin that fetches functions and their imports when a worker starts, or when the plugin is registered.
 
-    A failure is a warning on the worker: its tasks compile, or miss, as without the plugin.
+    If functions cannot be fetched, the worker issues a warning, and its tasks compile or miss as without the plugin.
 
     Args:
-        names: names of functions, or targets; those of targets are fetched into the caches of the targets.
-        directory: the cache directory for the others on each worker; None for the default.
-        remote: the URL of the store, as of `Cache`; None for ``$COMPCACHE_REMOTE`` of the worker. Not a URL with a password: Dask's
-            scheduler sees it.
+        names: names of functions, or call targets. The functions of call targets are fetched into the caches of the call targets.
+        directory: the cache directory on each worker for functions given by name; None for the default.
+        remote: the URL of the store, as for `Cache`; None for the worker's ``$COMPCACHE_REMOTE``. Do not pass a URL with a password,
+            because Dask's scheduler sees it.
     """
 
     name = "compcache-prefetch"
@@ -51,7 +51,7 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
             self._wanted.setdefault(path, []).append(name)
 
     async def setup(self, worker: object) -> None:
-        """Prepare a worker: Dask calls this before it runs tasks.
+        """Fetch the functions on a worker. Dask calls this before the worker runs tasks.
 
         Args:
             worker: Dask's worker.
@@ -66,14 +66,14 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
                     cache.prefetch(names)
             except (CompcacheError, ValueError, OSError) as error:
                 reraise_interrupt(error)
-                warn(f"could not prefetch {len(names)} functions: {error}")
+                warn(f"could not prefetch {len(names)} function{'s' * (len(names) != 1)} ({', '.join(names[:3])}): {error}")
 
 
 def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
-    """Return the functions of caches that a graph of Dask, or a collection, calls or passes to tasks, each once.
+    """Return the call targets in a graph or collection of Dask, without duplicates.
 
     Args:
-        graph: a graph, a collection, or anything that holds call targets.
+        graph: a graph, a collection, or a container of call targets.
     """
     known: dict[tuple[str, str], TypedCallTarget] = {}
     layers = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
@@ -83,13 +83,13 @@ def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
 
 
 def _place_of(target: TypedCallTarget) -> tuple[str, str]:
-    """Return the cache directory and the name by which an unpickled target is found again."""
+    """Return the cache directory and the func_name with which a call target is pickled."""
     path, name, *_ = target.__reduce__()[1]
     return path, name
 
 
 def _targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
-    """Yield the targets in a part of a graph: those in containers and in Dask's tasks (`func`, `args`, `kwargs`, `value`)."""
+    """Yield the call targets in a part of a graph: in containers, and in Dask's tasks (`func`, `args`, `kwargs`, `value`)."""
     if isinstance(part, TypedCallTarget):
         yield part
     elif isinstance(part, (str, bytes, int, float, complex)) or part is None or id(part) in seen:

@@ -1,7 +1,7 @@
 """The dependency graph of a module: functions and global variables, and the references between them.
 
-It knows no LLVM and no files: nodes are names, edges are given. All walks are iterative, so that a chain of a
-hundred thousand functions does not overflow the stack, and cycles are ordinary.
+It knows neither LLVM nor files: nodes are names, and the caller provides the edges. All walks are iterative, so a chain of a
+hundred thousand functions does not overflow the stack. Cycles are allowed.
 
 Strongly connected components follow R. Tarjan, "Depth-first search and linear graph algorithms" (1972).
 """
@@ -17,7 +17,7 @@ __all__ = ["DependencyGraph", "Need"]
 
 
 class Need:
-    """A node of the needs DAG: leaves that it reaches itself, and further needs. Shared by functions with equal needs."""
+    """A node of the needs DAG: the leaves that it contains, and further needs. Functions with equal needs share it."""
 
     __slots__ = ("children", "leaves")
 
@@ -45,14 +45,14 @@ class DependencyGraph:
         return iter(self._edges)
 
     def successors(self, node: str) -> tuple[str, ...]:
-        """Return the nodes that this one refers to directly."""
+        """Return the nodes that a node refers to directly. Raise `KeyError` if the graph does not contain the node."""
         return self._edges[node]
 
     def closure(self, roots: Iterable[str]) -> list[str]:
-        """Return the roots and everything that they reach, each once, nearest first."""
+        """Return the roots and all nodes that they reach, each once, in breadth-first order. Raise `KeyError` for an unknown root."""
         order = list(dict.fromkeys(roots))
         seen = set(order)
-        for node in order:  # grows while it is walked
+        for node in order:  # grows during the iteration
             for other in self._edges[node]:
                 if other not in seen:
                     seen.add(other)
@@ -60,7 +60,7 @@ class DependencyGraph:
         return order
 
     def through(self, root: str, transparent: Collection[str]) -> list[str]:
-        """Return the nodes that the root reaches directly, or through `transparent` nodes only (which are left out)."""
+        """Return the nodes that the root reaches directly or only through `transparent` nodes. Transparent nodes are left out."""
         found: dict[str, None] = {}
         seen = {root}
         stack = list(reversed(self._edges[root]))
@@ -78,7 +78,7 @@ class DependencyGraph:
         return list(found)
 
     def components(self) -> list[list[str]]:
-        """Return the strongly connected components, each after those that it refers to."""
+        """Return the strongly connected components. A component follows the components that it refers to."""
         index: dict[str, int] = {}
         low: dict[str, int] = {}
         on_stack: set[str] = set()
@@ -110,7 +110,7 @@ class DependencyGraph:
 
     @staticmethod
     def _next(node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]) -> str | None:
-        """Return the next unvisited successor; visited ones that are still open lower the node's link."""
+        """Return the next unvisited successor of a node, or None. Lower the node's entry in `low` for successors on the stack."""
         for other in rest:
             if other not in index:
                 return other
@@ -119,10 +119,10 @@ class DependencyGraph:
         return None
 
     def needs(self, leaves: Collection[str]) -> dict[str, Need | None]:
-        """Return for every node the `leaves` that it reaches, as a DAG with one shared node per distinct set.
+        """Return the `leaves` that every node reaches, as a DAG of needs, by node; None for nodes that reach no leaf.
 
-        None means none of them. Components that add nothing to a single need of their successors share it, so
-        that the DAG is at most as large as the part of the graph above the leaves.
+        Nodes with the same need share it. A component that adds no leaf to the only need of its successors shares this
+        need, so the DAG is at most as large as the part of the graph above the leaves.
         """
         result: dict[str, Need | None] = {}
         for component in self.components():
@@ -152,12 +152,12 @@ def _pop_component(stack: list[str], on_stack: set[str], root: str) -> list[str]
 def _combine(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
     if not leaves and len(children) <= 1:
         return children[0] if children else None
-    # A child without children of its own holds only leaves: take them over, which saves a read at load.
+    # A child without children contains only leaves. Copying the leaves saves a read when the function is loaded.
     flat = [leaf for child in children if not child.children for leaf in child.leaves]
     deep = tuple([child for child in children if child.children])
     if len(leaves) + len(flat) <= _MAX_FLAT:
         return Need(tuple(dict.fromkeys([*leaves, *flat])), deep)
-    # A node's own references cost no more than a reference to their need.
+    # A child with one leaf is replaced by its leaf, because a reference to the leaf is no larger than a reference to the child.
     single = [child.leaves[0] for child in children if not child.children and len(child.leaves) == 1]
     return Need(tuple(dict.fromkeys([*leaves, *single])), tuple([child for child in children if child.children or len(child.leaves) != 1]))
 

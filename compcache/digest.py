@@ -1,13 +1,13 @@
 """Digests of bytes and keys of names: BLAKE2b (RFC 7693) in the sizes that the formats use.
 
-`hashlib` costs 3-5 ms to import because it loads OpenSSL; BLAKE2b alone is a small extension module.
+Importing `hashlib` takes 3-5 ms, because it loads OpenSSL. `_blake2` is a small extension module.
 """
 
 from __future__ import annotations
 
 try:
     from _blake2 import blake2b
-except ImportError:  # an interpreter that keeps it elsewhere
+except ImportError:  # an interpreter without the module `_blake2`
     from hashlib import blake2b
 
 TYPE_CHECKING = False
@@ -28,22 +28,26 @@ __all__ = [
     "name_key",
 ]
 
-CHECK_SIZE = 8  # guards one record or one bucket against damage, not against an attacker
+CHECK_SIZE = 8  # detects damage of a record or bucket; no protection against attackers
 KEY_SIZE = 16
 DIGEST_SIZE = 16
 MAC_SIZE = 32
 
 
 def check(data: bytes, salt: int = 0, whole: bytes = b"") -> bytes:
-    """Return the checksum of a record.
+    """Return the checksum of a record, `CHECK_SIZE` bytes.
 
-    `salt` (an integer of at most 16 bytes) ties it to its place; `whole` (at most 16 bytes) to the file that contains it.
+    `salt`, an integer of at most 16 bytes, makes the checksum depend on the record's place. `whole`, at most 16 bytes, makes it depend on
+    the file that contains the record.
     """
     return blake2b(data, digest_size=CHECK_SIZE, salt=salt.to_bytes(16, "little"), person=whole).digest()
 
 
 def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b"") -> bytes:
-    """Return the digest of the concatenation of `parts`; `person` (at most 16 bytes) separates purposes."""
+    """Return the digest, `size` bytes, of the concatenation of `parts`.
+
+    `person`, at most 16 bytes, names the purpose: digests for different purposes differ.
+    """
     state = blake2b(digest_size=size, person=person)
     for part in parts:
         state.update(part)
@@ -51,7 +55,7 @@ def digest(parts: Iterable[bytes], *, size: int = DIGEST_SIZE, person: bytes = b
 
 
 def mac(data: bytes, key: bytes) -> bytes:
-    """Return the keyed digest of `data`. A key may have any length: longer ones are digested first."""
+    """Return the keyed digest of `data`, `MAC_SIZE` bytes. Keys longer than 64 bytes are replaced by their digest."""
     if len(key) > blake2b.MAX_KEY_SIZE:
         key = blake2b(key, digest_size=blake2b.MAX_KEY_SIZE).digest()
     return blake2b(data, digest_size=MAC_SIZE, key=key, person=b"compcache-mac-v1").digest()
@@ -63,10 +67,13 @@ def key_suffix(key: bytes | None) -> str:
 
 
 def is_content_name(name: str) -> bool:
-    """Return whether a name stands for content, like the names of identities and of `compile`: a label, a dash, a digest in hexadecimal."""
+    """Return whether a name has the form of a content name: a label, a dash and a hexadecimal digest.
+
+    Identities and `Cache.compile` give such names.
+    """
     return name[-33:-32] == "-" and not name[-32:].strip("0123456789abcdef")
 
 
 def name_key(name: str) -> bytes:
-    """Return the key under which the index holds a function name."""
+    """Return the key of a function name in the index, `KEY_SIZE` bytes."""
     return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=KEY_SIZE, person=b"compcache-name").digest()

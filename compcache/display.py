@@ -1,4 +1,4 @@
-"""How objects of this package are displayed in a notebook. The drawing code is imported on demand."""
+"""Displays objects of this package in notebooks. The code for drawing is imported on demand."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ __all__ = ["Shown", "html"]
 
 
 def html(value: object) -> str:
-    """Return HTML for an object: the protocol of IPython and Jupyter for `_repr_html_`."""
+    """Return HTML for an object, for methods `_repr_html_`, which IPython and Jupyter call."""
     from compcache.notebook import html_of
 
     return html_of(value)
 
 
 class Shown:
-    """A base of records that notebooks show as tables."""
+    """A base class for records that notebooks show as tables."""
 
     __slots__ = ()
 

@@ -1,10 +1,11 @@
-"""Every exception of the package.
+"""The exceptions of the package.
 
-Each class subclasses the builtin that a user would catch anyway, carries its facts as fields, and pickles with them, so that a worker
-process can hand it to its parent.
+Each class also derives from the builtin exception that callers would catch in its place. Exceptions have fields and pickle with them, so a
+worker process can pass an exception to its parent.
 
-Fields, empty where they are not known: `message` is what `str` gives; an error is about `func_name`, `module_id`, `global_name`,
-`library`, `path` or `cache_dir`; `reason` is why, without advice; `errno` the system's number.
+Fields are empty if their values are not known. `message` is the text that `str` returns. `func_name`, `module_id`, `global_name`,
+`library`, `path` and `cache_dir` name the item that the exception is about. `reason` is the reason without advice. `errno` is the system's
+error number.
 """
 
 from __future__ import annotations
@@ -46,25 +47,25 @@ __all__ = [
 
 
 class CacheWarning(UserWarning):
-    """Issued when an operation of the cache failed on which the caller's result does not depend.
+    """Issued when an operation of the cache fails, but the caller still gets its result.
 
-    For example: an entry was damaged and went to quarantine, or a compiled module could not be stored.
+    For example, a damaged entry was moved to quarantine, or a compiled module could not be stored.
     """
 
 
 class ShadowWarning(CacheWarning):
-    """Issued when `Cache.add_module` stores other code under names that the cache has already."""
+    """Issued when `Cache.add_module` stores different code under func_names that the cache already contains."""
 
 
 class CompcacheError(Exception):
-    """The base of every exception that compcache raises on purpose."""
+    """The base class of all exceptions of compcache."""
 
     def __str__(self) -> str:
-        """Return the message alone: `KeyError` would show its repr."""
+        """Return the message, not its repr as `KeyError` does."""
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Rebuild from message and fields, whatever arguments the class's own constructor takes."""
+        """Return how to rebuild the exception from its message and fields, independent of the constructor's parameters."""
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -75,10 +76,10 @@ def _rebuild(cls: type[CompcacheError], args: tuple[Any, ...], fields: dict[str,
 
 
 class NotCachedError(CompcacheError, KeyError):
-    """Raised when the cache holds no usable realization of a function.
+    """Raised when the cache contains no realization of a function that this host can use.
 
-    `suggest` returns the part of the message about similar names. It is called when the message is read, so a caller that catches the
-    error and compiles does not pay for it.
+    `suggest` returns a part of the message about similar names. It is called when the message is first read, so a caller that catches the
+    exception and compiles the function does not wait for the search.
     """
 
     func_name: str
@@ -91,32 +92,32 @@ class NotCachedError(CompcacheError, KeyError):
         self.suggest: Callable[[str], str] | None = None
 
     def __str__(self) -> str:
-        """Return the message, followed by similar names."""
+        """Return the message with similar names, if any. The first call searches for them."""
         suggest, self.suggest = self.suggest, None
         if suggest is not None:
             try:
                 self.args = (f"{super().__str__()}{suggest(self.func_name)}",)
             except (CompcacheError, OSError, ImportError):
-                return super().__str__()  # the directory cannot be listed, or by a Python without zlib
+                return super().__str__()  # the directory cannot be listed, or this Python has no zlib
         return super().__str__()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        str(self)  # another process cannot ask
+        str(self)  # another process cannot search for similar names
         return super().__reduce__()
 
 
 class FormatError(CompcacheError, ValueError):
-    """Raised when bytes do not decode as the expected format."""
+    """Raised when bytes are not valid in the expected format."""
 
 
 class UnknownVersionError(FormatError):
-    """Raised when bytes are intact, but of a version of their format that this package does not know."""
+    """Raised when bytes are intact, but have a version of their format that this release does not know."""
 
 
 class IntegrityError(CompcacheError, OSError):
-    """Raised when a stored file does not have the content that it was published with, or is not trusted.
+    """Raised when a stored file is damaged, or is not trusted.
 
-    The latter are files without the signature of the cache's key, and files of other users.
+    Files without the signature of the cache's key are not trusted, and neither are files of other users.
     """
 
     path: str
@@ -129,7 +130,7 @@ class IntegrityError(CompcacheError, OSError):
 
 
 class StorageError(CompcacheError, OSError):
-    """Raised when the cache directory cannot be read or written (full, read-only, vanished)."""
+    """Raised when the cache directory cannot be read or written, for example because the disk is full or the directory was removed."""
 
     path: str
 
@@ -140,9 +141,9 @@ class StorageError(CompcacheError, OSError):
 
 
 class UntrustedDirectoryError(CompcacheError, PermissionError):
-    """Raised when a cache directory belongs to, or can be written by, another user.
+    """Raised when a cache directory belongs to another user, or when other users can write to it.
 
-    `reason` is the message without the ways to open the directory nevertheless.
+    `reason` is the message without the advice on how to open the directory.
     """
 
     path: str
@@ -155,7 +156,7 @@ class UntrustedDirectoryError(CompcacheError, PermissionError):
 
 
 class LinkError(CompcacheError):
-    """Raised when compiled code cannot be bound to its dependencies; below it, one class per reason."""
+    """Raised when compiled code cannot be bound to its dependencies. Subclasses exist for the reasons."""
 
     func_name: str
     module_id: str
@@ -167,9 +168,9 @@ class LinkError(CompcacheError):
 
 
 class UndefinedSymbolError(LinkError):
-    """Raised when a symbol is used but not provided, or provided but not used.
+    """Raised when code uses a symbol that nothing defines, or does not use a symbol that its source provides.
 
-    `symbols` are used but not provided; `unused` were provided (in `imports` or `globals`) but not used.
+    `symbols` are the used symbols that nothing defines. `unused` are the symbols in `imports` or `globals` that the code does not use.
     """
 
     symbols: tuple[str, ...]
@@ -184,19 +185,19 @@ class UndefinedSymbolError(LinkError):
 
 
 class SignatureMismatchError(LinkError, TypeError):
-    """Raised when a declared signature contradicts the LLVM type of the function."""
+    """Raised when a declared signature contradicts a function's LLVM type, or an import is used with another type than its definition."""
 
 
 class IncompatibleTargetError(LinkError):
-    """Raised when code is for another architecture, operating system, CPU or interpreter than this one."""
+    """Raised when code is for another architecture, operating system, CPU or version of the package than this process has."""
 
 
 class KnownFaultError(IncompatibleTargetError):
-    """Raised when code was made by a version of a tool that is known to make wrong code."""
+    """Raised when code was compiled by a version of a tool that is known to generate wrong code."""
 
 
 class LibraryError(LinkError):
-    """Raised when a shared library that a module names cannot be found or opened."""
+    """Raised when a shared library or archive that a module names cannot be found or opened."""
 
     library: str
 
@@ -206,7 +207,7 @@ class LibraryError(LinkError):
 
 
 class LinkerError(LinkError):
-    """Raised when the system linker fails; `output` is what it printed."""
+    """Raised when a linker fails or cannot be run. `output` is the text that the linker printed."""
 
     output: str
 
@@ -216,19 +217,19 @@ class LinkerError(LinkError):
 
 
 class CompileError(CompcacheError, ValueError):
-    """Raised when LLVM rejects the code: it does not parse, does not verify or cannot be compiled."""
+    """Raised when code cannot be compiled: it is not LLVM code, LLVM rejects it, or its source has contradicting options."""
 
 
 class SignatureError(CompcacheError, ValueError):
-    """Raised when a signature text is malformed, or a function has none that Python could call."""
+    """Raised when the text of a signature is malformed, or when a function has no signature that Python can call."""
 
 
 class InvalidNameError(CompcacheError, ValueError):
-    """Raised when a function or symbol name is not valid (empty, or not encodable)."""
+    """Raised when the name of a function or symbol is not valid, for example empty or reserved."""
 
 
 class GlobalValidationError(CompcacheError, ValueError):
-    """Raised when a global variable of a function does not decode, or its object is missing or of another type."""
+    """Raised when the value of a global variable cannot be stored or loaded, or has changed since it was stored."""
 
     global_name: str
     func_name: str
@@ -242,9 +243,9 @@ class GlobalValidationError(CompcacheError, ValueError):
 
 
 class FunctionInUseError(CompcacheError, ValueError):
-    """Raised when removing a function would remove other functions too, or break an import, without `force`.
+    """Raised when removing a function, without `force`, would also remove other functions or break an import.
 
-    `others` are the functions that its modules hold beside it, `importers` those that import it.
+    `others` are the other functions in the function's modules. `importers` are the functions that import it.
     """
 
     func_name: str
@@ -259,7 +260,7 @@ class FunctionInUseError(CompcacheError, ValueError):
 
 
 class PickleNotAllowedError(GlobalValidationError):
-    """Raised when a pickled global is met by a cache that was opened without `allow_pickle=True`."""
+    """Raised when a load needs a pickled value, and the cache was opened without `allow_pickle=True`."""
 
 
 class TargetUnloadedError(CompcacheError, RuntimeError):
@@ -273,7 +274,7 @@ class TargetUnloadedError(CompcacheError, RuntimeError):
 
 
 class ReentrantCompileError(CompcacheError, ImportError):
-    """Raised when building a function asks for that same function again."""
+    """Raised when `build` requests the function that it is building."""
 
     func_name: str
 
@@ -283,7 +284,7 @@ class ReentrantCompileError(CompcacheError, ImportError):
 
 
 class ReentrantLoadError(CompcacheError, RuntimeError):
-    """Raised if a signal handler or a finalizer interrupts a load, and needs the half-finished result; ask again later."""
+    """Raised when a signal handler or a finalizer interrupts a load, and requests the function that is being loaded. Retry later."""
 
     func_name: str
 
@@ -293,23 +294,23 @@ class ReentrantLoadError(CompcacheError, RuntimeError):
 
 
 class MissingPackageError(CompcacheError, ImportError):
-    """Raised when an operation needs a package that is not installed or cannot be loaded, as beside `compcache-runtime` alone."""
+    """Raised when an operation needs a package that is not installed or cannot be loaded, for example with only `compcache-runtime`."""
 
     @classmethod
     def of(cls, package: str, what: str, extra: str = "") -> MissingPackageError:
-        """Return the exception that says which package something needs, and what to install.
+        """Return the exception for a missing package. Its message names the package, and says what to install.
 
         Args:
-            package: the name of the package to install.
-            what: what needs it.
-            extra: the extra of compcache that has it, if one has.
+            package: the name of the missing package.
+            what: the operation or module that needs the package, as the subject of a sentence.
+            extra: the extra of compcache that installs the package; empty if compcache itself installs it.
         """
         wanted = f"'compcache[{extra}]'" if extra else "compcache"
         return cls(f"{what} needs {package}, which is not installed: pip install {wanted}", name=package.lower())
 
 
 class ArgumentBufferError(CompcacheError, TypeError, BufferError):
-    """Raised when an argument's buffer has another element type, is not contiguous or is read-only.
+    """Raised when an argument's buffer has the wrong element type, is not contiguous or is read-only.
 
-    It is a `TypeError`, as CPython's functions raise, and a `BufferError`, as exporters raise.
+    The class derives from `TypeError`, which CPython's functions raise, and from `BufferError`, which exporters raise.
     """

@@ -1,7 +1,7 @@
-"""`Cache` as far as a hit needs it; the other members are defined in `compcache.cache`, and imported when one of them is first used.
+"""The members of `Cache` that a hit needs. The other members are defined in `compcache.cache`, and imported on first use.
 
-A fresh process that hits imports this file and what is plain about a hit, and no more. `Cache` is one class all the same: a member that is
-not here is a stand-in (`Later`), which `compcache.cache.complete` replaces by the definition in a file of `PARTS`.
+For a hit, a new process imports only this file and the code for plain hits. `Cache` is still one class. A member that is defined elsewhere
+has a placeholder (`Later`), which `compcache.cache.complete` replaces with the definition from a file of `PARTS`.
 """
 
 import os
@@ -38,15 +38,15 @@ DIRECTORY_VARIABLE = "COMPCACHE_DIR"
 RULES = KEY_VARIABLE, TRUSTED_VARIABLE, PUBLISH_VARIABLE, LLVM_VARIABLE = (
     "COMPCACHE_SIGNING_KEY", "COMPCACHE_TRUSTED_KEYS", "COMPCACHE_PUBLISH_KEY", "COMPCACHE_MIN_LLVM"
 )  # fmt: skip
-#: Set (for CI): a hit of `get_or_compile` calls `build` as well, and compares what it returns with what was compiled.
+#: If set (for CI), a hit of `get_or_compile` also calls `build`, and compares the returned source with the source of the cached code.
 CHECK_VARIABLE = "COMPCACHE_CHECK"
 LAYERS_VARIABLE = "COMPCACHE_LAYERS"
 #: A switch that is needed late. An invalid value is reported when a cache is opened.
 LOCKS_VARIABLE = "COMPCACHE_LOCKS"
-#: Set: each hit, miss, compilation, wait and refusal is a line on standard error (`compcache.hit.log`).
+#: If set, each hit, miss, compilation, wait and refusal is logged to standard error (`compcache.hit.log`).
 DEBUG_VARIABLE = "COMPCACHE_DEBUG"
-#: Members that are not defined here, by the module of `compcache.cache` that defines them. Those of "frontend" are functions of
-#: `compcache.frontend` now, and answer as members until version 1.1. (A `__getattr__` for them would make each attribute of a cache slow.)
+#: The members that are not defined here, by the module of `compcache.cache` that defines them. The members of "frontend" are now functions
+#: of `compcache.frontend`, and remain members until version 1.1. (A `__getattr__` would make every attribute access of a cache slower.)
 PARTS = {
     "": (
         "compile", "has", "__contains__", "exists", "readonly", "layers", "loaded", "unload", "__repr__", "_repr_html_", "__reduce__",
@@ -70,18 +70,17 @@ PARTS = {
 #: A cache is plain only if none of these is set (`compcache.hit`).
 _NOT_PLAIN = (*RULES, CHECK_VARIABLE, LAYERS_VARIABLE, LOCKS_VARIABLE, DEBUG_VARIABLE, "COMPCACHE_MAP_FILES", "COMPCACHE_STATS")
 
-#: Open caches by directory, and whether they have a signing key, so that a target that is unpickled finds the cache that may hold it
-#: already.
+#: Open caches by directory and whether they have a signing key, so that unpickling a call target finds an open cache.
 open_caches: "dict[tuple[str, bool], ref[Any]]" = {}
 
 
 def default_directory() -> str:
-    """Return the directory of a cache that was opened without one: $COMPCACHE_DIR, otherwise the user's cache directory."""
+    """Return the directory of caches that are opened without a path: $COMPCACHE_DIR, otherwise the user's cache directory."""
     chosen = setting(DIRECTORY_VARIABLE)
     if chosen:
         return chosen
     if sys.platform.startswith(("linux", "freebsd", "openbsd", "netbsd")):
-        # The same answer as platformdirs, without its import.
+        # The same result as platformdirs, without importing it.
         return os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), "compcache")
     from platformdirs import user_cache_dir
 
@@ -89,17 +88,17 @@ def default_directory() -> str:
 
 
 def func_name_of(name: "str | Identity") -> str:
-    """Return the name of a function that is given as such, or as an `Identity`."""
+    """Return the func_name of a function that is given by name or as an `Identity`. Raise `TypeError` for other objects."""
     if isinstance(name, str):
         return name
     func_name = getattr(name, "func_name", None)
     if not isinstance(func_name, str):
-        raise TypeError(f"the name of a function is a str or a compcache.Identity, not {type(name).__name__}")
+        raise TypeError(f"the name of a function must be a str or a compcache.Identity, not {type(name).__name__}")
     return func_name
 
 
 class Later:
-    """Stands for a member of `Cache` that a file of `PARTS` defines."""
+    """A placeholder for a member of `Cache` that a file of `PARTS` defines. The first access imports the file."""
 
     __slots__ = ("_name", "_part")
 
@@ -128,7 +127,10 @@ class Later:
 
 
 class _Whole:
-    """A full cache, once more than plain hits was requested. It has no data descriptor, so attributes of the object take precedence."""
+    """An attribute of a full cache. The first access turns a cache for plain hits into a full cache.
+
+    The class is not a data descriptor, so attributes of the instance take precedence.
+    """
 
     __slots__ = ("_name",)
 
@@ -142,7 +144,7 @@ class _Whole:
         return cache.__dict__[self._name]
 
 
-#: What replaces stand-ins, by their names.
+#: The definitions that replace placeholders, by name.
 members: "dict[str, Any]" = {}
 
 
@@ -150,38 +152,37 @@ class Cache:
     """A directory of compiled LLVM modules.
 
     Args:
-        path: the directory; None means `default_directory()`. It is created by the first addition.
-        readonly: never write to it. Missing functions are compiled in memory.
-        verify: check the digest of every file before its first use.
-        signing_key: sign additions, and accept only modules with this key's signature; None reads $COMPCACHE_SIGNING_KEY. Text that begins
-            with ``@`` or ``$`` names a file or an environment variable with the key; the same holds for `publish_key` and `remote`.
-        trust: use the directory even if other users own it or can write to it.
-        allow_pickle: unpickle globals that were stored with pickle.
-        max_size: the size below which additions keep the directory, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024); 0 is
-            no limit, None means $COMPCACHE_MAX_SIZE or the default limit.
-        lock_timeout: how many seconds `get_or_compile` waits at most for another process that compiles the same function; None means
+        path: the directory; None means `default_directory()`. The first addition creates the directory.
+        readonly: whether never to write to the directory. Missing functions are compiled in memory.
+        verify: whether to check the digest of every file before its first use.
+        signing_key: the key that signs additions. Only modules with its signature are accepted. None means $COMPCACHE_SIGNING_KEY. Text
+            that begins with ``@`` or ``$`` names a file or an environment variable with the key, also for `publish_key` and `remote`.
+        trust: whether to use the directory even if other users own it or can write to it.
+        allow_pickle: whether to unpickle globals that were stored with pickle.
+        max_size: the size limit that additions maintain, in bytes or as ``"500M"``, ``"5GB"`` (powers of 1024). 0 is no limit. None means
+            $COMPCACHE_MAX_SIZE or the default limit.
+        lock_timeout: the number of seconds that `get_or_compile` waits for another process that compiles the same function; None means
             $COMPCACHE_LOCK_TIMEOUT or 60.
-        retarget: if all realizations of a function are for other CPUs, compile the kept code of one for this host; with False that is a
-            miss.
-        tune: after loading a function that was not compiled for exactly this host, compile its kept code for this host in the background,
-            and link functions that are loaded again; the next process uses the result.
-        link: ``"background"``: link functions that reach several modules and are loaded again (see `Cache.link`), in the background.
-        layers: directories of read-only caches below this one, from an image, a package or the team. Look-ups search this one first, then
-            the layers in their order. None means $COMPCACHE_LAYERS, paths separated by colons. A missing directory is skipped.
-        trusted_keys: run only code signed by one of these public keys (Ed25519, ``name:base64``; ``@path`` is a file of keys), and code
-            compiled here. None means $COMPCACHE_TRUSTED_KEYS. Readers hold no secret.
-        publish_key: the secret key that signs additions, for readers that trust its public key (``name:base64``, as
-            ``compcache key new`` writes it, or ``@path``); None means $COMPCACHE_PUBLISH_KEY.
-        min_llvm: skip code that was compiled by an LLVM older than this version, like ``"22"``; None means $COMPCACHE_MIN_LLVM, or no
-            limit.
-        remote: the URL of a store that many hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``,
-            ``file:///``), or a list of them, the nearest first; None means $COMPCACHE_REMOTE, or none. Misses ask it before they compile.
-        remote_mode: ``"read"``, ``"write"`` (also upload compiled modules) or ``"off"``, for all stores, or a list with one mode for each;
-            None means $COMPCACHE_REMOTE_MODE or ``"read"``.
+        retarget: whether to compile stored code for this host if all realizations of a function are for other CPUs. If not, such a
+            function is a miss.
+        tune: whether to compile the stored code of a loaded function for this host in the background, if its realization is for another
+            CPU. Functions that are loaded again are also linked. The next process uses the results.
+        link: ``"background"`` links functions that reach several modules and are loaded again (see `Cache.link`), in the background.
+        layers: the directories of read-only caches, for example of an image, a package or a team. Look-ups search this directory first,
+            then the layers in their order. Missing directories are skipped. None means $COMPCACHE_LAYERS, paths separated by colons.
+        trusted_keys: public keys (Ed25519, ``name:base64``; ``@path`` is a file of keys). Only code that is signed by one of these keys,
+            or compiled in this directory, runs. None means $COMPCACHE_TRUSTED_KEYS.
+        publish_key: the secret key that signs additions for readers with its public key (``name:base64``, as written by
+            ``compcache key new``, or ``@path``). None means $COMPCACHE_PUBLISH_KEY.
+        min_llvm: the oldest version of LLVM, like ``"22"``, whose code is used. None means $COMPCACHE_MIN_LLVM, or no limit.
+        remote: the URL of a store that hosts share (``s3://``, ``gs://``, ``az://``, ``https://``, ``redis://``, ``file:///``), or a list
+            of URLs, the nearest store first. Misses search the stores before they compile. None means $COMPCACHE_REMOTE, or no store.
+        remote_mode: ``"read"``, ``"write"`` (also upload compiled modules) or ``"off"``, for all stores, or a list with a mode for each
+            store. None means $COMPCACHE_REMOTE_MODE or ``"read"``.
 
     Raises:
-        UntrustedDirectoryError: another user could have written what is in the directory.
-        TypeError, ValueError: an argument, or the setting in its place, is not valid; the message says which.
+        UntrustedDirectoryError: another user may have written files in the directory.
+        TypeError, ValueError: an argument, or the setting that replaces it, is not valid. The message names it.
 
     If `COMPCACHE_DEBUG` is set, or `logging` is imported before the cache is opened, each hit, miss, compilation, wait and refusal is
     logged to ``compcache`` (level DEBUG). Methods of a closed cache raise `StorageError`.
@@ -208,9 +209,9 @@ class Cache:
         remote: "str | Sequence[str] | None" = None,
         remote_mode: "str | Sequence[str] | None" = None,
     ) -> None:
-        self._tuners: dict[str, int] | None = None  # processes by func_name
+        self._tuners: dict[str, int] | None = None  # tuning processes by func_name
         self._opened_session: Session | None = None
-        self._entries: PendingEntries | None = None  # of data, which wait to be written
+        self._entries: PendingEntries | None = None  # entries of data that wait to be written
         self._closed = False
         self._lock_timeout = lock_timeout
         self._retarget = retarget
@@ -255,21 +256,22 @@ class Cache:
         compile = Later("compile", "")
 
     def get_or_compile(self, func_name: "str | Identity", build: "Callable[[], Source]") -> "TypedCallTarget":
-        """Return the call target of a function, from the cache or compiled now.
+        """Return the call target of a function. If the cache does not contain the function, compile and store it.
+
+        If the compiled module cannot be stored, a `CacheWarning` is issued, and the call target is valid.
 
         Args:
-            func_name: an `Identity`, which names the function by all its inputs, or a name of your own.
-            build: called on a miss; returns a `ModuleSource`, or LLVM code, that exports the function. With an `Identity`, the
-                function has the plain label there. Other processes that miss the same function wait for this one, for `lock_timeout`
-                seconds at most.
+            func_name: an `Identity`, which names the function by all its inputs, or a name.
+            build: returns a `ModuleSource`, or LLVM code, that exports the function. It is called on a miss. With an `Identity`, the source
+                may use the plain label of the function. Meanwhile, other processes that miss the function wait for this process, for at
+                most `lock_timeout` seconds.
 
         Returns:
-            The call target, as `get_target` does.
+            The call target: the same object for as long as it is referenced.
 
         Raises:
-            ReentrantCompileError: `build` asked for this same function.
-            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result does not fail the call: one `CacheWarning`, and the target works.
+            ReentrantCompileError: `build` requested the same function.
+            CompileError, LinkError, ...: see `add_module`.
         """
         identity, func_name = func_name, func_name_of(func_name)
         known = self._targets.get(func_name)
@@ -297,11 +299,11 @@ class Cache:
             The call target: the same object for as long as it is referenced.
 
         Raises:
-            NotCachedError: the cache holds no realization that this host can use.
-            UndefinedSymbolError: a dependency is no longer in the cache.
-            GlobalValidationError: a global variable that it uses has changed.
-            SignatureError: the function cannot be called from Python, only from other modules.
-            ReentrantLoadError: a signal handler or a finalizer asks for a function that this thread is loading.
+            NotCachedError: the cache contains no realization of the function that this host can use.
+            UndefinedSymbolError: a dependency of the function is no longer in the cache.
+            GlobalValidationError: the value of a global variable that the function uses has changed.
+            SignatureError: only other modules, not Python, can call the function.
+            ReentrantLoadError: a signal handler or a finalizer requests a function that this thread is loading.
         """
         known = self._targets.get(func_name)  # type: ignore[arg-type]  # an Identity is not in it
         if known is not None:
@@ -319,7 +321,7 @@ class Cache:
         has = Later("has", "")
 
     def close(self) -> None:
-        """Invalidate every call target that was returned, and close the files. Closing twice is allowed."""
+        """Invalidate all call targets of this cache, and close its files. Closing a closed cache has no effect."""
         if self._closed:
             return
         if "_store" in self.__dict__:
@@ -330,7 +332,7 @@ class Cache:
 
     @property
     def path(self) -> str:
-        """The directory, absolute."""
+        """The absolute path of the directory."""
         return self._plain._root
 
     def __enter__(self) -> "Self":
@@ -367,21 +369,21 @@ _get_target = Cache.get_target
 
 
 def _shorten() -> None:
-    """Let the runtime answer `get_target` for targets in memory, unless a program has replaced the method."""
+    """Replace `get_target` with a function of the runtime that finds call targets in memory, unless a program has replaced it."""
     if Cache.__dict__.get("get_target") is _get_target:
         try:
             Cache.get_target = load_runtime().shortcut(_get_target, "_targets")  # type: ignore[method-assign]
-        except ImportError:  # a load says why
+        except ImportError:  # a load reports the reason
             return
 
 
 def _open_plain(path: "Any") -> "PlainLoader | None":
-    """Return the loader of a directory whose hits are plain, as far as this is known before the first hit; otherwise None."""
+    """Return a loader for plain hits of a directory; None if the settings or the directory require a full cache."""
     if any(map(setting, _NOT_PLAIN)):
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))
-    except (OSError, TypeError) as error:  # opening it in the other way reports the reason
+    except (OSError, TypeError) as error:  # opening a full cache reports the reason
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)

@@ -1,8 +1,7 @@
 """The file operations that the package uses.
 
-`Files` is the seam to the operating system: every effect on disk goes through one of its methods, so that a
-test can count, fail, tear or drop the n-th one (`tests/mock_directory.py`). `Tree` is the only way into a cache directory, and follows no
-links.
+`Files` is the interface to the operating system. Every effect on disk goes through one of its methods, so tests can count, fail or drop
+operations (`tests/mock_directory.py`). `Tree` accesses the files of a cache directory, and follows no symbolic links.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Protocol, TypeVar
 
     class Opened(Protocol):
-        """An open file, closed with the last reference to it; `number` is its descriptor."""
+        """An open file, which is closed with the last reference to this object. `number` is its descriptor."""
 
         number: int
 
@@ -35,29 +34,29 @@ __all__ = [
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 WRITABLE_BY_OTHERS = 0o022
-#: Symbolic links are not followed, and opening a pipe does not wait for its other end.
+#: Flags that do not follow symbolic links, and do not wait for the other end of a pipe.
 READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _CHUNK = 1 << 20
 
 
 def absolute_path(path: str) -> str:
-    """Return the path from the root of the file system.
+    """Return the absolute form of a path.
 
     Raises:
-        StorageError: it is relative, and the current directory has been removed.
+        StorageError: the path is relative, and the current directory has been removed.
     """
     try:
         return os.path.abspath(path)
     except FileNotFoundError as error:
         reraise_interrupt(error)
         message = (
-            f"{path!r} is a relative path, and the current directory does not exist any more: change to another, or name the whole path"
+            f"the path {path!r} is relative, but the current directory no longer exists: change the directory, or use an absolute path"
         )
         raise StorageError(message, path=path, errno=error.errno) from error
 
 
 class Files:
-    """Operating-system calls, one method each; errors are the `OSError`s of `os`."""
+    """The calls of the operating system, as one method each. They raise the `OSError`s of `os`."""
 
     __slots__ = ()
 
@@ -80,7 +79,7 @@ class Files:
     fchmod = staticmethod(os.fchmod)
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """See `open`. The file is closed with the last reference to the result, even if a signal handler raises."""
+        """Open a file as `os.open` does. The file is closed with the last reference to the result, even if a signal handler raises."""
         return _Opened(self, self.open(path, flags, mode))
 
     def own(self, descriptor: int) -> Opened:
@@ -88,14 +87,14 @@ class Files:
         return _Opened(self, descriptor)
 
 
-#: A directory on the way to a file, opened as a path only. Below the root symbolic links are refused, wherever they lead.
+#: Flags for the directories on a path, which are opened only as paths. Below the root, symbolic links are refused.
 _PASSING = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _ENTERING = _PASSING | os.O_NOFOLLOW
 _LISTING = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class _Opened:
-    """See `Opened`, without the native runtime: closed by `Files`."""
+    """Implements `Opened` without the native runtime: `Files` closes the descriptor."""
 
     __slots__ = ("_files", "number")
 
@@ -108,7 +107,7 @@ class _Opened:
             try:
                 self._files.close(self.number)
             except OSError:
-                return  # foreign code has closed it: an error cannot be raised here
+                return  # other code has closed the descriptor, and a finalizer cannot raise
 
 
 class _Root:
@@ -124,50 +123,58 @@ class _Root:
 
 
 class Tree(Files):
-    """The files below one directory, its root, by their paths; no symbolic link below the root is ever followed.
+    """The files below a directory, the root, by their paths. Symbolic links below the root are never followed.
 
-    Every operation goes from a descriptor of the root to the directory that it concerns and acts in that, by the
-    ``*at`` calls of POSIX: if a directory is exchanged, the operation fails or acts in the opened one, never elsewhere. A link on the way
-    is an ``OSError`` with ELOOP. The root itself, and what is above it, may be links: the user who opens the cache chooses them, unless
-    the tree is a part of another one. Every operation that changes or lists something, or finds nothing, notices a removed or exchanged
-    root.
+    Every operation starts from a descriptor of the root, opens the directory that contains the file, and acts in this directory, with the
+    ``*at`` calls of POSIX. If another process replaces a directory, the operation fails or acts in the opened directory, never elsewhere.
+    A symbolic link on the path raises an ``OSError`` with ELOOP. The root and the directories above it may be links, because the user who
+    opens the cache chooses them, unless the tree is a part of another tree. Operations that change or list files, or find no file, detect
+    that the root was removed or replaced.
 
     Args:
         files: the operating system.
-        root: the directory, absolute; it need not exist.
-        open_beneath: opens (descriptor of a directory, path below it, flags, mode) in one call, following no links;
-            None opens one directory after another.
+        root: the directory, absolute. It need not exist.
+        open_beneath: opens (descriptor of a directory, path below it, flags, mode) in one call, following no links. None opens one
+            directory after another.
+
+    Attributes:
+        require_trusted: called with the status of each opened root and the status of its path, before the tree uses the root. If it raises,
+            the tree does not use the root. None: any root is used.
     """
 
-    __slots__ = ("_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "root", "system", "utime", "write")
+    __slots__ = (
+        "_above", "_beneath", "_prefix", "_root", "close", "fstat", "fsync", "pread", "require_trusted", "root", "system", "utime", "write",
+    )  # fmt: skip
 
     def __init__(self, files: Files, root: str, open_beneath: OpenBeneath | None = None) -> None:
         self.root = root
         self._prefix = root if root.endswith("/") else root + "/"
         self.system = files
         self._beneath = open_beneath
+        self.require_trusted: Callable[[os.stat_result, os.stat_result], object] | None = None
         self._above: Tree | None = None
         self._root: _Root | None = None
-        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # operations on descriptors pass through
+        for name in ("close", "fstat", "fsync", "pread", "utime", "write"):  # operations on descriptors do not use paths
             setattr(self, name, getattr(files, name))
 
     # --------------------------------------------------------------- the root
 
     def part(self, root: str) -> Tree:
-        """Return the tree of a directory below this one. No link leads to it either."""
+        """Return the tree of a directory below this root. Its root must not be a link either."""
         tree = Tree(self.system, root, self._beneath)
         tree._above = self
         return tree
 
     def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """Return the present status of the root, and of its path, which differs if the path is a link."""
+        """Open the root, and return its status and the status of its path. They differ if the path is a link."""
         root, status = self._enter_root()
-        if root.is_link:
-            return status, self.system.lstat(self.root)
-        return status, status
+        return status, self._status_of_path(root, status)
+
+    def _status_of_path(self, root: _Root, status: os.stat_result) -> os.stat_result:
+        return self.system.lstat(self.root) if root.is_link else status
 
     def look_again(self) -> None:
-        """Check whether the root was removed or exchanged since it was opened, or since the last call."""
+        """Forget the root if it was removed or replaced since it was opened, or since the last call."""
         root = self._root
         if root is not None and not root.is_new and not self._is_at_path(root):
             self._root = None
@@ -175,21 +182,25 @@ class Tree(Files):
             root.is_new = False
 
     def forget(self) -> None:
-        """Close the root; the next operation opens it again."""
+        """Close the root. The next operation opens it again."""
         self._root = None
 
     def _enter_root(self) -> tuple[_Root, os.stat_result]:
         is_link = False
         try:
             opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)
-        except OSError as error:  # of which kind depends on the system: a link, or nothing that can be opened
+        except OSError as error:  # the root is a link, or cannot be opened; the error number depends on the system
             reraise_interrupt(error)
             if self._above is not None:
                 raise
             opened = self._open_outside(self.root, _PASSING)
             is_link = True
         status = self.system.fstat(opened.number)
-        root = self._root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
+        root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
+        self._root = None
+        if self.require_trusted is not None:
+            self.require_trusted(status, self._status_of_path(root, status))
+        self._root = root
         return root, status
 
     def _open_outside(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
@@ -203,14 +214,14 @@ class Tree(Files):
         return root if root is not None and self._is_current(root) else self._enter_root()[0]
 
     def _is_current(self, root: _Root) -> bool:
-        """Return whether the root's path still leads to this directory."""
+        """Return whether the path of the root still leads to the opened directory."""
         try:
             opened = self.system.fstat(root.opened.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError(f"{self.root} was replaced by another directory after it was opened")
+                raise OSError(f"the directory {self.root} was replaced after it was opened")
         except OSError as error:
             reraise_interrupt(error)
-            root.opened.number = -1  # a program that closes all descriptors, as daemons do, has closed it: the number is not ours
+            root.opened.number = -1  # a program may close all descriptors, as daemons do; then the number belongs to another file
             return False
         return self._is_at_path(root)
 
@@ -225,12 +236,12 @@ class Tree(Files):
     # ------------------------------------------------------------- on the way
 
     def _relative(self, path: str) -> str:
-        """Return a path relative to the root."""
+        """Return a path relative to the root. Raise `OSError` if the path is outside of the root."""
         relative = path[len(self._prefix) :]
         if not path.startswith(self._prefix) or "/../" in f"/{relative}/":
             if path == self.root:
                 return "."
-            raise OSError(f"{path} is not in {self.root}")
+            raise OSError(f"the path {path} is not in the directory {self.root}")
         return relative
 
     def _is_outside(self, path: str) -> bool:
@@ -244,7 +255,7 @@ class Tree(Files):
         return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
     def _parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
-        """Return the open directory that contains the last name of a path, and this name."""
+        """Open the directory that contains a file; return it and the file's name."""
         above, _, name = relative.rpartition("/")
         parent = root.opened
         if not above:
@@ -259,13 +270,17 @@ class Tree(Files):
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
 
     def _act(self, path: str, act: Callable[[_Root, str], _T], *, current: bool = True, also: str = "") -> _T:
-        """Call `act` with the root's descriptor and a relative path; return its result.
+        """Call `act` with the root and the relative path of a file; return its result.
 
         Args:
             path: the file.
             act: the operation.
-            current: use the root that is there at this moment, not only the last known one.
-            also: another path that `act` uses.
+            current: whether to check first that the opened root is still at its path. If not, the check follows a failed operation, which
+                is then repeated in the new root.
+            also: another path that `act` uses, for messages.
+
+        Raises:
+            OSError: the operation fails. With ELOOP, the message names the symbolic link.
         """
         relative = self._relative(path)
         root = self._current_root() if current else self._root or self._enter_root()[0]
@@ -274,10 +289,10 @@ class Tree(Files):
             return act(root, relative)
         except OSError as error:
             reraise_interrupt(error)
-            if error.errno in (ELOOP, ENOTDIR):  # the error about a link depends on the system and the flags
+            if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
                 link = self.first_link(path) or (self.first_link(also) if also else None)
                 if link is not None:
-                    raise OSError(ELOOP, f"{link} is a symbolic link, which is not followed", path) from error
+                    raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
             error.filename = path
             if current or self._is_current(root):
                 _raise_gone(error, path)
@@ -285,7 +300,7 @@ class Tree(Files):
         return act(self._enter_root()[0], relative)
 
     def first_link(self, path: str) -> str | None:
-        """Return the first symbolic link among the directories on the way to a file and the file itself, for messages."""
+        """Return the path of the first symbolic link among a file and the directories that contain it, for messages; None if none is."""
         at = len(self._prefix)
         try:
             root = self._root or self._enter_root()[0]
@@ -303,13 +318,13 @@ class Tree(Files):
     # -------------------------------------------------------------- operations
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:  # type: ignore[override]
-        """See `open_owned`; the caller closes the descriptor."""
+        """Open a file like `open_owned`, and return a descriptor that the caller has to close."""
         opened = self.open_owned(path, flags, mode)
         number, opened.number = opened.number, -1
         return number
 
     def open_owned(self, path: str, flags: int, mode: int = FILE_MODE) -> Opened:
-        """Open a file as `os.open` does. A new file has this mode, whatever the umask. Paths outside the root are opened directly."""
+        """Open a file as `os.open` does. A new file gets this mode, whatever the umask. Paths outside the root are opened directly."""
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
@@ -319,7 +334,7 @@ class Tree(Files):
         return opened
 
     def _set_mode(self, descriptor: int, mode: int) -> None:
-        """Undo the effect of a umask, unless the file belongs to others."""
+        """Set the mode of an open file if the umask has changed it. Files of other users keep their mode."""
         if self.system.fstat(descriptor).st_mode & 0o777 & mode != mode:
             try:
                 self.system.chmod(f"/proc/self/fd/{descriptor}", mode)
@@ -328,7 +343,7 @@ class Tree(Files):
                 return
 
     def stat(self, path: str) -> os.stat_result:  # type: ignore[override]
-        """Return the status of a file or of a link; see `os.lstat`."""
+        """Return the status of a file or of a link, as `os.lstat` does."""
 
         def status(root: _Root, relative: str) -> os.stat_result:
             parent, name = self._parent(root, relative)
@@ -339,7 +354,7 @@ class Tree(Files):
     lstat = stat  # type: ignore[assignment]
 
     def listdir(self, path: str) -> list[str]:  # type: ignore[override]
-        """See `os.listdir`."""
+        """Return the names in a directory, as `os.listdir` does."""
         directory = self._open_directory(path)
         return self._names_in(directory, path)
 
@@ -352,7 +367,7 @@ class Tree(Files):
             raise
 
     def statuses(self, path: str) -> dict[str, os.stat_result]:
-        """Return the status of everything in a directory; see `os.lstat`."""
+        """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
         directory = self._open_directory(path)
         found = {}
         for name in self._names_in(directory, path):
@@ -370,7 +385,7 @@ class Tree(Files):
         return self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
-        """Create a directory as `os.mkdir` does, with this mode, whatever the umask. Also works for the root and its parents."""
+        """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""
 
         def make(root: _Root, relative: str) -> None:
             parent, name = self._parent(root, relative)
@@ -389,11 +404,11 @@ class Tree(Files):
         self._set_mode(made.number, mode)
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
-        """See `os.replace`."""
+        """Rename a file, replacing the target, as `os.replace` does."""
         self._two(source, target, self.system.rename)
 
     def link(self, source: str, target: str) -> None:  # type: ignore[override]
-        """See `os.link`; links are not followed."""
+        """Create a hard link as `os.link` does. Symbolic links are not followed."""
         self._two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
 
     def _two(self, source: str, target: str, do: Callable[..., None]) -> None:
@@ -407,11 +422,11 @@ class Tree(Files):
         self._act(source, act, also=target)
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
-        """See `os.unlink`."""
+        """Remove a file, as `os.unlink` does."""
         self._remove(path, self.system.unlink)
 
     def rmdir(self, path: str) -> None:  # type: ignore[override]
-        """See `os.rmdir`."""
+        """Remove an empty directory, as `os.rmdir` does."""
         self._remove(path, self.system.rmdir)
 
     def _remove(self, path: str, remove: Callable[..., None]) -> None:
@@ -422,7 +437,7 @@ class Tree(Files):
         self._act(path, act)
 
     def chmod(self, path: str, mode: int) -> None:  # type: ignore[override]
-        """Set the mode of a file or directory; links are refused."""
+        """Set the mode of a file or directory. Symbolic links raise `OSError`."""
         if path == self.root:
             (self._above or self.system).chmod(path, mode)
             return
@@ -431,30 +446,32 @@ class Tree(Files):
 
 
 def writer(status: os.stat_result) -> int:
-    """Return the only user who can write to a file; -1 if others can as well."""
+    """Return the user id of the only user who can write to a file; -1 if other users can write to it too."""
     return -1 if status.st_mode & WRITABLE_BY_OTHERS else status.st_uid
 
 
 def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | None = None) -> bytes:
-    """Return the whole content of a regular file, read after its size was determined.
+    """Return the content of a regular file.
 
     Args:
         files: the operations to use.
-        path: the file; a symbolic link is not followed.
-        limit: its largest accepted size in bytes.
-        owners: the users to whom it may belong; None for all.
+        path: the path of the file. A symbolic link is not followed.
+        limit: the largest accepted size in bytes.
+        owners: the user ids that may own the file; None for all.
 
     Raises:
-        OSError: the file cannot be read, is longer than `limit` bytes, belongs to another user, or shrinks while it is
-            read.
+        OSError: the file cannot be read, is not a regular file, is longer than `limit` bytes, shrinks while it is read, belongs to another
+            user, or is writable by other users while `owners` is given.
     """
     opened = files.open_owned(path, READ_FLAGS)
     status = files.fstat(opened.number)
     size = status.st_size
-    if not stat_module.S_ISREG(status.st_mode) or (owners is not None and writer(status) not in owners):
-        raise OSError(f"{path} is not a regular file, or belongs to a user whose files are not used here")
+    if not stat_module.S_ISREG(status.st_mode):
+        raise OSError(f"{path} is not a regular file")
+    if owners is not None and writer(status) not in owners:
+        raise OSError(f"{path} belongs to a user whose files are not trusted, or other users can write to it")
     if size > limit:
-        raise OSError(f"{path} has {size} bytes; the limit is {limit}")
+        raise OSError(f"{path} has {size} bytes, but at most {limit} are allowed")
     data = read_at(files, opened.number, 0, size)
     if len(data) < size:
         raise OSError(f"{path} ended after {len(data)} of {size} bytes")
@@ -462,11 +479,11 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
 
 
 def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
-    """Read `size` bytes of an open file, or fewer at its end, however few each call of the system gives.
+    """Return `size` bytes of an open file, or fewer at its end. Short reads are continued.
 
     Raises:
-        FileNotFoundError: another host has removed it.
-        OSError: it cannot be read.
+        FileNotFoundError: another host has removed the file.
+        OSError: the file cannot be read.
     """
     try:
         part = files.pread(descriptor, min(size, _CHUNK), offset)
@@ -484,16 +501,16 @@ def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
 
 
 def _raise_gone(error: OSError, path: str) -> None:
-    """Raise the error of a missing file for a file that another host has removed."""
+    """Raise `FileNotFoundError` if an error says that another host has removed the file (ESTALE)."""
     if error.errno == ESTALE:
-        raise FileNotFoundError(ENOENT, "another host has removed it", path) from error
+        raise FileNotFoundError(ENOENT, "another host has removed this file", path) from error
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Raise an error again if a signal handler has raised it, whatever its class: it belongs to the program, and is no failure to handle.
+    """Raise the interrupt if an exception is an interrupt, or was created while handling one; otherwise return.
 
-    Handlers of Python's own exception classes call this first. `compcache.interrupts` recognizes interrupts; it is consulted if foreign
-    code took part in the error.
+    An interrupt is raised by a signal handler, belongs to the program, and is not a failure. Handlers of Python's own exception classes
+    call this first. `compcache.interrupts` recognizes interrupts. It is imported only if code outside of the package took part.
     """
     if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
         from compcache.interrupts import reraise_interrupt as reraise
@@ -502,7 +519,7 @@ def reraise_interrupt(error: BaseException) -> None:
 
 
 def _is_own(error: BaseException) -> bool:
-    """Return whether an error went only through code of the package, with arguments. A handler is foreign code."""
+    """Return whether an exception has arguments, and passed only through code of the package. Signal handlers are other code."""
     step = error.__traceback__
     while step is not None and str(step.tb_frame.f_globals.get("__name__")).startswith("compcache."):
         step = step.tb_next

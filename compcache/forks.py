@@ -1,14 +1,15 @@
-"""The effects of a fork on the package: the one place that knows its locks, and the unfinished work of other threads.
+"""Prepares the package for forks. This file lists all locks of the package, and the state of other threads.
 
-A forked child has one thread, the one that forked. A lock that another thread holds is never released there, a module that another thread
-imports is never imported, and a build that another thread has claimed never ends. So before a fork the forking thread waits until no other
-thread imports what the child may need, and takes the locks of the package, in the order of `LOCKS`. Parent and child release them. What
-could not be had in time, or is not worth waiting for, the child makes anew; then it forgets what the threads did that it does not have.
+A forked child has only the forking thread. In the child, a lock of another thread is never released, an import by another thread never
+ends, and a build that another thread has claimed never ends. So before a fork, the forking thread waits until no other thread imports a
+module that the child may need, and acquires the locks of the package in the order of `LOCKS`. Parent and child release the locks. The child
+replaces locks that could not be acquired in time, or that are not worth waiting for. It then drops the state of the missing threads.
 
-`compcache.hit.target`, which every process has that uses a cache, registers the three functions; this file is read by the first fork.
-A signal handler that raises in one of them does not end it: it is called again until it returns, and goes on where it was. So it takes
-and releases a lock in one call of C, where no handler runs, and notes what it has done before anything else is called.
-Locks of objects, threads, and what stands in C are in `OTHERS`. `tests/test_forks.py` fails where the package has a lock that is not here.
+`compcache.hit.target`, which every process with a cache imports, registers the three functions. The first fork imports this file. If a
+signal handler raises in one of the functions, the function is called again until it returns, and continues where it was. So a lock is
+acquired and recorded, or released, in one call into C, in which no handler runs.
+
+`OTHERS` has the locks of objects, threads, and locks in C. `tests/test_forks.py` fails if this file does not list a lock of the package.
 """
 
 from __future__ import annotations
@@ -27,15 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["FORGOTTEN", "LOCKS", "OTHERS", "Lock", "after_in_child", "after_in_parent", "before"]
 
-#: For how many seconds a fork waits for imports of other threads: one of these may wait for the forking thread.
+#: The number of seconds that a fork waits for imports of other threads, because such an import may wait for the forking thread.
 _IMPORT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.001
-#: What a child may have to import: the package, what it depends on, and the standard library. Modules of the program are its own business.
+#: The modules that a child may have to import: the package, its dependencies, and the standard library. Other modules are the program's.
 _NEEDED = sys.stdlib_module_names | {"compcache", "filelock", "iced_x86", "llvmlite", "msgpack", "nacl", "numba", "numpy", "platformdirs"}
 
 
 class Lock(Record):
-    """A lock of a module: where it is, how many seconds a fork waits for it, and why. With 0 seconds the child makes a new one."""
+    """A lock of a Python module.
+
+    `path` is the lock's place in the module. `patience` is the number of seconds that a fork waits for the lock; with 0, the child replaces
+    the lock. `why` is the reason, for people.
+    """
 
     __slots__ = ("module", "path", "patience", "why")
     module: str
@@ -44,14 +49,14 @@ class Lock(Record):
     why: str
 
     def find(self) -> Any:
-        """Return the present lock; None if the module is not imported, or has none."""
+        """Return the current lock; None if the module is not imported, or does not have the lock."""
         found: Any = sys.modules.get(self.module)
         for name in self.path.split("."):
             found = getattr(found, name, None)
         return found
 
     def renew(self) -> None:
-        """Replace it with a new, free lock."""
+        """Replace the lock with a new, free lock."""
         owner, _, name = self.path.rpartition(".")
         holder: Any = sys.modules[self.module]
         for part in filter(None, owner.split(".")):
@@ -59,7 +64,7 @@ class Lock(Record):
         setattr(holder, name, RLock() if isinstance(getattr(holder, name), RLock) else allocate_lock())
 
 
-#: In the order in which they are taken: the holder of one may wait for later ones, and for none before it.
+#: The locks in the order in which a fork acquires them. The holder of a lock may wait for later locks, but not for earlier locks.
 LOCKS = (
     Lock("numba.core.compiler_lock", "global_compiler_lock._lock", 10.0, "Numba's: nobody compiles, or adds what was found"),
     Lock("compcache.hit", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
@@ -75,19 +80,19 @@ LOCKS = (
     Lock("compcache.numba.lazy.c_helpers", "_starting", 0.0, "held while a library of threads is loaded"),
 )
 
-#: What forgets in a child what threads of its parent were doing, by module and function.
+#: The functions that drop the state of the parent's threads in a child: (module, function, state).
 FORGOTTEN = (
     ("compcache.publish.locks", "_disown", "lock files, which the parent holds"),
     ("compcache.miss.builders", "_forget_threads", "claims of builds"),
-    ("compcache.images.llvm_thread", "_forget_errands", "work in LLVM's thread"),
+    ("compcache.images.llvm_thread", "_forget_tasks", "work in LLVM's thread"),
     ("compcache.miss.entries", "_forget", "entries that wait to be written, with their locks: the parent writes them"),
     ("compcache.hit.recorder", "_forget_all", "counts that wait to be written: the parent writes them"),
     ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child asks again by its own"),
 )
 
-#: Locks, threads and pools that no fork waits for, by file and what makes them, and how each survives one.
+#: Locks, threads and pools that a fork does not wait for, by file and creator, and the reason why a fork does not break them.
 OTHERS = {
-    ("images/llvm_thread.py", "_Errand._waiting"): "of one piece of work; the child of a thread that waits for it gets CompileError",
+    ("images/llvm_thread.py", "_Task._waiting"): "of one piece of work; the child of a thread that waits for it gets CompileError",
     ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the step under way, by llvmlite's lock",
     ("miss/entries.py", "PendingEntries._lock"): "made anew by `_forget`",
     ("remote/helper/uploads.py", "Uploads._turn"): "of the helper process, which does not fork",
@@ -101,12 +106,12 @@ OTHERS = {
     ("numba/exports/native/threads.c", "started"): "likewise, and the pool is started anew",
 }
 
-#: By thread, and for each fork that it is in the middle of: what was taken for it. A signal handler may fork while another fork waits.
+#: The locks that each thread has acquired for its current forks. A signal handler may fork while another fork waits.
 _taken: dict[int, list[list[Any]]] = {}
 
 
 def before(taken: list[Any]) -> None:
-    """Wait for imports, and take the locks. `taken`, which belongs to this fork alone, records them."""
+    """Wait for the imports of other threads, and acquire the locks. The list `taken` belongs to this fork, and collects the locks."""
     held = _taken.setdefault(get_ident(), [])
     if not _is_in(taken, held):
         held.append(taken)
@@ -120,11 +125,11 @@ def before(taken: list[Any]) -> None:
                 taken.extend(filter(methodcaller("acquire", timeout=lock.patience), (found,)))  # in one call of C
         if not _unfinished_imports() or time.monotonic() >= deadline:
             return
-        _release(taken)  # an imported module may need one of them
+        _release(taken)  # the import of another thread may need one of the locks
 
 
 def after_in_parent(done: list[Any]) -> None:
-    """Release the locks that were taken for this fork, which are listed in `done`."""
+    """Release the locks of a fork in the parent. `done` lists the forks' lists of locks; an empty list is filled with the last one."""
     held = _taken.get(get_ident(), [])
     if held and not done:
         done.append(held[-1])
@@ -136,7 +141,7 @@ def after_in_parent(done: list[Any]) -> None:
 
 
 def after_in_child(done: list[Any]) -> None:
-    """Release the locks that were taken, replace those that were not, and drop the state of threads that do not exist in the child."""
+    """Release the acquired locks in the child, replace all other locks, and drop the state of threads that the child does not have."""
     held = _taken.get(get_ident(), [])
     for lock in LOCKS:
         found = lock.find()
@@ -146,7 +151,7 @@ def after_in_child(done: list[Any]) -> None:
     for thread in _taken.keys() - {get_ident()}:
         del _taken[thread]
     for name in _unfinished_imports():
-        _begin_anew(name)
+        _restart_import(name)
     for module, function, _ in FORGOTTEN:
         forget = getattr(sys.modules.get(module), function, None)
         if forget is not None:
@@ -168,13 +173,13 @@ def _release(taken: list[Any]) -> None:
 
 
 def _import_locks() -> dict[str, Any]:
-    """Return Python's own locks of the modules that are being imported, as weak references by name."""
+    """Return weak references to Python's locks of modules that are being imported, by the module's name."""
     found: dict[str, Any] = getattr(importlib._bootstrap, "_module_locks", {})
     return found
 
 
 def _unfinished_imports() -> list[str]:
-    """Return the imports of other threads that a child may need; in a child, the imports at the time of the fork."""
+    """Return the names of the modules that other threads import and a child may need. In a child, these are the imports during the fork."""
     mine = get_ident()
     found = []
     for name, known in list(_import_locks().items()):
@@ -184,8 +189,8 @@ def _unfinished_imports() -> list[str]:
     return found
 
 
-def _begin_anew(name: str) -> None:
-    """Let the next import of a module start from scratch, if a thread that does not exist here was importing it."""
+def _restart_import(name: str) -> None:
+    """Remove a module that a missing thread was importing, so that the next import starts again."""
     _import_locks().pop(name, None)
     module = sys.modules.get(name)
     if getattr(getattr(module, "__spec__", None), "_initializing", False):

@@ -1,8 +1,8 @@
-"""For authors of front ends: functions of a cache that compilers need and users do not.
+"""Functions for authors of front ends: operations on a cache that compilers need and users do not.
 
-A front end (Numba's is `compcache.numba`) turns a program's functions into modules, decides what each of them depends on, and
-hands call targets on. `docs/frontend.md` has one in fifty lines. Functions that concern a cache take it first, open; the errors of a closed
-cache are its own. The others answer questions about the code to store, and about what it was made from.
+A front end (Numba's is `compcache.numba`) turns a program's functions into modules, determines their dependencies, and passes call targets
+to the program. `docs/frontend.md` shows a front end of fifty lines. Functions with the parameter `cache` need an open cache, and raise
+`StorageError` for a closed cache. The other functions answer questions about LLVM code, symbols, files and settings.
 """
 
 from __future__ import annotations
@@ -74,19 +74,20 @@ def find(
 ) -> TypedCallTarget | None:
     """Return the call target of a function; None if it cannot be loaded. A miss is not counted (`count_miss`).
 
-    A missing function is requested from the remote store, with the patience of a compile.
+    A missing function is requested from the remote store, with the time limit of a compilation.
 
     Args:
         cache: the cache to search.
-        func_name: the function.
-        accept: chooses among several realizations. It is called with the entry of this `kind` of a realization (`ModuleSource.entries`),
-            before any of it is loaded. A realization is skipped if it has no such entry, if `accept` returns false, or if it raises a
-            `CompcacheError` with the reason.
-        kind: the kind of that entry; see `put_entry`.
-        is_new: this process has just stored it, so finding it does not count as a hit.
+        func_name: the name of the function.
+        accept: chooses among several realizations. It is called with the data of a realization's entry of this `kind`
+            (`ModuleSource.entries`), before the realization is loaded. A realization is skipped if it has no such entry, if `accept`
+            returns false, or if `accept` raises a `CompcacheError`.
+        kind: the kind of the entry that `accept` receives (`put_entry`).
+        is_new: whether this process has just stored the function, so that the look-up does not count as a hit.
 
     Raises:
-        PickleNotAllowedError: entries of the kind are unpickled, and the cache was not opened for that.
+        PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
+        StorageError: the cache is closed.
     """
     judge = None
     if accept is not None:
@@ -108,7 +109,7 @@ def find(
 
 
 class _Judge:
-    """Shows a front end the entries of realizations; raises if it does not accept one."""
+    """Passes the entry of a realization to a front end's `accept`. Raises `GlobalValidationError` if the realization is not accepted."""
 
     def __init__(self, cache: Cache, func_name: str, kind: str, accept: Callable[[bytes], bool]) -> None:
         self._store = cache._store
@@ -122,7 +123,7 @@ class _Judge:
         kind, name = self._key
         if file.module_id not in self._offsets:
             self._offsets = dict(self._store.find(index_name(kind, name)))
-        reason = f"it has no trusted entry of the kind {kind!r}"
+        reason = f"the realization has no trusted entry of the kind {kind!r}"
         offset = self._offsets.get(file.module_id)
         if offset is not None and may_be_read(kind, elsewhere=file.elsewhere):
             record = decode_entry(file.read_record(offset))
@@ -131,20 +132,22 @@ class _Judge:
                     accepted = self._accept(record.data)
                 except (FormatError, OSError) as error:
                     reraise_interrupt(error)
-                    raise GlobalValidationError(f"the front end failed: {error}", reason=str(error)) from error
+                    raise GlobalValidationError(
+                        f"the front end failed to check the realization of {name!r}: {error}", reason=str(error)
+                    ) from error
                 if accepted:
                     return
-                reason = "the front end does not accept it"
+                reason = "the front end does not accept the realization"
         raise GlobalValidationError(reason, reason=reason)
 
 
 def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
-    """Count a function that was not found; `refused`: it cannot be cached.
+    """Count a miss of a function in the statistics.
 
     Args:
         cache: an open cache.
-        func_name: the function.
-        refused: it cannot be cached, so that every request for it will be a miss.
+        func_name: the name of the function.
+        refused: whether the function cannot be cached, so that every request for it is a miss.
     """
     from compcache.errors import NotCachedError
     from compcache.formats.journal import MISSES_ID
@@ -158,32 +161,32 @@ def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
 
 
 def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
-    """Count a function that was compiled and not stored.
+    """Count the compilation of a function that is not stored in the statistics.
 
     Args:
         cache: an open cache.
-        func_name: the function.
-        seconds: of processor time.
+        func_name: the name of the function.
+        seconds: the processor time of the compilation, in seconds.
     """
     cache._require_open()
     cache._store.stats.compiled(seconds, (func_name,))
 
 
 def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile a module for each of its targets and publish it, as `Cache.add_module` does.
+    """Compile a module for each of its targets and store the results, as `Cache.add_module` does.
 
     Args:
-        cache: where to store it.
-        source: the code.
-        alone: import only what the source names, whatever the cache holds. Other realizations of the name may exist; a loader
-            distinguishes them (`find` with `accept`).
-        seconds: the processor time for making the source, which a hit saves as well.
+        cache: the cache that stores the module.
+        source: the code and its options.
+        alone: whether the module imports only symbols that the source names, even if the cache contains others. The func_name may have
+            other realizations; `find` with `accept` distinguishes them.
+        seconds: the processor time for generating the source, in seconds, which a hit also saves.
 
     Returns:
-        The module_ids of all targets, that of the one for this host first.
+        The module_ids of all targets. The module_id of the target for this host is first.
 
     Raises:
-        CompileError, LinkError, StorageError, ...: what `Cache.add_module` raises.
+        CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
     cache._require_open()
     from compcache.miss.build import add
@@ -194,19 +197,23 @@ def add_realizations(cache: Cache, source: ModuleSource, *, alone: bool = False,
 def add_missing(
     cache: Cache, functions: Iterable[str], build: Callable[[], ModuleSource], *, source: ModuleSource | None = None
 ) -> Addition:
-    """Compile and publish a module unless every one of these functions is cached. Nothing is loaded.
+    """Compile and store a module unless the cache contains all of these functions. No code is loaded.
 
-    Other processes that request the first of them wait for this one, for a bounded time.
+    Meanwhile, other processes that request the first function wait for this process, for a limited time.
 
     Args:
-        cache: the cache to search and to store in.
-        functions: the func_names that the module is for; at least one.
-        build: called if one of them is missing; returns the source of a module that exports them all.
-        source: that source, if known: functions with plain names that were compiled from another source are compiled again.
+        cache: the cache to search, and to store the module in.
+        functions: the func_names of the module; at least one.
+        build: returns the source of a module that exports all of these functions. It is called if a function is missing.
+        source: the source, if it is known. Functions with plain names that were compiled from another source are compiled again.
+
+    Returns:
+        The modules with the functions, and whether they were compiled (`Addition`).
 
     Raises:
-        UndefinedSymbolError: the module does not export one of them.
-        CompileError, LinkError, StorageError, ...: what `Cache.add_module` raises.
+        TypeError: `build` is not callable.
+        UndefinedSymbolError: the module does not export one of the functions.
+        CompileError, LinkError, StorageError, ...: see `Cache.add_module`.
     """
     cache._require_open()
     from compcache.miss.compile_once import add_missing as add
@@ -217,14 +224,14 @@ def add_missing(
 
 
 def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource | None = None) -> Addition | None:
-    """Return the modules with these functions if this host can use a realization of each; otherwise None. Nothing is loaded.
+    """Return the stored modules with these functions; None if this host cannot use a realization of each function. No code is loaded.
 
-    None also if a function with a plain name was compiled from another `source`.
+    Also return None if a function with a plain name was compiled from another source.
 
     Args:
         cache: an open cache.
-        functions: their func_names.
-        source: what they would be compiled from now; None: whatever they were compiled from.
+        functions: the func_names.
+        source: the current source of the functions; None accepts functions compiled from any source.
     """
     cache._require_open()
     from compcache.miss.compile_once import find_stored as stored
@@ -233,13 +240,13 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """Warn, with ``COMPCACHE_CHECK=1``, if a function of a plain name was compiled from another source; `consequence` says what follows.
+    """Warn (`CacheWarning`) if a function with a plain name was compiled from another source. Does nothing without ``COMPCACHE_CHECK=1``.
 
     Args:
         cache: an open cache.
-        functions: their func_names.
-        source: what they would be compiled from now.
-        consequence: what follows, for the warning: "the cached code is used".
+        functions: the func_names.
+        source: the current source of the functions.
+        consequence: the consequence, for the warning: for example "the cached code is used".
     """
     cache._require_open()
     from compcache.miss.staleness import is_checking, warn_of_stale
@@ -249,33 +256,35 @@ def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, 
 
 
 def is_checking() -> bool:
-    """Return whether ``COMPCACHE_CHECK=1`` is set: cached code is compared with what programs build now."""
+    """Return whether ``COMPCACHE_CHECK=1`` is set. Then the sources of cached code are compared with the programs' current sources."""
     from compcache.miss.staleness import is_checking as checks
 
     return checks()
 
 
 def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, kind: str, requires: Iterable[str] = ()) -> str:
-    """Store bytes that belong to cached code; they replace those of the same kind and name.
+    """Store an entry: bytes that belong to cached code. It replaces the entry of the same kind and name.
 
-    This object can read them at once, others after they are written, many in one file. They are written before the first entry that comes
-    a second later, when the cache is closed, when the process exits, or by `write_entries`. If several processes store the same name, the
-    last one wins.
+    This object can read the entry at once. Other objects can read it after it is written to disk, with other entries in one file. Entries
+    are written when an entry follows more than a second later, by `write_entries`, when the cache is closed, and when the process exits.
+    If several processes store the same name, the last entry wins.
 
     Args:
-        cache: where to store them.
-        name_or_identity: their name: for example that of the function that they describe.
+        cache: the cache that stores the entry.
+        name_or_identity: the name of the entry, for example the func_name of the function that it describes.
         data: the bytes.
-        kind: the kind of the front end's data; each kind has its own names. The kind of data that will be unpickled begins with
-            ``pickle:``. Only caches opened with allow_pickle=True read such entries, and entries from elsewhere need a trusted signature.
-        requires: the module_ids without which they have no meaning. They disappear with any of these.
+        kind: the kind of the data. Each kind has its own names. The kind of data that will be unpickled begins with ``pickle:``. Only
+            caches opened with allow_pickle=True read such entries, and entries from elsewhere need a trusted signature.
+        requires: the module_ids of the modules that the entry needs. If one of them is removed, the entry is removed too.
 
     Returns:
         An id: 32 hexadecimal digits, equal for equal names, data and modules.
 
     Raises:
-        StorageError: the cache is read-only, or they had to be written now and writing failed.
-        InvalidNameError: the name or the kind is not usable.
+        StorageError: the cache is read-only or closed, or waiting entries could not be written.
+        PickleNotAllowedError: the kind begins with ``pickle:``, and the cache was opened without allow_pickle=True.
+        InvalidNameError: the name or the kind cannot be used.
+        TypeError: the data is not bytes.
         ValueError: the data has more than 32 MiB, or a module_id is not valid.
     """
     from compcache.build.source import check_entry
@@ -291,17 +300,17 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
-    """Return the bytes that `put_entry` has stored, or that came with a module (`ModuleSource.entries`); None if there are none.
+    """Return the data of an entry that `put_entry` or a module (`ModuleSource.entries`) has stored; None if there is no such entry.
 
-    If several modules realize a function, each with its entry, the result is the entry of one of them; `find` distinguishes them.
+    If several modules with entries realize a function, the entry of one module is returned; `find` distinguishes them.
 
     Args:
         cache: an open cache.
-        name_or_identity: the entry's.
+        name_or_identity: the name of the entry.
         kind: the kind of its data.
 
     Raises:
-        PickleNotAllowedError: entries of the kind are unpickled, and the cache was not opened for that.
+        PickleNotAllowedError: entries of the kind are unpickled, and the cache was opened without allow_pickle=True.
     """
     name = _entry_name(cache, name_or_identity, kind)
     record = cache._entries.find(kind, name) if cache._entries is not None else None
@@ -310,7 +319,10 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
 
 def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
-    """Return an entry that the remote store has, or whose modules it may have; wait for it as long as a compile waits."""
+    """Return an entry from the remote store, or a local entry whose modules the remote store may have; None if there is neither.
+
+    The request has the time limit of a compilation.
+    """
     session = cache._session()
     if not session.remote_url():
         return None
@@ -324,15 +336,15 @@ def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
 
 
 def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> None:
-    """Remove the entry of this kind and name, if there is one.
+    """Remove an entry. Removing a missing entry has no effect. The removal is written to disk like an entry of `put_entry`.
 
     Args:
         cache: an open cache.
-        name_or_identity: the entry's.
+        name_or_identity: the name of the entry.
         kind: the kind of its data.
 
     Raises:
-        StorageError, ...: what `put_entry` raises.
+        StorageError, ...: see `put_entry`.
     """
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
@@ -340,13 +352,13 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
 
 
 def write_entries(cache: Cache) -> None:
-    """Write the waiting entries for others to read: before a process ends without exit handlers, or hands work on.
+    """Write waiting entries to disk, for example before a process ends without exit handlers, or passes work to another process.
 
     Args:
         cache: an open cache.
 
     Raises:
-        StorageError: they could not be stored; they keep waiting.
+        StorageError: the entries could not be written. They remain waiting.
     """
     cache._require_open()
     if cache._entries is not None:
@@ -354,7 +366,7 @@ def write_entries(cache: Cache) -> None:
 
 
 def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
-    """Return the stored entries of data, sorted by name and kind. Entries that wait in this process are left out.
+    """Return summaries of the stored entries, sorted by name and kind. Entries that are not yet written are left out.
 
     Args:
         cache: an open cache.
@@ -367,11 +379,11 @@ def list_entries(cache: Cache) -> tuple[EntrySummary, ...]:
 
 
 def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[GroupSummary, ...]:
-    """Return the stored groups (`Cache.add_modules`), or those of these names, with their members, sorted by name.
+    """Return the stored groups (`Cache.add_modules`) with their members, sorted by name.
 
     Args:
         cache: an open cache.
-        names: of groups; None: all.
+        names: the names of groups; None for all groups.
     """
     cache._require_open()
     from compcache.usage.groups import groups
@@ -380,11 +392,12 @@ def list_groups(cache: Cache, names: Collection[str] | None = None) -> tuple[Gro
 
 
 def list_labels(cache: Cache, part: str) -> set[str]:
-    """Return the labels of stored functions, or their names without labels, that end with a part of a name behind a dot, or are it.
+    """Return the labels of stored functions, and the names of functions without labels, whose last components are `part`.
 
     Args:
         cache: an open cache.
-        part: ``solve`` for ``linalg.solve``, also where types of arguments follow that; ``linalg.solve`` itself.
+        part: one or more components of a dotted name. ``solve`` and ``linalg.solve`` find ``linalg.solve``, also if types of arguments
+            follow.
     """
     cache._require_open()
     from compcache.inspect.names import ending_in
@@ -395,17 +408,16 @@ def list_labels(cache: Cache, part: str) -> set[str]:
 def list_functions(
     cache: Cache, prefix: str = "", match: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
 ) -> Iterator[FunctionSummary]:
-    """Return the stored functions one by one. The first come at once, however many there are. See `Cache.functions` for the rest.
+    """Yield summaries of the stored functions, sorted by label and name. See `Cache.functions`.
+
+    The first summaries are yielded without reading all functions.
 
     Args:
         cache: the cache.
-        prefix: the beginning of their labels, or of names without a label.
-        match: returns whether a function of this name is listed.
-        folded: one summary for all functions of a label.
-        progress: called now and then with (modules read, modules to read), if lists of modules have to be made first.
-
-    Returns:
-        Summaries, sorted by label and name.
+        prefix: the beginning of the labels, or of the names of functions without a label.
+        match: returns whether a function with this func_name is listed.
+        folded: whether all functions with the same label have one summary.
+        progress: called repeatedly with (modules read, modules to read), if lists of modules have to be made first.
     """
     cache._require_open()
     from compcache.usage.listings import listed_functions
@@ -414,15 +426,15 @@ def list_functions(
 
 
 def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Return the stored modules whose ids begin with a prefix, one by one, in the order of `Cache.modules`.
+    """Yield summaries of the stored modules whose module_ids begin with a prefix, in the order of `Cache.modules`.
 
     Args:
         cache: an open cache.
-        prefix: the first hexadecimal digits of ids.
-        progress: called now and then with (modules read, modules to read).
+        prefix: the first hexadecimal digits of module_ids.
+        progress: called repeatedly with (modules read, modules to read).
 
     Raises:
-        ValueError: `prefix` has other than hexadecimal digits.
+        ValueError: `prefix` contains characters other than hexadecimal digits.
     """
     cache._require_open()
     from compcache.usage.listings import listed_modules
@@ -431,11 +443,11 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
 
 
 def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
-    """Return the costs of stored functions, one label or name at a time, sorted by it.
+    """Yield the costs of stored functions, for each label or name without a label, sorted by it.
 
     Args:
         cache: the cache.
-        progress: called now and then with (modules read, modules to read), if lists of modules have to be made first.
+        progress: called repeatedly with (modules read, modules to read), if lists of modules have to be made first.
     """
     cache._require_open()
     from compcache.usage.costs import costs
@@ -459,11 +471,11 @@ def _require_allowed(cache: Cache, kind: str) -> None:
     from compcache.formats.entry import PICKLED
 
     if not isinstance(kind, str):
-        raise TypeError(f"the kind of entries is a str, not {type(kind).__name__}")
+        raise TypeError(f"the kind of an entry must be a str, not {type(kind).__name__}")
     if kind.startswith(PICKLED) and not allows_pickle(cache):
         from compcache.errors import PickleNotAllowedError
 
-        reason = f"entries of the kind {kind!r} are unpickled, and the cache was not opened with allow_pickle=True"
+        reason = f"entries of the kind {kind!r} are unpickled, but the cache was opened without allow_pickle=True: open it with this option"
         raise PickleNotAllowedError(reason, reason=reason)
 
 
@@ -476,46 +488,47 @@ def _pending(cache: Cache) -> PendingEntries:
 
 
 def note_uncached(cache: Cache, name: str, reason: str) -> None:
-    """Record for `Cache.explain` why a function was compiled and not cached; never fails.
+    """Record the reason why a function was compiled and not cached, for `Cache.explain`. Failures are ignored.
 
     Args:
         cache: an open cache.
-        name: the function, with the types of its arguments where it has several versions.
-        reason: why, as a sentence that goes on "was compiled and not cached:".
+        name: the name of the function, with the types of its arguments if it has several versions.
+        reason: the reason, as the continuation of "was compiled and not cached:".
     """
-    from compcache.inspect.uncached import note
+    from compcache.inspect.uncached import record_refusal
 
     cache._store.stats.refused(name, reason)
-    note(cache._store, name, reason)
+    record_refusal(cache._store, name, reason)
 
 
 def forget_uncached(cache: Cache, name: str) -> None:
-    """Undo `note_uncached`: the function is cached now.
+    """Remove the record of `note_uncached`, because the function is cached now.
 
     Args:
         cache: an open cache.
-        name: as it was given to `note_uncached`.
+        name: the name that was passed to `note_uncached`.
     """
-    from compcache.inspect.uncached import forget
+    from compcache.inspect.uncached import remove_refusal
 
-    forget(cache._store, name)
+    remove_refusal(cache._store, name)
 
 
 def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
-    """Return what `note_uncached` has recorded, the latest first: a few hundred are kept.
+    """Return the records of `note_uncached`, the latest first. A few hundred records are kept.
 
     Args:
         cache: an open cache.
     """
-    cache._require_open()
-    from compcache.inspect.uncached import read_all
+    from compcache.inspect.uncached import read_refusals
 
-    return tuple(read_all(cache._store))
+    cache._require_open()
+    return tuple(read_refusals(cache._store))
 
 
 def compact_index(cache: Cache) -> None:
-    """Merge the index after additions one by one, so that look-ups open fewer files. For the end of a process that has added functions. A
-    failure is harmless.
+    """Merge the index after many additions, so that look-ups open fewer files. Call it at the end of a process that has added functions.
+
+    Does nothing for a closed or read-only cache.
 
     Args:
         cache: an open cache.
@@ -529,43 +542,42 @@ def compact_index(cache: Cache) -> None:
 def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
     """Return the arguments with which `Cache` opens the same directory in the same way, for example in another process.
 
-    Trust is among them, because this process has checked or vouched for the directory. Keys, and URLs with a password, are not contained
-    but named, by their environment variable or file, which the other process reads itself. A secret that was given as a value is read from
-    the memory of this process, by processes of this user on this host, while this process lives. With `secrets`, the arguments contain the
-    values: for a child process, through a descriptor.
+    The arguments contain trust=True, because this process has checked the directory or was told to trust it. Keys and URLs with passwords
+    are replaced by references to an environment variable or a file, which the other process reads. If a secret was passed as a value, the
+    reference lets processes of the same user on this host read it from the memory of this process, while this process lives.
 
     Args:
         cache: an open cache.
-        secrets: give keys and passwords themselves, and not where they come from.
+        secrets: whether to return the values of keys and passwords instead of references, for example for a pipe to a child process.
 
     Raises:
-        ValueError: a secret was given as a value, and this system has no way to hand it over.
+        ValueError: a secret was passed as a value, and this system does not support references to values.
     """
     store, session = cache._store, cache._session()
     signing, publishing = cache._keys_given
     return {
         "path": cache.path, "readonly": store.readonly, "verify": store.verify,
-        "signing_key": _secret(signing, store.signing_key, KEY_VARIABLE, "signing_key", told=secrets),
+        "signing_key": _secret(signing, store.signing_key, KEY_VARIABLE, "signing_key", as_values=secrets),
         "trust": True, "allow_pickle": allows_pickle(cache), "max_size": session.max_size,
         "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
         "trusted_keys": tuple(map(str, store.trusted_keys)),
-        "publish_key": _secret(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", told=secrets),
-        "remote": _remote(session, told=secrets),  # the other process may have another environment
+        "publish_key": _secret(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", as_values=secrets),
+        "remote": _remote(session, as_values=secrets),  # the other process may have another environment
         "remote_mode": session.remote_mode(),
     }  # fmt: skip
 
 
-def _secret(given: str | bytes | None, value: str | bytes | None, variable: str, what: str, *, told: bool) -> str | bytes | None:
-    if told or not value:
+def _secret(given: str | bytes | None, value: str | bytes | None, variable: str, what: str, *, as_values: bool) -> str | bytes | None:
+    if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to
 
     return reference_to(given, value, variable, what)
 
 
-def _remote(session: Session, *, told: bool) -> str | None:
+def _remote(session: Session, *, as_values: bool) -> str | None:
     url = session.remote_url()
-    if told or not url:
+    if as_values or not url:
         return url
     from compcache.processes.secret_references import is_reference
     from compcache.remote.address import has_secret, split_urls
@@ -576,9 +588,9 @@ def _remote(session: Session, *, told: bool) -> str | None:
 
     given = session.remote_given
     if given is None:
-        return str(_secret(None, url, REMOTE_VARIABLE, "the remote store", told=False))
+        return str(_secret(None, url, REMOTE_VARIABLE, "the remote store", as_values=False))
     names = [
-        _secret(each, each, REMOTE_VARIABLE, "the remote store", told=not (is_reference(each) or has_secret(each)))
+        _secret(each, each, REMOTE_VARIABLE, "the remote store", as_values=not (is_reference(each) or has_secret(each)))
         for each in split_urls(given)
     ]
     return " ".join(map(str, names))
@@ -594,7 +606,7 @@ def allows_pickle(cache: Cache) -> bool:
 
 
 def temporary_directory(cache: Cache) -> str:
-    """Return a directory in the cache for short-lived files. It may not exist. Prunes remove the files that are left there.
+    """Return the path of a directory in the cache for temporary files. It may not exist. `Cache.prune` removes leftover files.
 
     Args:
         cache: an open cache.
@@ -603,10 +615,10 @@ def temporary_directory(cache: Cache) -> str:
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """Return how often each function and variable occurs in LLVM assembly as LLVM prints it, including its definition or declaration.
+    """Return the number of occurrences of each function and variable in LLVM assembly, its definition or declaration included.
 
     Args:
-        text: LLVM assembly.
+        text: LLVM assembly, as LLVM prints it.
     """
     from compcache.build import ir_text
 
@@ -614,10 +626,10 @@ def symbol_counts(text: str) -> dict[str, int]:
 
 
 def quote_name(name: str) -> str:
-    """Return a name as LLVM assembly writes it behind ``@``, in quotes where it needs them.
+    """Return a name in the form that follows ``@`` in LLVM assembly, with quotes if necessary.
 
     Args:
-        name: of a function or variable.
+        name: the name of a function or variable.
     """
     from compcache.build.ir_text import quote
 
@@ -625,10 +637,10 @@ def quote_name(name: str) -> str:
 
 
 def unquote_name(written: str) -> str:
-    """Return the name that LLVM assembly writes like this, with quotes or without.
+    """Return the name for its written form in LLVM assembly; the inverse of `quote_name`.
 
     Args:
-        written: what follows the ``@``.
+        written: the text after ``@``, with or without quotes.
     """
     from compcache.build.ir_text import unquote
 
@@ -636,11 +648,10 @@ def unquote_name(written: str) -> str:
 
 
 def passes_vectors(text: str) -> bool:
-    """Return whether code exchanges wide vectors with functions outside of it. Such code can be compiled for one CPU only, not for
-    `targets`.
+    """Return whether code passes wide vectors to or from other modules. Such code can be compiled only for one CPU, not for `targets`.
 
     Args:
-        text: LLVM assembly.
+        text: LLVM assembly, as LLVM prints it.
     """
     from compcache.build import ir_text
 
@@ -648,10 +659,13 @@ def passes_vectors(text: str) -> bool:
 
 
 def provider_of(symbol: str) -> str:
-    """Return the provider of a native symbol: "platform" (every process on this platform has it), "process" (this one has it) or "" (none).
+    """Return the provider of a native symbol.
 
     Args:
-        symbol: its name in C.
+        symbol: the name of the symbol in C.
+
+    Returns:
+        "platform" if every process on this platform has the symbol, "process" if this process has it, otherwise "".
     """
     from compcache.images.platform_symbols import in_process, is_platform_symbol
 
@@ -659,10 +673,10 @@ def provider_of(symbol: str) -> str:
 
 
 def address_of(symbol: str) -> int:
-    """Return the address of a native symbol in this process; 0 if it has none. Neither LLVM nor ctypes is imported.
+    """Return the address of a native symbol in this process; 0 if it has none. Imports neither LLVM nor ctypes.
 
     Args:
-        symbol: its name in C.
+        symbol: the name of the symbol in C.
     """
     from compcache.hit.target import load_runtime
 
@@ -671,10 +685,10 @@ def address_of(symbol: str) -> int:
 
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
-    """Return the CPUs of `ModuleSource(targets=...)`, or those of $COMPCACHE_TARGETS if `targets` is None; None for this host alone.
+    """Return the targets of a source: `targets`, otherwise $COMPCACHE_TARGETS; None for only this host.
 
     Args:
-        targets: those of a source: names of CPUs, or None.
+        targets: the value of `ModuleSource(targets=...)`: names of CPUs, or None.
     """
     from compcache.settings import setting
     from compcache.targets.machine import TARGETS_VARIABLE
@@ -683,13 +697,13 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
 
 
 def is_on(variable: str) -> bool:
-    """Return whether a setting is on (1, on, yes, true); off if it is not set.
+    """Return whether a setting is on (1, on, yes, true). A setting without a value is off.
 
     Args:
-        variable: the environment variable, like ``COMPCACHE_CHECK``; configuration files count, too.
+        variable: the environment variable of the setting, like ``COMPCACHE_CHECK``. Configuration files are also read.
 
     Raises:
-        SettingError: it is neither on nor off (0, off, no, false).
+        SettingError: the setting is neither on nor off (0, off, no, false).
     """
     from compcache import settings
 
@@ -697,19 +711,19 @@ def is_on(variable: str) -> bool:
 
 
 def has_settled(newest: int) -> bool:
-    """Return whether a file changed long enough ago that another change would alter its times.
+    """Return whether the last change of a file is old enough that another change would change the file's times.
 
-    Only then do a file's times identify its content.
+    Only then do the times identify the content.
 
     Args:
-        newest: the later of the times of modification and change, in nanoseconds.
+        newest: the later of the file's times of modification and change, in nanoseconds.
     """
     from compcache.publish import atomic_file
 
     return atomic_file.has_settled(newest)
 
 
-#: Members of `Cache` that were moved here, by their old names: functions, and former properties.
+#: The functions that replace former members of `Cache`, by the members' names: methods, and properties.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "find_target": find, "add_realizations": add_realizations, "add_missing": add_missing, "find_stored": find_stored,
     "note_uncached": note_uncached, "forget_uncached": forget_uncached, "compact_index": compact_index,
@@ -722,10 +736,10 @@ _PROPERTIES: dict[str, Callable[..., Any]] = {
 
 
 def moved(cache: Cache, name: str) -> Any:
-    """Return a member of `Cache` that is now a function of this module, with a warning; until version 1.1.
+    """Return a former member of `Cache` that is now a function of this module, until version 1.1. Issue a `DeprecationWarning`.
 
     Raises:
-        AttributeError: it never was a member.
+        AttributeError: `Cache` never had this member.
     """
     new = _FUNCTIONS.get(name) or _PROPERTIES.get(name)
     if new is None:
@@ -733,6 +747,6 @@ def moved(cache: Cache, name: str) -> Any:
     import functools
     import warnings
 
-    message = f"Cache.{name} is compcache.frontend.{new.__name__} now, which takes the cache first; the old name goes with version 1.1"
+    message = f"Cache.{name} will be removed in version 1.1: use compcache.frontend.{new.__name__}(cache, ...) instead"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return new(cache) if name in _PROPERTIES else functools.partial(new, cache)

@@ -1,8 +1,8 @@
-"""The inputs of a function's code as named components: they give a stable name and can be compared later."""
+"""Identities: the inputs of a function's code as named components, which give a stable name and can be compared later."""
 
 from __future__ import annotations
 
-# `collections.abc` without the package around it, which a fresh process would import for this.
+# The module behind `collections.abc`, without importing the package `collections`.
 from _collections_abc import Mapping
 
 from compcache.digest import digest, is_content_name
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "Identity", "compare", "label_of"]
 
-#: Longer texts are kept as their digest: notes are read whole.
+#: The limit in characters up to which a component is stored as text. Longer components are stored as digests, because notes are read whole.
 _MAX_STORED = 1 << 16
 _DIGEST_HEX = 32
 _ABSENT = "(absent)"
-_LONG_NUMBER = 2048  # bits: every process can write such integers, whatever its limit
+_LONG_NUMBER = 2048  # bits; every process can write shorter integers in decimal, whatever its limit
 _USUAL_NAN = "7ff8000000000000"
 _AROUND = 24
 
 
 class Identity:
-    """The inputs of a compiled function, in the order and under the names that the caller gives.
+    """The inputs of a compiled function, as named components in the caller's order.
 
-    Give it to `ModuleSource(identity=...)` and use its `func_name`: a change of any component changes the name, and `Cache.explain` says
-    which one it was.
+    Pass an identity to `ModuleSource(identity=...)`, and use its `func_name`. A change of any component changes the name, and
+    `Cache.explain` names the changed component.
 
     Args:
-        label: the function's name in the program; `func_name` begins with it.
-        components: the source, the options, the identities of callees, versions: whatever decides what the code does,
-            as a mapping or as pairs of name and value. Values are text, bytes, numbers, None, identities, and lists, tuples, sets and
+        label: the function's name in the program. `func_name` begins with it.
+        components: everything that decides the function's code, such as the source, options, identities of callees and versions, as a
+            mapping or as pairs of name and value. Values are text, bytes, numbers, None, identities, and lists, tuples, sets and
             mappings of these.
         named: more components.
 
     Raises:
-        TypeError: a value has no form that is the same in every process, or contains itself.
+        TypeError: a value does not have the same representation in every process, or contains itself.
         ValueError: two components have the same name.
 
     Example:
@@ -54,13 +54,13 @@ class Identity:
         given = {**dict(pairs), **named}
         if len(given) != len(pairs) + len(named):
             names = [name for name, _ in pairs] + list(named)
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"the component {twice!r} of the identity of {self.label!r} is given twice")
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the identity of {self.label!r} has two components named {repeated!r}: rename one of them")
         self._parts = tuple([(str(name), _component(value, str(name))) for name, value in given.items()])
 
     @property
     def func_name(self) -> str:
-        """The label and a digest of all components: equal in every process for equal components."""
+        """The label, a dash and a digest of all components. It is the same in every process."""
         parts = [self.label.encode("utf-8", "surrogatepass")]
         for name, text in self._parts:
             parts += [name.encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")]
@@ -68,11 +68,11 @@ class Identity:
         return f"{self.label}-{digest(framed, size=_DIGEST_HEX // 2, person=b'compcache-ident').hex()}"
 
     def components(self) -> dict[str, str]:
-        """Return the components as canonical text, in their stored form; very long ones as their digest."""
+        """Return the components as canonical texts, by name. Texts above 65536 characters are replaced by their digests."""
         return {name: _shorten(text) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
-        """Return the identity with more components. Existing ones are replaced in their place.
+        """Return an identity with more components. Components that exist already are replaced and keep their positions.
 
         Args:
             named: more components.
@@ -98,11 +98,15 @@ def _component(value: Any, where: str) -> str:
     try:
         return _canonical(value, where)
     except RecursionError:
-        raise TypeError(f"component {where!r} is nested too deeply, or contains itself") from None
+        raise TypeError(f"the component {where!r} of an identity contains itself, or is nested too deeply") from None
 
 
 def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each kind of value
-    """Return a value as text that is equal for equal values, different for different ones, and the same in every process."""
+    """Return a value as text that is equal for equal values, different for different values, and the same in every process.
+
+    Raises:
+        TypeError: the value has another type. `where` names the component in the message.
+    """
     kind = type(value)
     if value is None or kind in (bool, int):
         return {None: "null", True: "true", False: "false"}[value] if kind is not int else _number(value)
@@ -122,15 +126,13 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
         pairs = sorted((_canonical(k, where), _canonical(v, where)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
     raise TypeError(
-        f"component {where!r} holds an object of type {_shown_type(kind)}, which has no form that is the same in every process; give text, "
-        "bytes, numbers, None, an Identity, or lists, sets and mappings of these"
+        f"the component {where!r} of an identity contains an object of type {_shown_type(kind)}, whose text may differ between processes: "
+        "use text, bytes, numbers, None, an Identity, or lists, sets and mappings of these"
     )
 
 
 def _number(value: int) -> str:
-    """Return an integer as text, long ones in hexadecimal, because a process may refuse to write them in decimal
-    (`sys.set_int_max_str_digits`).
-    """
+    """Return an integer as text. Long integers are hexadecimal, because a process may limit decimals (`sys.set_int_max_str_digits`)."""
     return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
 
 
@@ -147,10 +149,10 @@ def _shown_type(kind: type) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as JSON writes it, with characters beyond ASCII unchanged."""
+    """Return a text as a JSON string, with non-ASCII characters unchanged."""
     if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
-    import json  # which costs a fresh process milliseconds
+    import json  # takes milliseconds in a new process
 
     return json.dumps(text, ensure_ascii=False)
 
@@ -162,12 +164,12 @@ def _shorten(text: str) -> str:
 
 
 def label_of(func_name: str) -> str | None:
-    """Return the label of a name that an `Identity` gave; None for other names."""
+    """Return the label of a content name; None for other names."""
     return func_name[: -_DIGEST_HEX - 1] if is_content_name(func_name) else None
 
 
 class Difference(Record):
-    """One component that differs: its canonical text in the requested identity and in the stored one; None if it is missing."""
+    """A component that differs between two identities. `wanted` and `stored` are its canonical texts; None if an identity lacks it."""
 
     __slots__ = ("component", "wanted", "stored")
     component: str
@@ -175,7 +177,7 @@ class Difference(Record):
     stored: str | None
 
     def __str__(self) -> str:
-        """Return the difference on one line; for long texts, the first place where they differ."""
+        """Return the difference on one line. Long texts are cut to the surroundings of their first difference."""
         wanted, stored = self.wanted, self.stored
         if wanted is not None and stored is not None and max(len(wanted), len(stored)) > 3 * _AROUND:
             wanted, stored = _part(wanted, stored)
@@ -195,7 +197,7 @@ def _part(first: str, second: str) -> tuple[str, str]:
 
 
 def compare(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:
-    """Return the components that differ, in the order of the wanted ones."""
+    """Return the components that differ, in the order of `wanted`, then of `stored`."""
     names = dict.fromkeys([*wanted, *stored])
     return tuple([
         Difference(name, wanted.get(name), stored.get(name)) for name in names if wanted.get(name) != stored.get(name)

@@ -1,14 +1,14 @@
-"""Recognizes interrupts: errors that a signal handler or another thread raises, wherever this thread happens to be.
+"""Recognizes interrupts: exceptions that a signal handler or another thread raises in this thread, at any instruction.
 
-An interrupt belongs to the program, and is no failure of the interrupted work. It may have any class, including `FileNotFoundError` with a
-number and `ValueError`, so error handlers must ask. Three signs show an interrupt, and its class is not one of them:
+An interrupt belongs to the program, and is not a failure of the interrupted work. It may have any class, including `ValueError` and
+`FileNotFoundError` with an error number, so exception handlers must check for it. Three signs identify an interrupt:
 
-* Python calls a signal handler with the frame that it interrupts. No other function is called with the frame that calls it.
-* A handler that has forgotten its arguments is still installed.
-* An error from another thread is a class without arguments, at an instruction that raises nothing. This sign counts only for errors of the
-system, because C code raises others without arguments as well.
+* Python calls a signal handler with the interrupted frame. No other function is called with the frame of its caller.
+* The function of a signal handler that has overwritten its parameters is still installed as a handler.
+* An exception from another thread has no arguments, and arrives at an instruction that raises nothing. This sign is used only for
+`OSError`, because C code raises other exceptions without arguments.
 
-A library may make another error of an interrupt, as `zipfile` does. The interrupt is the context of such an error.
+A library may replace an interrupt by another exception, as `zipfile` does. The interrupt is the context of the other exception.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """Raise the interrupt that an error is, or from which it was created; return if there is none.
+    """Raise the interrupt if an exception is an interrupt, or was created while handling one; otherwise return.
 
     Handlers of Python's own exception classes call this first.
     """
@@ -37,14 +37,14 @@ def reraise_interrupt(error: BaseException) -> None:
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """Return the interrupt that an error is, or from which it was created; None if there is none."""
+    """Return the exception itself, or the one of its contexts, that is an interrupt; None if no interrupt caused the exception."""
     seen: set[int] = set()
     frames: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         steps = list(_steps(cause))
-        # A context that was not caught below the caller is what the program was handling already.
+        # A context that was not caught below the caller is an exception that the program was already handling.
         if cause is not error and (not steps or id(steps[0].tb_frame) not in frames):
             break
         if _is_interrupt(cause, steps):
@@ -54,8 +54,8 @@ def interrupt_in(error: BaseException) -> BaseException | None:
     return None
 
 
-class suppress:  # noqa: N801 - as the one of the standard library, which it replaces
-    """`contextlib.suppress`, which lets interrupts pass."""
+class suppress:  # noqa: N801 - the name in the standard library
+    """Suppresses exceptions like `contextlib.suppress`, but not interrupts."""
 
     def __init__(self, *errors: type[Exception]) -> None:
         self._errors = errors
@@ -112,7 +112,7 @@ def _codes_of_handlers() -> set[CodeType]:
 
 
 def _raises(step: TracebackType) -> bool:
-    """Return whether an error began at an instruction that raises, and did not only arrive there."""
+    """Return whether the instruction at which an exception began is a ``raise`` statement."""
     import dis
 
     return dis.opname[step.tb_frame.f_code.co_code[step.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")

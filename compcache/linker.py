@@ -1,8 +1,8 @@
-"""The miss path: from a module's source to the sections of a module file.
+"""Turns a module's source into the sections of a module file.
 
-`compcache.translation` compiles the source to an object, in LLVM's thread. Here it becomes a shared object (`compcache.images.making`), and
-the sections of the file are assembled. The linker knows no directory: it calls `is_cached` to find out whether the cache has a function,
-and returns a `BuiltModule`.
+`compcache.translation` compiles the source to an object, in LLVM's thread. This file lets `compcache.images.making` make the image, and
+assembles the sections. It does not know the cache directory: it calls `is_cached` to learn whether the cache has a function, and returns a
+`BuiltModule`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compcache.build.inlining.edges import with_inlined
 from compcache.build.inlining.imported import NOTHING_INLINED, nothing_offered
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
-from compcache.build.records import RecordBuilder, is_weak, symbol_nodes
+from compcache.build.records import RecordBuilder, may_be_undefined, symbol_nodes
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
@@ -67,19 +67,19 @@ __all__ = [
 
 
 class Translation(NamedTuple):
-    """A compiled module before linking: the requests, one for each target, and LLVM's results."""
+    """A compiled module before linking: for each target, the request and LLVM's result."""
 
     machine: Host
     parts: tuple[tuple[Request, Translated], ...]
 
     @property
     def functions(self) -> frozenset[str]:
-        """The func_names that it exports."""
+        """The func_names that the module exports."""
         return frozenset([export.name for _, translated in self.parts for export in translated.prepared.exports])
 
     @property
     def weak(self) -> frozenset[str]:
-        """The exports that give way to definitions of other sources that are linked with this one."""
+        """The exported functions that give way to definitions in other sources of the same addition."""
         return frozenset[str]().union(*[translated.weak for _, translated in self.parts])
 
 
@@ -91,18 +91,21 @@ def build_module(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
     maker: str = "",
 ) -> BuiltModule:
-    """Compile and link a module, once for each of its targets; the result is the one for this host.
+    """Compile and link a module for each of its targets.
 
     Args:
-        source: the code and what it exports, imports and uses.
+        source: the code and its options.
         machine: this host.
-        is_cached: returns whether the cache has a function of this name.
-        provided: returns, by name, the bodies that the cache offers for inlining.
-        maker: a digest of the program that provided the source; it is stored beside the digest of the source.
+        is_cached: returns whether the cache has a function or variable with this name.
+        provided: returns the bodies that the cache offers for inlining, by name.
+        maker: a digest of the program that provided the source. It is stored beside the digest of the source.
+
+    Returns:
+        The module that fits this host best. Its field `others` has the modules for the other targets.
 
     Raises:
-        CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: what is wrong with
-            the source; each message names the culprit.
+        CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source cannot be compiled. The message names
+            the function, symbol or global.
     """
     return link_module(translate_module(source, machine=machine, is_cached=is_cached, provided=provided, maker=maker))
 
@@ -118,14 +121,18 @@ def translate_module(
     overridden: Collection[str] = (),
     is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
-    """Do the part of `build_module` that runs LLVM.
+    """Compile a module for each of its targets: the part of `build_module` that runs LLVM. Raises the errors of `build_module`.
 
-    `assumed`, if given, receives the symbols that nothing provides, and whether each is a function: they become imports. Weak functions of
-    a source without exports are imported if `overridden` has their names. `is_beside` returns whether another source that is added together
-    with this one defines a name.
+    Args:
+        source, machine, is_cached, provided, maker: see `build_module`.
+        assumed: collects the symbols that nothing defines, and whether each is a function. They become imports. None: they are errors.
+        overridden: the functions of other sources. Weak functions with these names, in a source without `functions`, become imports.
+        is_beside: returns whether another source that is added together with this source defines a name.
     """
     if not isinstance(source, ModuleSource):
-        raise CompileError(f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code")
+        raise CompileError(
+            f"the source must be a compcache.ModuleSource, not {type(source).__name__}: pass ModuleSource(code) for LLVM code"
+        )
     requests = [
         r._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
         for r in requests_of(frozen(source), machine, maker)
@@ -134,15 +141,15 @@ def translate_module(
 
 
 def translate_requests(machine: Host, requests: Iterable[Request]) -> Translation:
-    """Translate requests, one for each target."""
+    """Compile the requests for a module, one for each target. Raises the errors of `build_module`."""
     return Translation(machine, tuple([(request, _translate_for(request, request.is_cached)) for request in requests]))
 
 
 def optimize_member(request: Request, label: str) -> Member:
-    """Compile the source of a group member for one target. `label` is a digest of the source.
+    """Compile the source of a group's member for one target. `label` is a digest of the source.
 
     Raises:
-        CompileError, LinkError, ...: what is wrong with it.
+        CompileError, LinkError, ...: the source cannot be compiled.
     """
     with _naming_target(request):
         _try_untrusted(request)
@@ -150,7 +157,10 @@ def optimize_member(request: Request, label: str) -> Member:
 
 
 def link_module(translation: Translation) -> BuiltModule:
-    """Do the rest of `build_module`, in any thread: LLVM is needed only if there can be no shared object."""
+    """Link a compiled module: the part of `build_module` after LLVM. It may run in any thread.
+
+    LLVM runs again only if a shared object cannot be made. Raises the errors of `make_image`.
+    """
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
     if len(built) == 1:
@@ -170,20 +180,20 @@ def rebuild_module(
     inlined: Inlined = NOTHING_INLINED,
     bodies: Iterable[Body] = (),
 ) -> BuiltModule:
-    """Rebuild the image of a stored module for this host.
+    """Build a stored module again for this host.
 
     Args:
         recipe: the code and options of the module.
-        notes: those of the stored module; the new module keeps their identity, digests of the source and place among additions.
-        entries: those of the stored module, by kind and name.
+        notes: the notes of the stored module. The new module keeps the identity, the digests of the source and the order of addition.
+        entries: the entries of the stored module, by kind and name.
         machine: this host.
-        makers: those of the stored module, which also made this code, apart from the linker.
-        inlined: what was inlined into the stored module (`compcache.build.inlining.edges.inlined_of`).
-        bodies: the bodies that it offers.
+        makers: the makers of the stored module. They are also makers of the new module, except its linker.
+        inlined: the functions inlined into the stored module (`compcache.build.inlining.edges.inlined_of`).
+        bodies: the bodies that the module offers.
 
     Raises:
-        CompileError: the code cannot be translated for this host, or might use features that the host lacks.
-        LinkError, ...: as of `build_module`.
+        CompileError: the code cannot be compiled for this host, or may use features that the host lacks.
+        LinkError, ...: see `build_module`.
     """
     target = machine_for(None, None, machine, host.platform_name())
     digests = {name: str(notes[name]) for name in SOURCE_DIGESTS if name in notes}
@@ -194,7 +204,7 @@ def rebuild_module(
         translated = codegen.run(lambda context: translate_again(context, recipe, target, shared=shared))
         translated = translated._replace(digests=digests, seconds=time_spent() - started, makers=before)
         translated = translated._replace(prepared=translated.prepared._replace(inlined=inlined, bodies=tuple(bodies)))
-        return _finish(translated, notes.get("identity"), entries, shared=shared)
+        return _make_module(translated, notes.get("identity"), entries, shared=shared)
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
     own = decode_notes(built.sections[4])
@@ -217,19 +227,19 @@ def _try_untrusted(request: Request) -> None:
 def _link_for(request: Request, translated: Translated) -> BuiltModule:
     def build(*, shared: bool) -> BuiltModule:
         code = translated if shared == request.shared else _translate_for(request._replace(shared=shared), request.is_cached)
-        return _finish(code, request.identity, _entries_of(request, code), shared=shared)
+        return _make_module(code, request.identity, _entries_of(request, code), shared=shared)
 
     with _naming_target(request):
         return _shared_or_object(build, shared=request.shared)
 
 
 def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
-    """Build a module with a shared object; with a relocatable object where `shared` is false, or where there can be no shared object.
+    """Call `build` for a shared object if `shared` is true. If a shared object cannot be made, warn and call it for an object.
 
-    There can be none where only a linker can make it and none is installed, or where this process may not write a file of its size.
+    A shared object cannot be made if it needs a linker and none is installed, or if this process may not write a file of its size.
 
     Raises:
-        CompileError: there can be no shared object, and an object cannot have what the module has.
+        CompileError: a shared object cannot be made, and the module has parts that need one.
     """
     try:
         return build(shared=shared)
@@ -238,19 +248,19 @@ def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> Bui
             built = build(shared=False)
         except CompileError:
             raise error from None
-        warnings.warn(f"{error}; the module is stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
+        warnings.warn(f"{error}; the module was stored as an object, which loads more slowly", CacheWarning, stacklevel=2)
         return built
 
 
 def _entries_of(request: Request, translated: Translated) -> dict[tuple[str, str], bytes]:
-    """Return the entries of data of a source, such as a group's, and of its functions, by kind and name."""
+    """Return the entries of data of a source and of its functions, by kind and name."""
     exports = translated.prepared.exports
     return dict(request.named_entries) | {(kind, export.name): data for export in exports for kind, data in request.entries.items()}
 
 
 @contextmanager
 def _naming_target(request: Request) -> Iterator[None]:
-    """Make errors name their target, if there are several."""
+    """Add the name of the target to a `CompileError`, if the source has several targets."""
     try:
         yield
     except CompileError as error:
@@ -260,15 +270,24 @@ def _naming_target(request: Request) -> Iterator[None]:
 
 
 def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Return the module of code that was linked from other modules (`compcache.closures`), with these entries of data."""
-    return _finish(translated, None, {}, entries, shared=making.makes_shared_objects())
+    """Return the module for code that was linked from other modules (`compcache.closures`), with these entries of data.
+
+    Raises the errors of `make_image`.
+    """
+    return _make_module(translated, None, {}, entries, shared=making.makes_shared_objects())
 
 
-def _finish(
+def _make_module(
     translated: Translated, identity: Any, entries: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord] = (), *, shared: bool
 ) -> BuiltModule:
-    """Make the image of an object that was compiled for a shared object or not, and write the sections of the module's file.
-    `more` are complete entries.
+    """Make the image of a module, and assemble the sections of its file.
+
+    Args:
+        translated: the compiled code.
+        identity: the identity of the module, or None.
+        entries: the entries of data, by kind and name.
+        more: further complete entries.
+        shared: whether the code was compiled for a shared object.
     """
     started = time_spent()
     resolution = translated.prepared.resolution
@@ -276,7 +295,8 @@ def _finish(
         translated.object,
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
-        weak=[name for name, definition in translated.definitions.items() if is_weak(definition)] + _bounds(translated.definitions),
+        weak=[name for name, definition in translated.definitions.items() if may_be_undefined(definition)]
+        + _bounds(translated.definitions),
         imports=resolution.imports,
         needs_linker=_needs_linker(translated),
         libraries=resolution.libraries,
@@ -286,7 +306,7 @@ def _finish(
 
 
 def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
-    """Return the section bounds that a linker defines. They are written as declarations, but count as definitions of the module."""
+    """Return the symbols for section bounds, which a linker defines. The code declares them, but they are definitions of the module."""
     return [
         name
         for name, definition in definitions.items()
@@ -295,7 +315,7 @@ def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
 
 
 def _needs_linker(translated: Translated) -> list[str]:
-    """Return the features of the module that need the dynamic linker, in words; a plain object cannot be loaded with them."""
+    """Return descriptions of the parts of a module that need the dynamic linker, and that an object therefore cannot have."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += ["constructors or destructors"] if INITIALIZE in translated.definitions else []
     external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]
@@ -313,7 +333,7 @@ def _assemble(
     translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: ModuleImage,
     started: float,
 ) -> BuiltModule:  # fmt: skip
-    """Return the sections of the module's file."""
+    """Return the module: the sections of its file, and the facts about it for the index. `started` is a time of `time_spent`."""
     image, kind, places, libc, _ = made
     prepared, entries, key = translated.prepared, translated.entries, translated.key
     platform = codegen.host_platform()
@@ -382,7 +402,7 @@ def _assemble(
 
 
 def _makers(translated: Translated, linker: Linker | None) -> str:
-    """Return the text of the record of makers: of the given code, of the code made here, and the linker."""
+    """Return the text for the record of makers: makers of the source's code, of inlined code, this package's, and the linker."""
     given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
     return makers_text(
         [*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])]
@@ -390,7 +410,7 @@ def _makers(translated: Translated, linker: Linker | None) -> str:
 
 
 def _required_by_machine(translated: Translated, symbol: str, basic: frozenset[str], platform: str) -> str:
-    """Return the features for which a module was compiled and that a processor must have because a function uses them."""
+    """Return the requirement of an exported symbol, limited to the features for which the module was compiled."""
     machine = translated.machine
     return requirement_of(translated.requires[symbol] & machine.requires, basic, platform, machine.processor)
 
@@ -402,7 +422,7 @@ def _defined_types(translated: Translated) -> dict[str, str]:
 
 
 def _used_types(translated: Translated) -> dict[str, dict[str, str]]:
-    """Return the link types that the code expects of its imports, by func_name, each with the function that does."""
+    """Return the link types of imports, by func_name; each type is mapped to a function that uses the import with this type."""
     imported, found = translated.prepared.resolution.imported(), dict[str, dict[str, str]]()
     for symbol, types in translated.types.uses.items():
         if symbol in imported:

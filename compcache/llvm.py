@@ -1,7 +1,7 @@
-"""LLVM, through llvmlite: the one place that imports it.
+"""Imports LLVM through llvmlite. Only this file imports `llvmlite.binding`.
 
-An installed llvmlite that cannot be loaded (in a slim image, a library may be missing) counts as not installed: the error is the same, and
-has the reason. It is raised when LLVM is needed, and not before.
+If llvmlite is not installed, or cannot be loaded because an image lacks a library, importing this file raises `MissingPackageError` with
+the reason. This file is imported only when LLVM is needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ def _error(reason: Exception) -> MissingPackageError:
     if isinstance(reason, ModuleNotFoundError) and (reason.name or "").partition(".")[0] == "llvmlite":
         return MissingPackageError.of("llvmlite", "compiling")
     why = f"{type(reason).__name__}: {reason}"
-    return MissingPackageError(f"compiling needs llvmlite, which cannot be loaded here ({why}): mend its installation", name="llvmlite")
+    return MissingPackageError(
+        f"compiling needs llvmlite, but the installed llvmlite cannot be loaded ({why}): reinstall it", name="llvmlite"
+    )
 
 
 try:

@@ -1,6 +1,4 @@
-"""The native runtime, for all readers of formats: its C code is the only reader of the formats of hits (`hit/native/formats.h`)."""
-
-from __future__ import annotations
+"""Imports the native runtime for the readers of formats. Only its C code reads the formats of hits (`hit/native/formats.h`)."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -9,11 +7,11 @@ if TYPE_CHECKING:
 __all__ = ["runtime"]
 
 
-def _load() -> Any:
+def _load() -> "Any":
     try:
         import compcache.hit._runtime as extension
     except ImportError as error:
-        if error.name is None:  # the extension itself refuses
+        if error.name is None:  # the extension module itself raised the error
             raise
         from compcache.hit.native_build import missing
 
@@ -21,5 +19,5 @@ def _load() -> Any:
     return extension
 
 
-#: Raises ImportError if the extension module is missing, or cannot work here. The message says what to do.
-runtime: Any = _load()
+#: The extension module. If it is missing or cannot be used, importing this file raises ImportError with a message that says what to do.
+runtime: "Any" = _load()

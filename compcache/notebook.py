@@ -1,6 +1,7 @@
-"""IPython and Jupyter: ``%load_ext compcache`` adds ``%%compcache`` for cells of IR, C, C++, Fortran or Rust, and ``%compcache COMMAND``.
+"""An extension for IPython and Jupyter, and the HTML of this package's objects.
 
-Caches, call targets, graphs and reports are displayed as HTML with or without the extension.
+``%load_ext compcache`` adds ``%%compcache`` for cells of LLVM IR, C, C++, Fortran or Rust, and ``%compcache COMMAND``. Caches, call
+targets, graphs and reports are displayed as HTML with or without the extension.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 
 __all__ = ["html_of", "load_ipython_extension"]
 
-#: The most rows and nodes that a cell shows. Larger tables and graphs are counted instead.
+#: The limits of rows and nodes in a cell. Larger tables are cut, and larger graphs are summarized.
 _MOST_ROWS = 30
 _MOST_NODES = 300
 _IR = re.compile(r"^\s*(define|target (triple|datalayout)|source_filename)\b", re.MULTILINE)
 _SECONDS = 600
-#: How the names of fields end whose values are numbers of bytes.
+#: The endings of the names of fields whose values are numbers of bytes.
 _SIZES = ("size", "bytes_mapped")
 _LANGUAGES = ("ir", "c", "c++", "fortran", "rust")
 
@@ -69,13 +70,13 @@ def _graph(graph: FunctionGraph) -> str:
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
         hint = "<p><code>compcache graph --html FILE</code> draws a graph of this size.</p>"
         return _titled("FunctionGraph", _table([*counts, ("edges", len(graph.edges))]) + hint)
-    # Its rules apply to the drawing, not to the rest of the notebook.
+    # Limit the style rules to the drawing, so that they do not affect the rest of the notebook.
     drawing = "".join(svg(graph)).replace("<style>", "<style>@scope{").replace("</style>", "}</style>", 1)
     return f'<div style="overflow:auto;background:#fff">{drawing}</div>'
 
 
 def _record(value: object) -> str:
-    """Return a table of the fields of a record that are not empty, and of its properties."""
+    """Return a table of the non-empty fields and properties of a record."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
     names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
     found = {name: getattr(value, name) for name in names}
@@ -129,26 +130,26 @@ def _cell(value: object) -> str:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the magics to an IPython shell. ``%load_ext compcache`` calls it.
+    """Register the magics in an IPython shell. ``%load_ext compcache`` calls this function.
 
     Args:
         shell: the shell.
     """
 
     def compcache(line: str, cell: str | None = None) -> Any:
-        """%compcache COMMAND ... runs a command of ``compcache``; %%compcache compiles the cell once ever, and defines its functions."""
+        """%compcache COMMAND ... runs a command. %%compcache compiles or loads the cell, and defines its functions."""
         try:
             return _run(shell, line) if cell is None else _compile(shell, line, cell)
-        except CompcacheError as error:  # the error is in the cell: IPython shows only the message
-            told = [f"{type(error).__name__}: {error}"]
-            vars(error)["_render_traceback_"] = lambda: told
+        except CompcacheError as error:  # let IPython show only the message, because the error is in the cell
+            lines = [f"{type(error).__name__}: {error}"]
+            vars(error)["_render_traceback_"] = lambda: lines
             raise
 
     shell.register_magic_function(compcache, magic_kind="line_cell")
 
 
 def _run(shell: Any, line: str) -> None:
-    """Run a command. A name of the notebook stands for its function in the cache."""
+    """Run a command of ``compcache`` and print its output. Names of the notebook are replaced by their functions' names in the cache."""
     words = _words(line)
     if words is None:
         return
@@ -166,7 +167,7 @@ def _run(shell: Any, line: str) -> None:
 
 
 def _words(line: str) -> list[str] | None:
-    """Split a line into words like a shell; report it and return None if that is not possible."""
+    """Split a line into words like a shell. Print an error and return None for a malformed line."""
     try:
         return shlex.split(line)
     except ValueError as error:
@@ -177,10 +178,10 @@ def _words(line: str) -> list[str] | None:
 
 def _cached_name(names: Mapping[str, Any], argument: str) -> str:
     value = names.get(argument)
-    func_name = getattr(value, "func_name", None)  # a call target, an Identity
+    func_name = getattr(value, "func_name", None)  # of a call target or an Identity
     if isinstance(func_name, str):
         return func_name
-    function = getattr(value, "py_func", None)  # one that Numba compiles
+    function = getattr(value, "py_func", None)  # of a function that Numba compiles
     return f"{function.__module__}.{function.__qualname__}" if function is not None else argument
 
 
@@ -195,7 +196,7 @@ def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
         language = options.language or ("ir" if _IR.search(cell) else "c")
         if flags and language == "ir":
             _options().error(f"unrecognized arguments: {' '.join(flags)}")
-    except SystemExit:  # argparse has said what is wrong, or given help
+    except SystemExit:  # argparse has printed an error or help
         return None
     cache = shell.user_ns.get(options.cache) if options.cache else None
     if not isinstance(cache, Cache):
@@ -213,14 +214,14 @@ def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "%%compcache",
-        description="Compile the cell once ever, and define its functions. Other options are the compiler's.",
+        description="Compile the cell, or load it from the cache, and define its functions. Other options are passed to the compiler.",
         allow_abbrev=False,
     )
     parser.add_argument(
         "--language",
         choices=_LANGUAGES,
-        help="may be given alone, as the first word; without it: LLVM IR if the cell looks like it, otherwise C",
+        help="the language of the cell; it may also be the first word; default: LLVM IR if the cell looks like it, otherwise C",
     )
     parser.add_argument("--cc", help="the compiler")
-    parser.add_argument("--cache", help="a Cache of the notebook, by name, or a directory")
+    parser.add_argument("--cache", help="the name of a variable with a Cache, or a cache directory")
     return parser

@@ -1,4 +1,4 @@
-"""A base for frozen, slotted values that costs no import (`dataclasses` costs 4-15 ms on the hit path)."""
+"""A base class for frozen, slotted values without an import. Importing `dataclasses` would take 4-15 ms of a hit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Record", "set_field"]
 
-#: How a frozen record sets a field of itself while it is made.
+#: Sets a field of a frozen record, for use in constructors.
 set_field = object.__setattr__
 
 
@@ -26,7 +26,7 @@ class Record:
         if named:
             values += tuple(named.pop(name) for name in names[len(values) :])
         if named or len(values) != len(names):
-            raise TypeError(f"{type(self).__name__} takes the fields {', '.join(names)}")
+            raise TypeError(f"{type(self).__name__}() must be called with the fields {', '.join(names)}")
         for name, value in zip(names, values, strict=True):
             set_field(self, name, value)
 
@@ -34,10 +34,10 @@ class Record:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set")
+        raise AttributeError(f"{type(self).__name__} is frozen: its attribute {name!r} cannot be set")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be deleted")
+        raise AttributeError(f"{type(self).__name__} is frozen: its attribute {name!r} cannot be deleted")
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -1,6 +1,6 @@
-"""The arguments of the miss path and of tools: a cache directory with its loader, its limits and its remote stores.
+"""Sessions: the cache directory, loader, limits and remote stores for the miss path and for tools.
 
-The facade makes a session at the first miss, and passes it to everything that is not a hit. Its users do not know the facade.
+The facade creates a session at the first miss, and passes it to all operations except hits. These operations do not know the facade.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Session:
     """An open cache, for the layers below the facade.
 
     Args:
-        store: the directory; its recorder counts.
+        store: the store of the directory.
         loader: the loader of the store.
-        max_size: the size below which additions keep the directory, in bytes; None: the environment's, or the default.
-        lock_timeout: how many seconds a build waits at most for another process; None as for `max_size`.
+        max_size: the size limit that additions maintain, in bytes; None for the environment's setting or the default.
+        lock_timeout: the number of seconds that a build waits for another process; None for the environment's setting or the default.
         retargets: whether code for other CPUs is compiled for this host.
-        remote: the URLs and the modes of the remote stores, each one text or several; None leaves it to the environment.
+        remote: the URLs and the modes of the remote stores, each a text or a list of texts; None for the environment's settings.
 
     Raises:
-        TypeError: `remote` has another type.
+        TypeError: an item of `remote` has another type.
     """
 
     __slots__ = ("_gates", "_remote_given", "_remotes", "_url", "loader", "lock_timeout", "max_size", "retargets", "store")
@@ -49,31 +49,33 @@ class Session:
         self.max_size = max_size
         self.lock_timeout = lock_timeout
         self.retargets = retargets
-        self._remote_given = _text("remote", remote[0]), _text("remote_mode", remote[1])
-        self._remotes: list[RemoteStore | None] = []  # the store that was opened, or None where there is none: at most one item
-        self._gates: list[Gate | None] = []  # likewise
-        self._url: str | None = None  # with what was read of a file when these were opened
+        self._remote_given = _joined("remote", remote[0]), _joined("remote_mode", remote[1])
+        self._remotes: list[RemoteStore | None] = []  # at most one item: the opened store, or None if there is no remote store
+        self._gates: list[Gate | None] = []  # at most one item
+        self._url: str | None = None  # the URLs, with the content of files, for which the store and the gate were opened
 
     @property
     def remote_given(self) -> str | None:
-        """The remote store as it was given: its URL, or a reference to it; None if the environment decides."""
+        """The argument `remote`: URLs, or references to URLs; None for the environment's setting."""
         return self._remote_given[0]
 
     def remote_url(self) -> str | None:
-        """Return the given remote stores, or those of the environment. Files are read each time, because passwords and tokens change.
+        """Return the URLs of the remote stores, from the argument or the environment; None if there are none.
+
+        Files with URLs are read each time, because passwords and tokens change. If a file cannot be read, its last URLs are returned.
 
         Raises:
-            ValueError: a named variable or file has no URL, and never had one.
-            SettingError: the environment does not name a valid store.
+            ValueError: a variable or file that the argument names contains no URL, and never contained one.
+            SettingError: the environment's setting does not name a valid store.
         """
         given = self._remote_given[0]
         try:
-            url = from_environment(REMOTE_VARIABLE, _told) if given is None else _told(given)
+            url = from_environment(REMOTE_VARIABLE, _resolve_references) if given is None else _resolve_references(given)
         except (ValueError, OSError) as error:
             reraise_interrupt(error)
             if not self._url:
                 raise
-            url = self._url  # the file is being exchanged
+            url = self._url  # the file is being replaced
         if url != self._url:
             self._url = url
             self._remotes.clear()
@@ -81,14 +83,14 @@ class Session:
         return url
 
     def remote_mode(self) -> str | None:
-        """Return the mode of the remote store: the argument, or the setting of the environment."""
+        """Return the modes of the remote stores, from the argument or the environment; None if neither has any."""
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
-        """Return the remote store, or None.
+        """Open the remote store at the first call, and return it; None if there is none, or the cache is read-only.
 
         Raises:
-            ValueError: its URL or mode is of no known kind.
+            ValueError: the argument's URL or mode is not valid.
             SettingError: the environment's URL or mode is not valid.
         """
         url = self.remote_url()
@@ -107,17 +109,20 @@ class Session:
         return self._remotes[0]
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
-        """Start a look-up in the remote store; return None if it is not asked. See `RemoteStore.inquire`."""
-        remote = self._asked_store(names)
+        """Start a look-up of functions in the remote store (`RemoteStore.inquire`); return None if no remote store is used for them."""
+        remote = self._store_for(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 
     def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Fetch functions from the remote store; return those that were fetched."""
-        remote = self._asked_store(names)
+        """Fetch functions from the remote store; return the names of the fetched functions."""
+        remote = self._store_for(names)
         return remote.fetch(names) if remote is not None else ()
 
-    def _asked_store(self, names: tuple[str, ...]) -> RemoteStore | None:
-        """Return the remote store that a miss asks for these functions; None also if it is not asked for a while."""
+    def _store_for(self, names: tuple[str, ...]) -> RemoteStore | None:
+        """Return the remote store for a miss of these functions; None if there is none, or it is skipped after failures.
+
+        Remote stores are used only for functions with content names.
+        """
         url = self.remote_url()
         if not url or self.store.readonly:
             return None
@@ -129,7 +134,7 @@ class Session:
             from compcache.remote.breaker import Gate
 
             is_off = (self.remote_mode() or "").split() == ["off"]
-            self._gates.append(Gate([each.rstrip("/") for each in _each(url)]) if not is_off else None)
+            self._gates.append(Gate([each.rstrip("/") for each in _split(url)]) if not is_off else None)
         gate = self._gates[0]
         if gate is None:
             return None
@@ -139,12 +144,13 @@ class Session:
         return self.remote()
 
     def has(self, func_name: str) -> bool:
-        """Return whether the directory holds a realization of this function that this host can call."""
+        """Return whether the directory contains a realization of a function that this host can call."""
         return self.loader.holds(func_name)
 
     def can_import(self, name: str) -> bool:
-        """Return whether code may import this function or variable: it is here, the remote store has it, or it is in memory and is stored
-        again.
+        """Return whether code may import a function or variable.
+
+        If the directory does not contain it, fetch it from the remote store, or store its module again from memory.
         """
         return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._stores_again(name)
 
@@ -157,17 +163,17 @@ class Session:
         return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)
 
 
-def _text(name: str, value: object) -> str | None:
-    """Return one text, or several, in the form of a setting."""
+def _joined(name: str, value: object) -> str | None:
+    """Return a text, or a list of texts joined with spaces; None for None. Raise `TypeError` for other values."""
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
         return " ".join(value)
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"Cache(): {name} must be str, or a list of them, not {value!r}")
+        raise TypeError(f"Cache(): {name} must be a str or a list of str, not {value!r}")
     return value
 
 
-def _each(urls: str) -> list[str]:
-    """Return the URLs of a setting; a setting of one word is not parsed."""
+def _split(urls: str) -> list[str]:
+    """Return the URLs in the text of a setting. A text of one word is not parsed."""
     if len(urls.split()) == 1:
         return [urls]
     from compcache.remote.address import split_urls
@@ -175,8 +181,8 @@ def _each(urls: str) -> list[str]:
     return split_urls(urls)
 
 
-def _told(urls: str) -> str:
-    """Return the URLs that a setting contains, or to which it refers."""
+def _resolve_references(urls: str) -> str:
+    """Return the URLs in the text of a setting, with references to files and variables replaced by their contents."""
     if "$" not in urls and "@" not in urls:
         return urls
     from compcache.remote.address import read_url

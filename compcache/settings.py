@@ -1,4 +1,4 @@
-"""Settings: environment variables, and configuration files for variables that are not set. Only this file reads them."""
+"""Reads settings: environment variables, and configuration files for variables that are not set. No other file reads settings."""
 
 import os
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
 
-#: Names the one configuration file, in place of the user's and the system's; ``none``: no file at all.
+#: The variable that names a configuration file, which replaces the user's and the system's files; ``none`` is no file.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
-#: What this process has read of configuration files: one item, once it has.
+#: The settings that this process has read from configuration files: empty, or one item.
 _read: "list[Mapping[str, str]]" = []
 
 
@@ -34,7 +34,7 @@ def is_on(variable: str, *, default: bool = False) -> bool:
         SettingError: the text is neither on nor off (0, off, no, false).
     """
     text = setting(variable)
-    if text in ("", "0", "1"):  # the usual ones, without an import
+    if text in ("", "0", "1"):  # the usual texts need no import
         return text == "1" if text else default
     from compcache.configuration import read_switch
 
@@ -42,10 +42,10 @@ def is_on(variable: str, *, default: bool = False) -> bool:
 
 
 def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
-    """Apply `read` to the text of a setting; return None if it is not set.
+    """Return the result of `read` for the text of a setting; None if the setting is not set or empty.
 
     Raises:
-        SettingError: `read` raised `ValueError`, or `OSError` about a file that the value names. The message names the variable,
+        SettingError: `read` raised `ValueError`, or `OSError` about a file that the text names. The message names the variable,
             or the key and its configuration file.
     """
     text = setting(variable)
@@ -57,7 +57,7 @@ def from_environment(variable: str, read: "Callable[[str], _T]") -> "_T | None":
 
 
 def configuration() -> "Mapping[str, str]":
-    """Return what the configuration files set, by environment variable. A process reads them once.
+    """Return the settings in configuration files, by environment variable. A process reads the files once.
 
     Raises:
         SettingError: one of them cannot be used.
@@ -75,13 +75,16 @@ def configuration() -> "Mapping[str, str]":
 
 
 def users_directory(variable: str, otherwise: str) -> str:
-    """Return a base directory of the user by the XDG Base Directory Specification, which ignores relative paths."""
+    """Return a base directory of the user, from the XDG variable `variable`, or `otherwise` with ``~`` expanded.
+
+    The XDG Base Directory Specification ignores relative paths in variables.
+    """
     base = os.environ.get(variable, "")
     return base if os.path.isabs(base) else os.path.expanduser(otherwise)
 
 
 def configuration_files() -> "tuple[str, ...]":
-    """Return the configuration files, existing or not, the preferred one first."""
+    """Return the paths of the configuration files, which may not exist. The preferred file is first."""
     chosen = os.environ.get(CONFIGURATION_VARIABLE)
     if chosen:
         return () if chosen.lower() == "none" else (chosen,)

@@ -1,4 +1,4 @@
-"""Signatures of call targets: their text form and what each type means to a caller.
+"""Signatures of call targets: their text form, and the meaning of each type for a caller.
 
 Grammar::
 
@@ -8,13 +8,12 @@ Grammar::
     type      = bool | i8 | i16 | i32 | i64 | u8 | u16 | u32 | u64 | f32 | f64 | ptr | cstr | object
     result    = type | void | "tuple[" type ("," type)* "]"
 
-`T[:]` is a C-contiguous buffer of that element type, of whatever shape; the function gets a pointer and a 64-bit count
-of elements. `T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions; the function gets a
-pointer and each dimension's 64-bit extent. A function whose result is a tuple (of scalars other than `ptr` and `cstr`)
-returns nothing and gets a pointer first, to one 8-byte slot per item. `const T[:]` and `const ptr` promise that the function only reads,
-so read-only buffers are accepted. `object` is any Python object: the function, which holds the GIL, gets a borrowed `PyObject *` and
-returns a new reference, or NULL with an exception set. Parameter names are optional: they show in `help()` and do not take part in
-comparisons.
+`T[:]` is a C-contiguous buffer with elements of this type, of any shape. The function gets a pointer and a 64-bit number of elements.
+`T[::1]`, `T[:, ::1]` and so on are C-contiguous buffers of one, two, ... dimensions. The function gets a pointer and the 64-bit extent of
+each dimension. A function whose result is a tuple (of scalars other than `ptr` and `cstr`) returns void, and gets a pointer to one 8-byte
+slot per item as its first argument. `const T[:]` and `const ptr` promise that the function only reads, so read-only buffers are accepted.
+`object` is any Python object. The function holds the GIL, gets a borrowed `PyObject *`, and returns a new reference, or NULL with an
+exception set. Parameter names are optional. `help()` shows them, and comparisons ignore them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _TUPLE_HEAD = "tuple["
 
 
 class Type(Record):
-    """A scalar type: its name in signatures, its kind (one of the constants above), its size in bytes."""
+    """A type in signatures: its name, its kind (one of the constants above), and its size in bytes."""
 
     __slots__ = ("name", "kind", "size")
     name: str
@@ -46,7 +45,7 @@ class Type(Record):
     by_name: ClassVar[dict[str, Type]] = {}
 
     def items(self) -> tuple[Type, ...]:
-        """Return the types of the tuple's items."""
+        """Return the types of the items of a tuple type."""
         return tuple([Type.by_name[name] for name in self.name[len(_TUPLE_HEAD) : -1].split(", ")])
 
     def __str__(self) -> str:
@@ -68,9 +67,10 @@ for _type in (
 
 
 class Parameter(Record):
-    """One parameter: its (element) type, whether it is a buffer, whether it is only read, its name.
+    """A parameter of a signature.
 
-    `dimensions` is the required number of dimensions of a buffer; 0 accepts any number.
+    `type` is its type, or the type of its elements if it is a buffer. `is_const` says that the function only reads it. `name` is empty for
+    an unnamed parameter. `dimensions` is the required number of dimensions of a buffer; 0 accepts any number.
     """
 
     __slots__ = ("type", "is_buffer", "is_const", "name", "dimensions")
@@ -97,7 +97,7 @@ class Signature(Record):
     """The types of a function's parameters and of its result.
 
     Attributes:
-        parameters: the types of the parameters, in order, with the names that the text gives them.
+        parameters: the parameters, in order.
         result: the type of the result.
     """
 
@@ -110,18 +110,18 @@ class Signature(Record):
         """Return the signature that `text` describes, for example ``f64(f64[:], i64)``.
 
         Args:
-            text: the signature: types are void, bool, i8 to i64, u8 to u64, f32, f64, ptr, cstr, and arrays of them
-                (``f64[:]``), with ``const`` before types that are only read.
+            text: the signature. Types are void, bool, i8 to i64, u8 to u64, f32, f64, ptr, cstr, object and buffers (``f64[:]``). ``const``
+                precedes buffers and pointers that are only read.
 
         Raises:
-            SignatureError: the text does not follow the grammar; the message says where.
+            SignatureError: the text does not follow the grammar. The message names the invalid part.
         """
         if not isinstance(text, str):
-            raise SignatureError(f"a signature is a text like 'f64(f64[:], i64)', not {type(text).__name__}")
+            raise SignatureError(f"a signature must be a str like 'f64(f64[:], i64)', not {type(text).__name__}")
         head, bracket, tail = text.partition("(")
         inner, end, rest = tail.rpartition(")")
         if not bracket or not end or rest.strip():
-            raise SignatureError(f"signature {text!r} is not of the form 'result(parameter, ...)'")
+            raise SignatureError(f"the signature {text!r} does not have the form 'result(parameter, ...)'")
         result = _parse_result(head.strip(), text)
         if not inner.strip():
             return Signature((), result)
@@ -131,12 +131,12 @@ class Signature(Record):
         return f"{self.result}({', '.join(map(str, self.parameters))})"
 
     def text(self) -> str:
-        """Return the signature with the parameters' names."""
+        """Return the text of the signature with the names of the parameters."""
         parts = [f"{p.name}: {p}" if p.name else str(p) for p in self.parameters]
         return f"{self.result}({', '.join(parts)})"
 
     def parameter_names(self) -> tuple[str, ...]:
-        """Return a distinct Python identifier for every parameter: its name in the text if that is valid."""
+        """Return a distinct Python identifier for every parameter: its name if that is valid and unique, otherwise ``arg`` and a number."""
         from keyword import iskeyword
 
         given = [parameter.name for parameter in self.parameters]
@@ -154,7 +154,7 @@ def _parse_type(name: str, text: str) -> Type:
     found = Type.by_name.get(name)
     if found is None:
         known = " ".join(Type.by_name)
-        raise SignatureError(f"signature {text!r} has the unknown type {name!r}; the types are {known} and T[:]")
+        raise SignatureError(f"the signature {text!r} has the unknown type {name!r}: use {known} or T[:]")
     return found
 
 
@@ -163,12 +163,12 @@ def _parse_result(name: str, text: str) -> Type:
         return _parse_type(name, text)
     items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
     if any(item.kind in (VOID, POINTER, CSTR, OBJECT) for item in items):
-        raise SignatureError(f"signature {text!r} has a tuple for a result whose items are not all numbers")
+        raise SignatureError(f"the signature {text!r} has a tuple as its result, whose items must be numbers or bool")
     return Type(f"{_TUPLE_HEAD}{', '.join(map(str, items))}]", TUPLE, 8 * len(items))
 
 
 def _split(inner: str) -> list[str]:
-    """Return the parameters: the texts between commas outside of brackets."""
+    """Split the text of a parameter list at commas outside of brackets."""
     parts: list[str] = []
     for piece in inner.split(","):
         if parts and parts[-1].count("[") > parts[-1].count("]"):
@@ -184,17 +184,17 @@ def _dimensions(buffer: str, text: str) -> int:
     if axes == [":"]:
         return 0
     if axes[-1] != "::1" or any(axis != ":" for axis in axes[:-1]):
-        raise SignatureError(f"signature {text!r} has a buffer [{buffer}]; buffers are [:], [::1], [:, ::1] and so on")
+        raise SignatureError(f"the signature {text!r} has an invalid buffer [{buffer}]: use [:], [::1], [:, ::1] and so on")
     return len(axes)
 
 
 def _refuse_order_of_c(part: str, text: str) -> None:
-    """Explain the order of name and type to a caller who writes ``f64[:] data`` as in C."""
+    """Raise `SignatureError` with advice if a parameter has its name after its type, like ``f64[:] data`` in C."""
     type_text, _, name = (piece.strip() for piece in part.strip().rpartition(" "))
     base = type_text.removeprefix("const ").partition("[")[0].strip()
     if name.isidentifier() and base in Type.by_name:
         raise SignatureError(
-            f"signature {text!r} has the parameter {part.strip()!r}: names stand before types, write '{name}: {type_text}'"
+            f"the signature {text!r} has the parameter {part.strip()!r}, in which the name follows the type: write '{name}: {type_text}'"
         ) from None
 
 
@@ -214,10 +214,10 @@ def _read_parameter(part: str, text: str) -> Parameter:
     dimensions = 0
     if is_buffer:
         if not buffer.rstrip().endswith("]"):
-            raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, whose bracket is not closed")
+            raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose bracket is not closed")
         dimensions = _dimensions(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
-        raise SignatureError(f"signature {text!r} has the parameter name {name!r}, which is not a valid identifier")
+        raise SignatureError(f"the signature {text!r} has the parameter name {name!r}, which is not a valid identifier")
     words = type_text.split()
     is_const = words[:1] == ["const"]
     type_ = _parse_type("".join(words[1:] if is_const else words), text)
@@ -226,5 +226,5 @@ def _read_parameter(part: str, text: str) -> Parameter:
         or (is_buffer and type_.kind in (POINTER, CSTR, OBJECT))
         or (is_const and not is_buffer and type_.kind != POINTER)
     ):
-        raise SignatureError(f"signature {text!r} has a parameter {part.strip()!r}, which is not a parameter type")
+        raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose type is not allowed for parameters")
     return Parameter(type_, is_buffer, is_const, name, dimensions)

@@ -1,8 +1,8 @@
-"""The cache directory: look-ups in its index, and verified files.
+"""The store: look-ups in the index of a cache directory, and verified files.
 
-The store knows no LLVM and no symbols: it hands out verified bytes. A file is verified against its digest once;
-its stamp (inode, size, times) in the index then vouches for it until any of them changes. What is damaged goes
-to `quarantine/`, with one warning, and is a miss from then on.
+The store returns verified bytes. It knows neither LLVM nor symbols. A file is verified once with its digest. Its stamp in the index (inode,
+size, times) then proves that it was verified, until the stamp changes. A damaged file is moved to `quarantine/` with a warning, and is a
+miss from then on.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey, SecretKey
     from compcache.targets.host_probe import Host
 
-    #: Whether a realization is preferred to others of the same content, by its module_id.
+    #: Returns whether the realization in a module is preferred to realizations with the same content in other modules.
     IsNear = Callable[[bytes], bool]
-    #: Image, records, graph, bitcode and notes of a module.
+    #: The image, records, graph, bitcode and notes of a module.
     Sections = tuple[bytes, bytes, bytes, bytes, bytes]
 
 __all__ = ["PLACES", "Store", "is_ordered"]
 
 
 def is_ordered(name: str) -> bool:
-    """Return whether a name means its newest realization: a plain name does; content names and entries of data do not."""
+    """Return whether a look-up of a name prefers its newest realization. This holds for plain names, not for content names and entries."""
     answer: bool = runtime.is_ordered(name)
     return answer
 
 
 class Store(Directory):
-    """A cache directory. The first write creates it; opening one that does not exist succeeds.
+    """A cache directory. The directory need not exist when it is opened; the first write creates it.
 
     Args:
-        root: the directory.
-        files: the operating system; the tree of another store, for a directory in its directory.
+        root: the path of the directory.
+        files: the operations of the operating system; for a directory inside another store, the tree of that store.
         open_beneath: see `compcache.files.Tree`.
-        readonly: never write; anything that needs writing is a miss, or is done in memory.
-        verify: check the digests of files without a known stamp; a signing key always implies this.
-        signing_key: accept only modules that carry its signature, and sign what is published.
-        trust: open the directory even if other users can write to it.
-        trusted_keys: accept only modules signed by one of these keys, and modules that this store publishes.
-        publish_key: sign what is published for readers with its public key.
-        min_llvm: skip code that an older version of LLVM has compiled; empty for no limit.
-        user: the only user who can write to the directory, if this was checked before; it is not checked again.
-        recorder: makes the recorder from the tree, the root and whether the directory is read-only; None counts nothing.
+        readonly: whether never to write. Operations that need writing are misses, or are done in memory.
+        verify: whether to check the digests of files without a known stamp. A signing key implies this.
+        signing_key: the key that signs published modules. Only modules with its signature are accepted.
+        trust: whether to open the directory even if other users can write to it.
+        trusted_keys: public keys. Only modules signed by one of them, and modules that this store publishes, are accepted.
+        publish_key: the secret key that signs published modules for readers with its public key.
+        min_llvm: the oldest version of LLVM whose code is used; empty for no limit.
+        user: the id of the only user who can write to the directory, if the caller has checked this; None checks it.
+        recorder: creates the recorder of statistics from the tree, the root and `readonly`; None records nothing.
 
     Raises:
-        UntrustedDirectoryError: the directory belongs to another user, or others can write to it.
-        StorageError: its owner cannot be determined.
+        UntrustedDirectoryError: the directory belongs to another user, or other users can write to it.
+        StorageError: the owner of the directory cannot be determined.
     """
 
     __slots__ = (
         "_checked_index", "_host", "_in_memory", "_memory_names", "_pack", "listener", "mac_key", "min_llvm", "publish_key", "readonly",
         "stats", "trusted_keys", "verify",
     )  # fmt: skip
-    #: Read-only caches below it; see `compcache.layers`.
+    #: The read-only caches that are searched after this directory (`compcache.layers`).
     layers: tuple[Store, ...] = ()
-    #: The state of the table `compcache.formats.known_faults`, by which stamps are made.
+    #: The state of the table `compcache.formats.known_faults`, on which stamps depend.
     known_faults = b""
 
     def __init__(
@@ -94,7 +94,7 @@ class Store(Directory):
         user: int | None = None,
         recorder: Callable[..., Recorder | NullRecorder] | None = None,
     ) -> None:
-        # With trusted keys, stamps are those of checks for the same keys. Keys are public: they tell stamps apart, and prove nothing.
+        # With trusted keys, only stamps of checks with the same keys are valid. Public keys distinguish stamps; they do not authenticate.
         keys = "\n".join(sorted(map(str, trusted_keys)))
         stamp_key = signing_key or (mac(b"stamps", keys.encode()) if keys else None)
         super().__init__(root, files, open_beneath, trust=trust, signing_key=signing_key, stamp_key=stamp_key)
@@ -106,10 +106,10 @@ class Store(Directory):
         self.min_llvm = min_llvm
         self._host: Host | None = None
         self._in_memory: dict[bytes, ModuleFile] = {}
-        self._pack: ModuleFile | None = None  # the last one that an entry was read of
+        self._pack: ModuleFile | None = None  # the pack from which the last entry was read
         self._memory_names: dict[str, dict[tuple[bytes, int], None]] = {}
         self._checked_index = False
-        self.listener: Callable[[], Loader | None] | None = None  # gives who has modules in memory, while it lives
+        self.listener: Callable[[], Loader | None] | None = None  # returns the loader with modules in memory, while it exists
         if user is None:
             self.check_root()
         else:
@@ -129,10 +129,17 @@ class Store(Directory):
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, record offset) of every realization of a function.
 
-        Realizations of a content name are found lazily, the one that fits this host best first. For a plain name, the newest addition
-        comes first; within an addition, the one that fits best. If `is_near` is given, realizations with the same content in near modules
-        come before it. A name that this process's index does not have is looked up on disk once more; `again` does the same for newer
-        realizations. Those in `linked` closures have `LINKED` in their offsets.
+        Realizations of a content name are yielded in the order in which they fit this host, the best first. For a plain name, the newest
+        addition is first, and within an addition the realization that fits best.
+
+        Args:
+            func_name: the name of the function.
+            is_near: returns whether a module is preferred. Its realizations precede realizations with the same content.
+            again: whether to read the index again, to find newer realizations. A missing name is always searched in the current index.
+            linked: whether to yield realizations in linked closures, whose offsets contain `LINKED`.
+
+        Raises:
+            StorageError: the index cannot be read.
         """
         found = False
         if self._memory_names:
@@ -148,75 +155,79 @@ class Store(Directory):
             yield from self.find_here(func_name, is_near, linked=linked)
 
     def find_here(self, func_name: str, is_near: IsNear | None = None, *, linked: bool = False) -> Iterable[tuple[bytes, int]]:
-        """Yield the same from the index that this process has read."""
+        """Yield the realizations of a function (`find`) from the index that this process has read."""
         key = name_key(func_name)
         found = in_order(self.index.find_numbered(key), is_near) if is_ordered(func_name) else self.index.find(key)
         return found if linked else (row for row in found if row[1] < LINKED)
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
-        """Return all rows for a name in the index that this process has read, also of linked closures, unordered."""
+        """Return all rows for a name in the index that this process has read, unordered. Rows of linked closures are included."""
         return self.index.find_numbered(name_key(func_name))
 
     def segments(self) -> tuple[Segment, ...]:
-        """Return the parts of the index that look-ups use. They change with any addition or removal."""
+        """Return the segments of the index that look-ups use. They change with every addition and removal."""
         return self.index.segments
 
     def state(self) -> bytes:
-        """Return a value that changes with any addition or removal."""
+        """Return a value that changes with every addition and removal."""
         return self.index.state()
 
     def find_all(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Return every realization in the index at this moment."""
+        """Read the index again, and return all realizations of a function as (module_id, record offset)."""
         self.renew_index()
         return self.find_known(func_name)
 
     def find_known(self, func_name: str) -> list[tuple[bytes, int]]:
-        """Return every realization in the index that this process has read."""
+        """Return all realizations of a function in memory and in the index that this process has read."""
         return [*self._memory_names.get(func_name, ()), *self.find_here(func_name)]
 
     def exists(self, module_id: bytes) -> bool:
         """Return whether the file of a module exists.
 
         Raises:
-            StorageError: this cannot be determined.
+            StorageError: the status of the file cannot be read.
         """
         try:
             self.status_of(module_id)
         except OSError as error:
             reraise_interrupt(error)
             if error.errno not in (ENOENT, ENOTDIR, ELOOP):
-                self.tell_unreadable(self.module_path(module_id), error)
+                self.report_unreadable(self.module_path(module_id), error)
             return False
         return True
 
     def holds_in_memory(self, module_id: bytes) -> bool:
-        """Return whether this object alone has the module, which could not be published."""
+        """Return whether only this object has a module, because the module could not be published."""
         return module_id in self._in_memory
 
     def has_in_memory(self) -> bool:
-        """Return whether this object alone has any module."""
+        """Return whether this object has modules that could not be published."""
         return bool(self._in_memory)
 
     def hold_in_memory(self, module: ModuleFile, functions: Iterable[tuple[str, int, str]]) -> None:
-        """Keep a module that could not be published, with its functions, only in this object."""
+        """Keep a module that could not be published in this object. `functions` has (func_name, record offset, requirement)."""
         self._in_memory[module.module_id] = module
         for name, offset, _ in functions:
             self._memory_names.setdefault(name, {})[module.module_id, offset] = None
 
     def renew_index(self) -> bool:
-        """Read the index on disk again, and those of layers; return whether one has changed."""
+        """Read the indexes of the directory and its layers again; return whether an index has changed.
+
+        Raises:
+            StorageError: an index cannot be read.
+        """
         return self._renew_index()
 
     def _renew_index(self, *, look: bool = True) -> bool:
-        """Read the index again, and rebuild it if it is damaged or missing; return whether it has changed."""
+        """Read the index again if `look` is true, and rebuild a damaged or missing index; return whether it has changed."""
         if self.index.segments and not self.index.unfinished:
-            self._checked_index = False  # an index that was there and goes is looked for again
+            self._checked_index = False  # if this index disappears, check again whether to rebuild it
         try:
             changed = look and self.index.refresh()
             nothing = (self.index.unfinished or not self.index.segments) and not self.index.problem and not self._checked_index
         except OSError as error:
             reraise_interrupt(error)
-            raise StorageError(f"cannot read the index of {self.root}: {error}", path=self.root) from error
+            raise StorageError(f"the index of the cache {self.root} cannot be read: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
             if not self._has_to_recover():
@@ -224,28 +235,28 @@ class Store(Directory):
             try:
                 from compcache.publish.verify import recover_index
             except MissingPackageError:
-                return changed  # compcache-runtime rebuilds none
+                return changed  # compcache-runtime does not rebuild indexes
             known, damaged = self.index.segments, self.index.damaged.copy()
             recover_index(self)
             changed = changed or self.index.segments is not known or self.index.damaged != damaged
         return changed
 
     def _has_to_recover(self) -> bool:
-        """Return whether an index without segments may be incomplete. Above layers, a directory without modules is the usual case."""
+        """Return whether the index may be incomplete. A directory without modules, usual above layers, has a complete empty index."""
         try:
             return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())
-        except OSError as error:  # the recovery says what cannot be read
+        except OSError as error:  # the recovery reports the reason
             reraise_interrupt(error)
             return True
 
     def open_module(self, module_id: bytes, *, leave_stamp: bool = True) -> ModuleFile:
-        """Open and verify a module. With `leave_stamp`, the index records that it was verified.
+        """Open a module's file and verify it. With `leave_stamp`, the index records that the file was verified.
 
         Raises:
-            FileNotFoundError: it is not there (any more).
-            IntegrityError: it is damaged (and in quarantine now), not signed with the key, or another user's.
-            IncompatibleTargetError: another version of this package has written it.
-            StorageError: it cannot be read.
+            FileNotFoundError: the file does not exist.
+            IntegrityError: the file is damaged and was moved to quarantine, has no valid signature, or belongs to another user.
+            IncompatibleTargetError: another version of this package has written the file.
+            StorageError: the file cannot be read.
         """
         if module_id in self._in_memory:
             return self._in_memory[module_id]
@@ -272,13 +283,13 @@ class Store(Directory):
         return module
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether an index, by default this one's, has a stamp of the file in its present state."""
+        """Return whether an index (None: this store's) has a stamp for the current state of a file. Set the module's fields from it."""
         return self._describe(module, status, (index or self.index).verified(module.module_id, status))
 
     def _describe(
         self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
     ) -> bool:
-        """Describe a module by the first of its entries that this user has written; return False if there is none."""
+        """Set the fields of a module from the first index entry with a valid MAC; return whether there is such an entry."""
         for image, records, target, flags, functions, key, entry_mac in entries:
             if self.mac_key:
                 fields = (module.module_id, Stamp.of(status), image, records, target, flags, functions, key)
@@ -294,24 +305,27 @@ class Store(Directory):
         return mac(ModuleEntry(*fields, bytes(16)).encode()[:-16], self.mac_key)[:16]
 
     def entry_of(self, module: ModuleFile, status: os.stat_result | Stamp, functions: int = 0) -> ModuleEntry:
-        """Return the index entry that vouches for a verified module file."""
+        """Return the index entry for a verified module file. `functions` is the number of its functions."""
         stamp = status if isinstance(status, Stamp) else Stamp.of(status)
         sizes = (module.image, module.records, module.target_id, module.flags)
         fields = (module.module_id, stamp, *sizes, functions, module.key)
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
     def remember(self, entry: ModuleEntry) -> None:
-        """Remember that a file with this stamp was verified."""
+        """Record in the index that a file with this stamp was verified. Does nothing for a read-only cache."""
         if not self.readonly:
             from compcache.publish.verify import remember_in
 
             remember_in(self, self.index, entry)
 
     def read_entry(self, kind: str, name: str, *, alone: bool = True, again: bool = True) -> EntryRecord | None:
-        """Return the entry of data in force under this name, or the record of its removal; None if there is neither, or it cannot be read.
+        """Return the latest entry of data with a kind and name, or the record of its removal; None if there is no readable entry.
 
-        An entry counts only if all its modules exist, unless a remote store may have them (not `alone`). `again` repeats the look-up if a
-        file has gone since the index was read.
+        Args:
+            kind: the kind of the entry.
+            name: the name of the entry.
+            alone: whether an entry is returned only if all modules that it requires exist. False if a remote store may have them.
+            again: whether to repeat the look-up if a file was removed since the index was read.
         """
         from compcache.formats.entry import index_name
 
@@ -322,7 +336,7 @@ class Store(Directory):
                 record = self._read_entry(module_id, offset, kind)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                vanished = True  # pruned, or put together with others, since the index was read
+                vanished = True  # pruned or compacted since the index was read
                 continue
             except CompcacheError:
                 continue
@@ -334,9 +348,9 @@ class Store(Directory):
         return best if best is None or not alone or all(map(self.exists, best.requires)) else None
 
     def _read_entry(self, module_id: bytes, offset: int, kind: str) -> EntryRecord | None:
-        """Return the entry at this place of a file, if entries of the kind may be read from it.
+        """Return the entry at an offset of a module's file; None if entries of the kind must not be read from this file.
 
-        A pack stays open while its file exists, because more of its entries are often needed next.
+        A pack stays open for the next entries, while its file exists.
         """
         from compcache.formats.entry import PACK_FLAG, decode_entry, may_be_read
 
@@ -364,32 +378,32 @@ class Store(Directory):
     # ---------------------------------------------------------------- removal
 
     def tell_gone(self, module_id: bytes) -> None:
-        """Hide a module from look-ups in memory."""
+        """Make the loader forget a module that was removed, so that look-ups in memory do not find it."""
         loader = self.listener() if self.listener is not None else None
         if loader is not None:
             loader.forget(module_id)
 
     def require_writable(self, path: str = "") -> None:
-        """Refuse to change a cache that was opened with readonly=True.
+        """Check that the cache may be changed.
 
         Raises:
-            StorageError: it was opened that way.
+            StorageError: the cache was opened with readonly=True.
         """
         if self.readonly:
-            message = f"the cache {self.root} was opened with readonly=True: it cannot be changed through this object"
+            message = f"the cache {self.root} was opened with readonly=True and cannot be changed: open it without readonly=True"
             raise StorageError(message, path=path or self.root)
 
     def condemn(self, module: ModuleFile, error: FormatError) -> CompcacheError:
-        """Close a module file that does not decode; return the exception that says why.
+        """Close a module file that cannot be decoded; return the exception with the reason.
 
-        A damaged file goes to quarantine. An intact one was written by another version.
+        A damaged file is moved to quarantine. An intact file was written by another version of the package.
         """
         from compcache.publish.verify import condemn
 
         return condemn(self, module, error)
 
     def quarantine(self, path: str, reason: str) -> IntegrityError:
-        """Quarantine a damaged file, warn, and return the exception."""
+        """Move a damaged file to quarantine, warn, and return the exception with the reason."""
         from compcache.publish.quarantine import quarantine
 
         return quarantine(self, path, reason)
@@ -397,11 +411,11 @@ class Store(Directory):
     # ----------------------------------------------------------- linked closures
 
     def has_closures(self) -> bool:
-        """Return whether loads may store their findings about linked closures: only if these depend on nothing but the stored files."""
+        """Return whether loads may use and store linked closures. Linked closures must depend only on the stored files."""
         return not (self.exposed or self.min_llvm or self._in_memory)
 
     def host(self) -> Host:
-        """Return this machine, as LLVM describes it.
+        """Return the description of this host by LLVM.
 
         Raises:
             MissingPackageError: LLVM is not installed.
@@ -413,7 +427,7 @@ class Store(Directory):
         return self._host
 
     def close(self) -> None:
-        """Close the file descriptors."""
+        """Close all file descriptors of the store."""
         self._pack = None
         if self._volumes is not None:
             self._volumes.close()

@@ -102,15 +102,15 @@ def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, s
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("max_size = ", "not TOML"),
-        ('max_sise = "1G"', "max_sise is not a setting: max_size is one"),
-        ("stats = 0", "stats: write true or false"),
-        ("layers = [1]", "write text, or a list of texts, not 1"),
+        ("max_size = ", "the file is not valid TOML"),
+        ('max_sise = "1G"', "'max_sise' is not a setting: did you mean 'max_size'?"),
+        ("stats = 0", "stats: the value must be true or false, not 0"),
+        ("layers = [1]", "the value must be text or a list of texts, not 1"),
         ('layers = ["b"]', "not an absolute path"),
         ('dir = "b"', "not an absolute path"),
-        ('signing_key = "hush"', "secrets are not written in this file"),
+        ('signing_key = "hush"', "a configuration file must not contain secrets"),
         ('dir = "/a\\nCOMPCACHE_TRUSTED_KEYS="', "control character"),
-        ("dir = true", "write text, not True"),
+        ("dir = true", "the value must be text, not True"),
     ],
 )
 def test_what_is_not_valid_names_the_file_and_the_key(home: dict[str, str], write: Any, text: str, says: str) -> None:
@@ -134,7 +134,7 @@ def test_values_are_checked_where_they_are_used_and_the_key_is_named(home: dict[
 def test_a_file_that_others_can_write_to_is_refused(home: dict[str, str], write: Any) -> None:
     path = write('max_size = "7G"\n')
     path.chmod(0o666)
-    assert "other users can write to it" in seen(home, "MAX_SIZE")
+    assert "other users can write to the configuration file" in seen(home, "MAX_SIZE")
     path.chmod(0o644)
     assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
 
@@ -233,7 +233,7 @@ def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, 
     """
     variable = f"COMPCACHE_{name.upper()}"
     found = run_fresh(tmp_path / "cache", script, **home, **{variable: "perhaps"})
-    assert found == f"{variable}: 'perhaps' is neither on nor off: use 1 or 0"
+    assert found == f"{variable}: 'perhaps' is neither on nor off; use 1 or 0"
     assert run_fresh(tmp_path / "cache", script, **home, **{variable: "Off"}) == "opened"
 
 

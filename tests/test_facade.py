@@ -201,12 +201,12 @@ def test_properties_that_moved_to_front_ends_still_answer(cache: Cache, name: st
         "settings": frontend.settings_of, "allow_pickle": frontend.allows_pickle, "temporary_directory": frontend.temporary_directory
     }  # fmt: skip
     new = moved[name]
-    with pytest.warns(DeprecationWarning, match=rf"Cache\.{name} is compcache\.frontend\.{new.__name__} now"):
+    with pytest.warns(DeprecationWarning, match=rf"Cache\.{name} will be removed .* use compcache\.frontend\.{new.__name__}\("):
         assert getattr(cache, name) == new(cache)
 
 
 def test_methods_that_moved_to_front_ends_still_answer(filled: Cache) -> None:
-    with pytest.warns(DeprecationWarning, match=r"Cache\.find_target is compcache\.frontend\.find now"):
+    with pytest.warns(DeprecationWarning, match=r"Cache\.find_target will be removed .* use compcache\.frontend\.find\(cache"):
         assert filled.find_target("nobody") is None  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="'Cache' object has no attribute 'find_targets'"):
         filled.find_targets  # type: ignore[attr-defined] # noqa: B018 - asked for

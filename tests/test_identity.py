@@ -75,20 +75,20 @@ def test_components_are_a_mapping_or_pairs_and_none_is_lost() -> None:
     assert Identity("f", pairs) == Identity("f", dict(pairs)) == Identity("f", source="a*b", level=2)
     assert Identity("f", pairs) != Identity("f", pairs[::-1])
     assert Identity("f", iter(pairs), flags=1) == Identity("f", {**dict(pairs), "flags": 1})
-    with pytest.raises(ValueError, match="'level' of the identity of 'f' is given twice"):
+    with pytest.raises(ValueError, match="the identity of 'f' has two components named 'level'"):
         Identity("f", [*pairs, ("level", 3)])
-    with pytest.raises(ValueError, match=r"'source' .* twice"):
+    with pytest.raises(ValueError, match="two components named 'source'"):
         Identity("f", pairs, source="a+b")
 
 
 def test_a_value_without_a_stable_form_is_refused_by_name() -> None:
-    with pytest.raises(TypeError, match="component 'options' holds an object of type object, which has no form"):
+    with pytest.raises(TypeError, match="component 'options' of an identity contains an object of type object, whose text may differ"):
         Identity("f", options=[object()])
-    with pytest.raises(TypeError, match=r"component 'options' holds an object of type pathlib\.[\w.]+, which has no form"):
+    with pytest.raises(TypeError, match=r"component 'options' of an identity contains .* pathlib\.[\w.]+, whose text may differ"):
         Identity("f", options=pathlib.Path("a"))
     itself: list[object] = []
     itself.append(itself)
-    with pytest.raises(TypeError, match="component 'options' is nested too deeply, or contains itself"):
+    with pytest.raises(TypeError, match="component 'options' of an identity contains itself, or is nested too deeply"):
         Identity("f", options=itself)
 
 

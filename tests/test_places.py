@@ -14,7 +14,7 @@ from helpers import PACKAGE_ROOT, adder, caller, constant
 
 from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
-from compcache.inspect.uncached import note
+from compcache.inspect.uncached import record_refusal
 from compcache.publish.module_lists import ModuleLists, write_list
 from compcache.signing.keys import new_key
 
@@ -90,7 +90,7 @@ def everything(cache: Cache) -> Cache:
     cache.add_module(ModuleSource(caller("third", "second")))
     cache.get_target("third")
     cache.pin("one")
-    note(cache._store, "two", "a reason")
+    record_refusal(cache._store, "two", "a reason")
     frontend.put_entry(cache, "a front end's", b"data", kind="data")
     cache._entries.flush()  # type: ignore[union-attr]
     cache.add_module(ModuleSource(constant("four", 4)))

@@ -42,7 +42,7 @@ from compcache import (
         (lambda _: PrunePolicy(unused_for="30"), ValueError, "unused_for: '30' has no unit"),
         (lambda _: PrunePolicy(older_than=[]), TypeError, "older_than must be seconds"),  # type: ignore[arg-type]
         (lambda cache: cache.compile("kernels/dot.ll"), CompileError, r"name of a file: pass its content, open\("),
-        (lambda cache: cache.compile(Path("dot.ll")), CompileError, r"name of a file: pass its content, open\("),
+        (lambda cache: cache.compile(Path("dot.ll")), CompileError, r"is a path, not code: pass the file's content, open\("),
         (lambda cache: cache.compile(ModuleSource(adder("f", 1), {"f": "f64(f64)"})), CompcacheError, "of function 'f' contradicts"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Runs one job, in a worker of the batch or in the caller's executor."""
+"""Running one job, in a worker process of the batch or in an executor of the caller."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "build_job", "failure", "settings_of"]
 
-_MAX_OUTPUT = 8_000
+_MAX_OUTPUT = 8_000  # characters of a traceback in a report
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Outcome(NamedTuple):
-    """The outcome of one attempt at a job: `kind` is built, cached, or a `FailedJob.kind`."""
+    """The outcome of one attempt at a job. `kind` is "built", "cached", "lost", or a `FailedJob.kind`."""
 
     kind: str
     functions: tuple[str, ...] = ()
@@ -42,12 +42,12 @@ class Outcome(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether the functions of the job are in the cache."""
+        """Return whether the functions of the job are in the cache."""
         return self.kind in ("built", "cached")
 
 
 def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
-    """Return the opened cache, and the arguments with which a child process opens it, secrets included.
+    """Open a cache if it is given as a path. Return it, and the arguments with which a child process opens it, secrets included.
 
     Raises:
         StorageError: the cache is read-only.
@@ -55,43 +55,47 @@ def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str,
     opened = cache if isinstance(cache, Cache) else Cache(cache)
     if opened.readonly:
         raise StorageError(
-            f"the cache {opened.path} was opened with readonly=True: a batch cannot store what it compiles", path=opened.path
+            f"a batch cannot store modules in the cache {opened.path}, which was opened with readonly=True: open it without this argument",
+            path=opened.path,
         )
     return opened, frontend.settings_of(opened, secrets=True)
 
 
 def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
-    """Compile and store a job's functions, unless they are cached or another process builds them."""
+    """Compile and store the functions of a job, unless they are cached or another process compiles them.
+
+    An exception of the job becomes a failed outcome. Warnings of the cache become a part of the outcome.
+    """
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         try:
             outcome = _build(cache, job, functions, started)
-        except Exception as error:  # noqa: BLE001 - any exception is a failure of this job alone
+        except Exception as error:  # noqa: BLE001 - no exception of a job may affect other jobs
             reraise_interrupt(error)
             outcome = failure(error, functions, started)
     for warning in caught:
         if not issubclass(warning.category, CacheWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    shown = [str(warning.message) for warning in caught if issubclass(warning.category, CacheWarning)]
-    return outcome._replace(warnings=tuple(shown))
+    messages = [str(warning.message) for warning in caught if issubclass(warning.category, CacheWarning)]
+    return outcome._replace(warnings=tuple(messages))
 
 
 def failure(error: BaseException, functions: tuple[str, ...], started: float) -> Outcome:
-    """Return the outcome of an attempt that raised an exception."""
+    """Return the outcome of an attempt that raised an exception; `started` is its start on `time.perf_counter`."""
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Outcome(
         "error",
         functions,
         seconds=time.perf_counter() - started,
-        message=f"{message}{_place(error)}",
+        message=f"{message}{_location(error)}",
         error=type(error).__name__,
         output=text[-_MAX_OUTPUT:],
     )
 
 
-def _place(error: BaseException) -> str:
-    """Return the last line of the caller's own code in the traceback, or ""."""
+def _location(error: BaseException) -> str:
+    """Return file, line and function of the last frame in the traceback outside this package; "" without such a frame."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))]
     if not frames:
         return ""
@@ -100,6 +104,7 @@ def _place(error: BaseException) -> str:
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
+    """Compile and store a job. `functions` is empty if finding the functions needs the source, or LLVM."""
     given = job.given_source()
     if functions:
         if given is not None:
@@ -107,7 +112,7 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
         elif frontend.is_checking() and frontend.find_stored(cache, functions) is not None:
             frontend.check_sources(cache, functions, job.source(), "the cached code is used")
         added = frontend.add_missing(cache, functions, job.source, source=given)
-    else:  # known only now: the source comes from a function, or is bitcode
+    else:
         source = job.source()
         names = _exports(source)
         if not names:
@@ -120,6 +125,7 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
 
 
 def _exports(source: ModuleSource) -> tuple[str, ...]:
+    """Return the names of the functions that a source exports. Bitcode is parsed with LLVM."""
     if source.functions is not None:
         return tuple(source.functions)
     ir = frozen(source).ir

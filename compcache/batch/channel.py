@@ -1,11 +1,12 @@
 """Messages between a batch and its worker, over a socket that a job may write to, read from or close.
 
-A worker runs foreign code, which inherits its descriptors and may write to one that it takes for its own, or fork. So
-every packet begins with a token that only the two ends know; other packets are dropped. If the system has sockets
-that keep packets whole (``SOCK_SEQPACKET``), no bytes get into the middle of one; elsewhere a checksum detects that.
+A worker runs foreign code. That code inherits the descriptors of the worker, may write to a wrong descriptor, and may fork.
+Hence every packet begins with a token that only the two ends know. Packets without the token are dropped. If the system has
+sockets that keep packets whole (``SOCK_SEQPACKET``), foreign bytes cannot get into a packet. On other systems a checksum
+detects foreign bytes.
 
-A packet: token (16 bytes), then little-endian the length of the message (8), of this packet's part of it (4), and the
-part's CRC-32 (4), then the part. A message is a pickle in one or more packets.
+A packet has a token (16 bytes), little-endian the length of the message (8), the length of the part in this packet (4), the
+CRC-32 of the part (4), and the part. A message is a pickle in one or more packets.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ _HEAD = struct.Struct("<QII")
 _TOKEN_SIZE = 16
 _PART = 32 * 1024
 _PACKET = _TOKEN_SIZE + _HEAD.size + _PART
-#: How many packets are read from one channel at a time: a job may write stray ones endlessly.
+#: The most packets read from a channel at a time. A job may write stray packets endlessly.
 _AT_ONCE = 64
-_LONGEST = 1 << 32
+_LONGEST = 1 << 32  # bytes of a message
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _HANG_UP = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
-#: The type that keeps packets whole, where it exists.
+#: The type of socket that keeps packets whole, on systems that have it.
 _KIND = socket.SOCK_SEQPACKET if sys.platform == "linux" else socket.SOCK_STREAM
 
 
 class ChannelError(Exception):
-    """Raised when a message is damaged, or a job has closed or replaced the socket."""
+    """Raised when a message is damaged, or when a job has closed or replaced the socket."""
 
 
 def new_token() -> bytes:
-    """Return a token for one worker."""
+    """Return a new random token for the channel of a worker."""
     return os.urandom(_TOKEN_SIZE)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a channel; the caller closes them."""
+    """Return the two ends of a channel. The caller must close both ends."""
     return socket.socketpair(socket.AF_UNIX, _KIND)
 
 
 class Channel:
-    """One end of a channel: sends and receives whole messages, drops stray packets.
+    """One end of a channel. It sends and receives whole messages, and drops stray packets.
 
     Args:
-        end: the socket; the channel owns it.
-        token: the bytes that packets begin with.
+        end: the socket, which the channel owns from now on.
+        token: the first bytes of every packet.
     """
 
     def __init__(self, end: socket.socket, token: bytes) -> None:
@@ -72,7 +73,7 @@ class Channel:
         self.is_closed = False
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, -1 when closed."""
+        """Return the descriptor of the socket; -1 after `close`."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -90,25 +91,27 @@ class Channel:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether `flush` has packets to send."""
+        """Return whether there are packets for `flush` to send."""
         return bool(self._parts)
 
-    def post(self, message: Any) -> None:
-        """Queue a message for `flush`."""
+    def enqueue(self, message: Any) -> None:
+        """Pickle a message and queue it for `flush`."""
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for start in range(0, len(data), _PART):
             part = data[start : start + _PART]
             self._parts.append(self._token + _HEAD.pack(len(data), len(part), zlib.crc32(part)) + part)
 
     def flush(self, *, block: bool) -> bool:
-        """Send the queued messages; without `block`, as much as the other end takes now. False if the other end is closed.
+        """Send the queued messages. Return False if the other end is closed; then the queue is emptied.
+
+        If `block` is false, send only the packets that fit into the buffer of the socket, and keep the other packets.
 
         Raises:
-            ChannelError: the descriptor is no longer the channel's.
+            ChannelError: a job has closed or replaced the descriptor.
         """
         try:
             while self._parts:
-                self._check()
+                self._require_own_socket()
                 part = self._parts[0]
                 sent = self._socket.send(part, _FLAGS | (0 if block else socket.MSG_DONTWAIT))
                 self._parts.popleft()
@@ -126,29 +129,29 @@ class Channel:
     # -------------------------------------------------------------- receiving
 
     def receive(self) -> Any:
-        """Wait for a message.
+        """Wait for a message and return it.
 
         Raises:
             EOFError: the other end is closed.
-            ChannelError: a message was damaged, or the descriptor is no longer the channel's.
+            ChannelError: a message is damaged, or a job has closed or replaced the descriptor.
         """
         while True:
-            self._check()
-            messages = self._take(self._socket.recv(_PACKET))
+            self._require_own_socket()
+            messages = self._decode(self._socket.recv(_PACKET))
             if messages:
                 return messages[0]
 
-    def received(self) -> list[Any]:
-        """Return the messages that have arrived; `is_closed` says whether more can come.
+    def receive_available(self) -> list[Any]:
+        """Return the messages that have arrived, without waiting. Set `is_closed` if no more messages can arrive.
 
         Raises:
-            ChannelError: as `receive`.
+            ChannelError: a message is damaged.
         """
         messages = []
         for _ in range(_AT_ONCE):
             try:
                 data = self._socket.recv(_PACKET, socket.MSG_DONTWAIT)
-                messages += self._take(data)
+                messages += self._decode(data)
             except BlockingIOError as error:
                 reraise_interrupt(error)
                 break
@@ -158,8 +161,9 @@ class Channel:
                 break
         return messages
 
-    def _take(self, data: bytes) -> list[Any]:
-        if not data and self._has_hung_up():  # an empty packet is a stray one
+    def _decode(self, data: bytes) -> list[Any]:
+        """Add received bytes to the buffer, and return the messages that they complete."""
+        if not data and self._has_hung_up():  # an empty packet from an open socket is a stray packet
             raise EOFError
         self._read += data
         messages = []
@@ -167,14 +171,17 @@ class Channel:
             length, content = part
             self._message += content
             if len(self._message) == length:
-                messages.append(_unpickled(bytes(self._message)))
+                messages.append(_unpickle(bytes(self._message)))
                 self._message.clear()
             elif len(self._message) > length or length > _LONGEST:
-                raise ChannelError("a message contains parts of another one")
+                raise ChannelError("a message from the other end of the channel is mixed with parts of another message")
         return messages
 
     def _next_part(self) -> tuple[int, bytes] | None:
-        """Return the next whole part of the received bytes; drops stray bytes before it."""
+        """Remove the next packet from the received bytes, with stray bytes before it.
+
+        Return the length of its message and the part in the packet; None if no whole packet has arrived.
+        """
         start = self._read.find(self._token)
         if start < 0:
             del self._read[: max(0, len(self._read) - _TOKEN_SIZE + 1)]
@@ -185,12 +192,12 @@ class Channel:
         length, size, check = _HEAD.unpack_from(self._read, _TOKEN_SIZE)
         end = _TOKEN_SIZE + _HEAD.size + size
         if size > _PART:
-            raise ChannelError("a packet has an impossible length")
+            raise ChannelError(f"a packet claims {size} bytes, more than the {_PART} bytes of a packet")
         if len(self._read) < end:
             return None
         content = bytes(self._read[_TOKEN_SIZE + _HEAD.size : end])
         if zlib.crc32(content) != check:
-            raise ChannelError("a packet was damaged by other bytes on the socket")
+            raise ChannelError("the checksum of a packet is wrong: a job wrote to the socket of its worker process")
         del self._read[:end]
         return length, content
 
@@ -199,13 +206,13 @@ class Channel:
         poller.register(self._socket, _HANG_UP)
         return any(event & _HANG_UP for _, event in poller.poll(0))
 
-    def _check(self) -> None:
-        """Raise if a job has closed the descriptor, or another file has its number now."""
+    def _require_own_socket(self) -> None:
+        """Raise if the descriptor is closed or belongs to another file now."""
         if _identity(self._socket) != self._identity:
             raise ChannelError("a job closed the descriptors of its worker process")
 
 
-def _unpickled(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
     try:
         return pickle.loads(data)  # noqa: S301 - between a process and its child
     except Exception as error:
@@ -214,6 +221,7 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _identity(end: socket.socket) -> tuple[int, int] | None:
+    """Return device and inode of a socket; None if it is closed."""
     try:
         status = os.fstat(end.fileno())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs jobs on the caller's `concurrent.futures.Executor`: threads, processes, or a cluster."""
+"""Running jobs on an executor of the caller: threads, processes, or a cluster."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 __all__ = ["Renewable", "run_in_executor", "settings_of_workers"]
 
-_TICK = 0.1
-#: How many jobs an executor has at a time, for each of its workers: enough that none waits, few enough that a scheduler with
-#: ten thousand jobs is not slower than the jobs.
+_TICK = 0.1  # seconds between two looks for jobs that exceed the timeout
+#: The number of submitted jobs for each worker. With fewer jobs, workers would be idle. With ten thousand jobs, a scheduler would
+#: be slower than the jobs.
 _WINDOW = 4
 _UNKNOWN_WORKERS = 16
-#: The number of tries of a job whose worker was lost.
+#: The most submissions of a job that the executor loses.
 _ATTEMPTS = 2
 _lock = threading.Lock()
-#: The caches that this process has opened: a process of an executor runs many jobs.
+#: The caches that this process has opened. A process of an executor runs many jobs, which share them.
 _caches: dict[tuple[tuple[str, Any], ...], Cache] = {}
 
 
 class _Submitted(NamedTuple):
-    """A submitted job, and the number of its attempt."""
+    """A submitted job with the number of this submission, from 1."""
 
     job: PreparedJob
     attempt: int
 
 
 class Renewable:
-    """The caller's executor, or a function that returns one and is called again if the executor breaks.
+    """An executor of the caller. If the caller gave a function that returns executors, a broken executor is replaced.
 
-    What has `submit` and returns futures of `concurrent.futures` is an executor.
+    An executor is any object with a method `submit` that returns futures of `concurrent.futures`.
     """
 
     def __init__(self, given: Executor | Callable[[], Executor]) -> None:
@@ -56,12 +56,12 @@ class Renewable:
 
     @property
     def is_local(self) -> bool:
-        """Whether its workers run on this machine, as threads or processes of the standard library."""
+        """Return whether its workers are threads or processes of the standard library, and so on this machine."""
         return type(self._executor).__module__.startswith("concurrent.futures")
 
     @property
     def workers(self) -> int:
-        """Return how many jobs it runs at a time, or an estimate."""
+        """Return the number of jobs that the executor runs at a time; an estimate if the executor does not tell."""
         client = getattr(self._executor, "_client", None)
         if client is not None and hasattr(client, "nthreads"):  # Dask
             return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
@@ -69,7 +69,7 @@ class Renewable:
         return known if isinstance(known, int) and known > 0 else _UNKNOWN_WORKERS
 
     def submit(self, *call: Any) -> Future[Outcome]:
-        """Return the future of a call; raises what the executor raises."""
+        """Submit a call and return its future. Exceptions of the executor are not caught."""
         try:
             future: Future[Outcome] = self._executor.submit(*call)
         except BrokenExecutor:
@@ -83,11 +83,18 @@ class Renewable:
 def run_in_executor(
     executor: Renewable, settings: dict[str, Any], jobs: Sequence[PreparedJob], timeout: float | None, workers: int | None, temporary: str
 ) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-    """Submit the jobs, some at a time; yields each with None when it is submitted, and with its outcome when it has ended.
+    """Run jobs on an executor. Yield each job with None when it is submitted, and with its outcome when it has ended.
 
-    A job is lost if the executor returns no outcome for it. After all others have ended, it is submitted once more, alone, because a job
-    that kills its worker takes the others of that worker with it. If it is lost again, its outcome is "died". `temporary` is a directory
-    that jobs may be able to reach, to report there that they started.
+    A job is lost if the executor returns no outcome for it. A job that kills its worker loses the other jobs of that worker, too.
+    So a lost job is submitted once more, alone, after all other jobs have ended. The outcome of a job that is lost twice is "died".
+
+    Args:
+        executor: the executor.
+        settings: the arguments with which a worker opens the cache.
+        jobs: the jobs.
+        timeout: the seconds that a job may take; None for no limit.
+        workers: the number of workers; None: the executor tells, or it is estimated.
+        temporary: a directory in which jobs report their start, if they can reach it.
     """
     window = _WINDOW * (workers or executor.workers)
     waiting = deque(_Submitted(job, 1) for job in jobs)
@@ -103,13 +110,13 @@ def run_in_executor(
                 submitted = waiting.popleft()
                 job = submitted.job
                 yield job, None
-                mark = starts.mark(submitted) if starts is not None else ""
-                found = _submit(executor, settings, submitted, mark)
-                if isinstance(found, Outcome):
-                    refused.append((submitted, found))
+                start_file = starts.path(submitted) if starts is not None else ""
+                result = _submit(executor, settings, submitted, start_file)
+                if isinstance(result, Outcome):
+                    refused.append((submitted, result))
                 else:
-                    running[found] = submitted
-            ended, refused = [*refused, *_ends(running, starts, timeout)], []
+                    running[result] = submitted
+            ended, refused = [*refused, *_wait_for_ends(running, starts, timeout)], []
             for submitted, outcome in ended:
                 job = submitted.job
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
@@ -118,24 +125,24 @@ def run_in_executor(
                     yield job, outcome._replace(kind="died") if outcome.kind == "lost" else outcome
     finally:
         for future in running:
-            with suppress(Exception):  # of an engine that is gone
+            with suppress(Exception):  # the executor may be gone
                 future.cancel()
         if starts is not None:
             starts.close()
 
 
-def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, mark: str) -> Future[Outcome] | Outcome:
-    """Return the future of a submitted job, or the outcome of a job that cannot be submitted."""
+def _submit(executor: Renewable, settings: dict[str, Any], submitted: _Submitted, start_file: str) -> Future[Outcome] | Outcome:
+    """Submit a job and return its future; return the outcome "lost" if the executor raises an exception."""
     job = submitted.job
     try:
-        return executor.submit(_work, settings, job.payload(), job.functions, mark, submitted.attempt)
-    except Exception as error:  # noqa: BLE001 - whatever the engine raises
+        return executor.submit(_run_job, settings, job.payload(), job.functions, start_file, submitted.attempt)
+    except Exception as error:  # noqa: BLE001 - executors may raise any exception
         reraise_interrupt(error)
-        return _lost(job, error)
+        return _lost_outcome(job, error)
 
 
 class _Starts:
-    """Records when jobs started. Jobs report it by empty files in the cache directory, because some futures never become RUNNING."""
+    """The start times of jobs. Jobs report their start by empty files in the cache directory: some futures never become RUNNING."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -145,12 +152,12 @@ class _Starts:
         self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
         self._seen: dict[str, float] = {}
 
-    def mark(self, submitted: _Submitted) -> str:
-        """Return the path of the file that the job creates when it starts."""
+    def path(self, submitted: _Submitted) -> str:
+        """Return the path of the file that a job creates when it starts."""
         return os.path.join(self._directory, f"{self._prefix}{submitted.job.number}-{submitted.attempt}")
 
-    def look(self) -> None:
-        """Notice the jobs that have started since."""
+    def refresh(self) -> None:
+        """Record the current time as the start of each job that has created its file since the last call."""
         try:
             names = self._files.listdir(self._directory)
         except OSError as error:
@@ -161,38 +168,39 @@ class _Starts:
                 self._seen.setdefault(name, time.monotonic())
 
     def started(self, submitted: _Submitted) -> float | None:
-        """Return when the job started; None if it has not, or cannot reach the directory."""
-        return self._seen.get(os.path.basename(self.mark(submitted)))
+        """Return the start of a job on `time.monotonic`; None if it has not started or cannot reach the directory."""
+        return self._seen.get(os.path.basename(self.path(submitted)))
 
     def close(self) -> None:
-        """Remove the files."""
-        self.look()
+        """Remove the files of all jobs that have started."""
+        self.refresh()
         for name in self._seen:
             with suppress(OSError):
                 self._files.unlink(os.path.join(self._directory, name))
 
 
 def _files_above(directory: str) -> Tree:
-    """Return the files of the directory above this one in the cache. No link leads out of the cache."""
+    """Return access to the files of the parent of a directory. A link cannot lead out of the parent."""
     return Tree(Files(), os.path.dirname(directory))
 
 
 def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return the settings with which workers open a directory of their own. Their hosts check who can write to it."""
+    """Return settings with which workers open `directory` on their hosts. `trust` is off: each host checks who can write to it."""
     return {**settings, "path": directory, "trust": False}
 
 
-def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], mark: str, _attempt: int) -> Outcome:
-    """Run one job, in a process or thread of the executor. It raises nothing, so that any exception of the future comes from the executor.
+def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], start_file: str, _attempt: int) -> Outcome:
+    """Run one job, in a process or thread of the executor.
 
-    `mark` is the file to create at the start. The attempt is an argument because some schedulers take equal calls for one.
+    Raises no `Exception`: an exception of the future comes from the executor. `start_file` is created at the start unless it is "".
+    `_attempt` makes repeated calls different, because some schedulers run equal calls only once.
     """
     started = time.perf_counter()
     try:
-        if mark:
+        if start_file:
             with suppress(OSError):
-                files = _files_above(os.path.dirname(mark))
-                files.close(files.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
+                files = _files_above(os.path.dirname(start_file))
+                files.close(files.open(start_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
         job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
         with _lock:
             key = tuple(settings.items())
@@ -201,25 +209,28 @@ def _work(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], 
                 cache = _caches[key] = Cache(**settings)
         outcome = build_job(cache, job, functions)
         if outcome.kind == "built" and settings["trust"] is False:
-            _share(cache, outcome)
-    except Exception as error:  # noqa: BLE001 - of this job, or of the place where it runs
+            _upload(cache, outcome)
+    except Exception as error:  # noqa: BLE001 - jobs and the hosts that they run on may fail in any way
         reraise_interrupt(error)
         return failure(error, functions, started)
     return outcome
 
 
-def _share(cache: Cache, outcome: Outcome) -> None:
-    """Upload what was built in a worker's own directory, which no other process could find."""
+def _upload(cache: Cache, outcome: Outcome) -> None:
+    """Upload functions built in the directory of a worker, where processes on other hosts cannot find them.
+
+    Does nothing if the cache has no remote store to write to, and ignores errors of the upload.
+    """
     remote = cache.remote
     if remote is not None and remote.writes:
         with suppress(CompcacheError):
             cache.push(outcome.functions)
 
 
-def _ends(
+def _wait_for_ends(
     running: dict[Future[Outcome], _Submitted], starts: _Starts | None, timeout: float | None
 ) -> Iterator[tuple[_Submitted, Outcome]]:
-    """Wait until some of the jobs have ended."""
+    """Wait until a job has ended, with a timeout for at most `_TICK` seconds. Yield ended jobs and remove them from `running`."""
     if not running:
         return
     done, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
@@ -227,31 +238,34 @@ def _ends(
         submitted = running.pop(future)
         yield submitted, _outcome(future, submitted.job)
     if starts is not None and timeout is not None:
-        starts.look()
-        yield from _expired(running, starts, timeout)
+        starts.refresh()
+        yield from _give_up_expired(running, starts, timeout)
 
 
 def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
-    """Return the outcome of a job. `_work` raises nothing, so any exception means that the executor has lost the job."""
+    """Return the outcome of a job that has ended. An exception of its future means that the executor has lost the job."""
     if future.cancelled():
-        return Outcome("lost", job.functions, message="the executor cancelled it", error="CancelledError")
+        return Outcome("lost", job.functions, message="the executor cancelled the job", error="CancelledError")
     error = future.exception()
-    return future.result() if error is None else _lost(job, error)
+    return future.result() if error is None else _lost_outcome(job, error)
 
 
-def _lost(job: PreparedJob, error: BaseException) -> Outcome:
+def _lost_outcome(job: PreparedJob, error: BaseException) -> Outcome:
     message = f"the executor lost the job: {type(error).__name__}: {error}"
     return Outcome("lost", job.functions, message=message, error=type(error).__name__, output=str(error))
 
 
-def _expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
-    """Give up jobs that exceed `timeout`; only the executor could end them."""
+def _give_up_expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
+    """Cancel jobs that have run for more than `timeout` seconds, yield them, and remove them from `running`.
+
+    Cancelling ends a running job only on some executors.
+    """
     now = time.monotonic()
     for future, submitted in list(running.items()):
-        since = starts.started(submitted)
-        if since is not None and now - since > timeout:
+        started = starts.started(submitted)
+        if started is not None and now - started > timeout:
             del running[future]
-            with suppress(Exception):  # of an engine that cannot, as Parsl
-                future.cancel()  # which ends it where the engine can
+            with suppress(Exception):  # executors that cannot cancel, such as Parsl, raise an exception
+                future.cancel()
             message = f"the job did not finish within {timeout:g} s; the executor may still be running it"
-            yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - since, message=message)
+            yield submitted, Outcome("timeout", submitted.job.functions, seconds=now - started, message=message)

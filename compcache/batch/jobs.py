@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from compcache.identity import Identity
 
-__all__ = ["ConflictingJobsError", "Job", "PreparedJob", "conflict", "prepare_jobs"]
+__all__ = ["ConflictingJobsError", "Job", "PreparedJob", "conflict_message", "prepare_jobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Job:
     """One unit of batch compilation.
 
     Args:
-        func_name: the function that the job compiles, or its `Identity`: the job is skipped if the cache holds it. None stands
-            for all functions that a `ModuleSource` exports.
-        build: a `ModuleSource`, or a function that returns one or LLVM code. The function is called in a worker process, which
-            finds it by module and name: it must be importable, or defined in the main script; a `functools.partial` of such
-            a function, or text ``"package.module:attribute"``, works too.
-        args: positional arguments for that function; they must be picklable.
+        func_name: the name or the `Identity` of the function that the job compiles. The job is skipped if the function is cached.
+            None: all functions that a `ModuleSource` exports.
+        build: a `ModuleSource`, or a function that returns a `ModuleSource` or LLVM code. A worker process finds the function by
+            module and name, and calls it. The function must be importable or defined in the main script. `build` may also be a
+            `functools.partial` of such a function, or text of the form ``"package.module:attribute"``.
+        args: picklable positional arguments for the function.
         label: the name of the job in progress and reports; None for the name of its function.
     """
 
@@ -41,7 +41,7 @@ class Job:
     label: str | None = None
 
     def source(self) -> ModuleSource:
-        """Return the source; calls `build` if it is a function."""
+        """Return the source. Calls `build` if it is a function, and raises the exceptions of the call."""
         identity = None if isinstance(self.func_name, str) else self.func_name
         given: Any = self.build
         if not isinstance(given, ModuleSource):
@@ -49,19 +49,19 @@ class Job:
         return source_of(given, self.name or "a job", identity)
 
     def given_source(self) -> ModuleSource | None:
-        """Return the source, if it is there without a call."""
+        """Return the source if `build` is a `ModuleSource`; None if it is a function."""
         return self.source() if isinstance(self.build, ModuleSource) else None
 
     @property
     def name(self) -> str | None:
-        """The func_name, or None if none is given."""
+        """Return the name of the function; None if `func_name` is None."""
         name = self.func_name
         return name if name is None or isinstance(name, str) else name.func_name
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job of a batch: its number, its displayed name, and its functions if these are known in advance."""
+    """A job of a batch. `functions` is empty if they are not known before the job runs."""
 
     number: int
     name: str
@@ -69,10 +69,10 @@ class PreparedJob:
     job: Job
 
     def payload(self) -> bytes:
-        """Return the job pickled for another process.
+        """Return the job as a pickle for another process.
 
         Raises:
-            TypeError: it cannot be pickled; the message says what to do.
+            TypeError: the job cannot be pickled. The message says what to do.
         """
         try:
             return pickle.dumps(self.job, pickle.HIGHEST_PROTOCOL)
@@ -85,11 +85,11 @@ class PreparedJob:
 
 
 def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
-    """Number the jobs and find their functions if that needs no LLVM.
+    """Return the jobs with numbers from 0, and with their functions if finding the functions does not need LLVM.
 
     Raises:
-        TypeError: one of them is not a job; the message says which.
-        ConflictingJobsError: two of them define a function, with different code.
+        TypeError: an item is not a job. The message names the item.
+        ConflictingJobsError: two jobs define the same function with different code.
     """
     prepared = [_prepare(number, item) for number, item in enumerate(jobs)]
     _require_one_source_each(prepared)
@@ -97,44 +97,46 @@ def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
 
 
 class ConflictingJobsError(ValueError):
-    """Raised if two jobs of a batch define a plain name with different code, because the name can stand for only one of them."""
+    """Raised when two jobs of a batch define a function of the same plain name with different code."""
 
 
 def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:
+    """Raise `ConflictingJobsError` if two jobs define the same plain name with different code. Weak definitions may differ."""
     known: dict[str, tuple[PreparedJob, bytes]] = {}
     for job in jobs:
         source = job.job.given_source()
         if source is None:
             continue
-        now = content_digest(frozen(source))
-        giving_way = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
+        digest = content_digest(frozen(source))
+        weak = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
         for name in job.functions:
-            if name in giving_way or is_content_name(name):
+            if name in weak or is_content_name(name):
                 continue
-            other, digest = known.setdefault(name, (job, now))
-            if digest != now:
-                raise ConflictingJobsError(conflict(name, other.name, job.name))
+            first, first_digest = known.setdefault(name, (job, digest))
+            if first_digest != digest:
+                raise ConflictingJobsError(conflict_message(name, first.name, job.name))
 
 
-def conflict(function: str, first: str, second: str) -> str:
-    """Return the message about two jobs that define the same function, by their names."""
-    return f"function {function!r} is defined by {first} and by {second}, with different code: give one of them another name"
+def conflict_message(function: str, first: str, second: str) -> str:
+    """Return the message about a function that two jobs, given by their names, define with different code."""
+    return f"the jobs {first} and {second} define function {function!r} with different code: rename the function in one job"
 
 
 def _prepare(number: int, item: Any) -> PreparedJob:
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exports(job)
-    return PreparedJob(number, _name(number, job, functions), functions, job)
+    return PreparedJob(number, _displayed_name(number, job, functions), functions, job)
 
 
 def _as_job(number: int, item: Any) -> Job:
+    """Return an item of a batch as a job with a frozen source; raise `TypeError` if it is not a job."""
     if isinstance(item, tuple) and len(item) in (2, 3):
         item = Job(*item)
     if isinstance(item, ModuleSource):
         item = Job(None, item)
     if not isinstance(item, Job):
         raise TypeError(
-            f"job {number} is a {type(item).__name__}; a job is a compcache.ModuleSource, a compcache.batch.Job, or a "
+            f"job {number} is a {type(item).__name__}, not a job: give a compcache.ModuleSource, a compcache.batch.Job, or a "
             "tuple (func_name, build) or (func_name, build, args)"
         )
     if item.func_name is not None:
@@ -142,12 +144,12 @@ def _as_job(number: int, item: Any) -> Job:
     if isinstance(item.build, ModuleSource):
         return replace(item, build=frozen(item.build))
     if not isinstance(item.build, str) and not callable(item.build):
-        raise TypeError(f"job {number}: build is a {type(item.build).__name__}, not a ModuleSource or a function")
+        raise TypeError(f"job {number}: build must be a ModuleSource or a function, not {type(item.build).__name__}")
     return item
 
 
 def _exports(job: Job) -> tuple[str, ...]:
-    """Return the functions that a job's module will export; empty if finding them needs LLVM."""
+    """Return the functions that the source of a job exports; empty if `build` is a function, or if finding them needs LLVM."""
     source = job.build
     if not isinstance(source, ModuleSource):
         return ()
@@ -157,20 +159,25 @@ def _exports(job: Job) -> tuple[str, ...]:
     return names_without_llvm(ir) or () if isinstance(ir, (str, bytes)) else ()
 
 
-def _name(number: int, job: Job, functions: tuple[str, ...]) -> str:
-    known = job.label or (job.func_name if isinstance(job.func_name, str | None) else job.func_name.label)
-    if known is not None:
-        return known
+def _displayed_name(number: int, job: Job, functions: tuple[str, ...]) -> str:
+    """Return the name of a job in reports: its label, the name of its function, its first export, or its number."""
+    name = job.label or (job.func_name if isinstance(job.func_name, str | None) else job.func_name.label)
+    if name is not None:
+        return name
     if not functions:
         return f"job {number}"
     return functions[0] + (f" and {len(functions) - 1} more" if len(functions) > 1 else "")
 
 
 def _resolve(reference: str) -> Any:
-    """Return the object that ``package.module:attribute`` names."""
+    """Import and return the object that ``package.module:attribute`` names.
+
+    Raises:
+        ValueError: the reference does not have this form.
+    """
     from importlib import import_module
 
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:
-        raise ValueError(f"{reference!r} is not of the form 'package.module:attribute'")
+        raise ValueError(f"build {reference!r} is not of the form 'package.module:attribute'")
     return functools.reduce(getattr, attribute.split("."), import_module(module))

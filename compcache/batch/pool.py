@@ -1,8 +1,7 @@
-"""Worker processes that may die: a job that kills its worker affects no other job.
+"""Worker processes that may die. A job that kills its worker affects no other job.
 
-A worker has one job at a time, and a channel of its own. If a worker dies, or is ended after a timeout, its job has
-failed, and the next job gets a new worker. The same applies after a job that left processes behind: they are ended with
-their worker.
+A worker has one job at a time, and its own channel. If a worker dies, or is ended after a timeout, its job has failed, and the
+next job gets a new worker. A worker is also replaced after a job that left processes behind. These processes end with the worker.
 """
 
 from __future__ import annotations
@@ -32,14 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerPool"]
 
-_GRACE = 0.7
-_MAX_OUTPUT = 8_000
-#: How long a worker may go on after its channel was closed, and how long a worker takes to end.
+# Durations are in seconds.
+_GRACE = 0.7  # between SIGTERM and SIGKILL
+_MAX_OUTPUT = 8_000  # bytes of the output of a worker in a report
+#: The longest time for which a worker may go on after its channel was closed.
 _STUCK = 60.0
+#: The time that a worker takes to end.
 _END = 0.2
-#: How long an interpreter and LLVM may take to start, if jobs have a timeout.
+#: The longest time in which an interpreter and LLVM must start, if jobs have a timeout.
 _START = 60.0
-#: The interval for polling workers: one that has ended may have left a child that keeps its socket open.
+#: The interval for polling workers. A worker that has ended may have left a child that keeps its socket open.
 _TICK = 0.2
 _PAUSE = 0.003
 _COMMAND = "import sys; sys.path[:] = {path!r}; from compcache.batch.worker import main; main({descriptor}, {token!r})"
@@ -52,27 +53,28 @@ class _Worker:
         self.job: PreparedJob | None = None
         self.is_ready = False
         self.is_spent = False
-        self._is_deaf = False
+        self._is_cut_off = False
         self.started = 0.0
         self.deadline = float("inf")
         self.mark = secrets.token_hex(8)
         self.output = tempfile.TemporaryFile(prefix="compcache-worker-", buffering=0)  # noqa: SIM115 - see `close`
         self._timeout: float | None = None
         token = new_token()
-        end, other = socket_pair()
-        self.channel = Channel(end, token)
+        own_end, worker_end = socket_pair()
+        self.channel = Channel(own_end, token)
         try:
-            self.process = self._start(other.fileno(), token)
+            self.process = self._start(worker_end.fileno(), token)
         except BaseException:
             self.channel.close()
             self.output.close()
             raise
         finally:
-            other.close()
-        self.channel.post(setup)
+            worker_end.close()
+        self.channel.enqueue(setup)
         self.channel.flush(block=False)
 
     def _start(self, descriptor: int, token: bytes) -> subprocess.Popen[bytes]:
+        """Start a fresh interpreter with the import path and flags of this process, which inherits `descriptor`."""
         path = [os.path.abspath(entry) if entry == "" else entry for entry in sys.path]
         executable = os.fsdecode(get_executable() or sys.executable)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -83,53 +85,57 @@ class _Worker:
             stderr=subprocess.STDOUT,
             pass_fds=(descriptor,),
             env=os.environ | {MARK: self.mark},
-            process_group=0,  # unaffected by the terminal's Ctrl-C, and signalled together with its children
+            process_group=0,  # keeps Ctrl-C of the terminal from the worker, and lets one signal reach its children, too
         )
 
     def assign(self, job: PreparedJob, payload: bytes, timeout: float | None) -> bool:
-        """Give the worker a job; return False if it has already ended."""
-        self.output.seek(0)  # the offset is shared with the worker
+        """Send a job to the worker; return False if the worker has already ended."""
+        self.output.seek(0)  # the worker shares the offset
         self.output.truncate()
         self.job = job
         self._timeout = timeout
         self._start_clock(0.0 if self.is_ready else _START)
-        self.channel.post(Assignment(payload, job.functions))
+        self.channel.enqueue(Assignment(payload, job.functions))
         return self.channel.flush(block=False)
 
-    def _start_clock(self, more: float) -> None:
+    def _start_clock(self, allowance: float) -> None:
+        """Set the start of the job to now, and its deadline to `allowance` seconds after its timeout."""
         self.started = time.monotonic()
-        self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + more
+        self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + allowance
 
     def collect(self) -> Outcome | None:
-        """Return the outcome of the job, or of the worker's end; None if neither has ended."""
-        has_ended = self.has_ended()  # checked before its last messages are read
+        """Return the outcome of the job if the job or the worker has ended; None if both are running."""
+        has_ended = self.has_ended()  # must come before reading, or the last messages of the worker could be missed
         if self.channel.has_unsent:
-            self.channel.flush(block=False)  # if the worker is gone, the code below notices
+            self.channel.flush(block=False)  # a worker that is gone is noticed below
         try:
-            answers = self.channel.received()
+            answers = self.channel.receive_available()
         except ChannelError as error:
-            return self._death(f": {error}")
+            return self._bury(f": {error}")
         for answer in answers:
             if isinstance(answer, Answer):
                 self.job = None
                 self.is_spent = answer.leaves_processes
                 return answer.outcome
             self.is_ready = True
-            self._start_clock(0.0)  # the interpreter's start does not count as the job's time
-        if has_ended or (self.channel.is_closed and self._has_gone_deaf()):
-            return self._death()
+            self._start_clock(0.0)  # the start of the interpreter does not count as time of the job
+        if has_ended or (self.channel.is_closed and self._is_beyond_reach()):
+            return self._bury()
         return None
 
-    def _has_gone_deaf(self) -> bool:
-        """Return whether the worker behind a closed channel has ended. A job that closes descriptors may still finish its work."""
-        if not self._is_deaf:
-            self._is_deaf = True
+    def _is_beyond_reach(self) -> bool:
+        """Return whether a worker with a closed channel has ended, or has passed its deadline.
+
+        A job that closes descriptors may still finish its work, so the first call sets a deadline for the worker.
+        """
+        if not self._is_cut_off:
+            self._is_cut_off = True
             self.deadline = min(self.deadline, time.monotonic() + _STUCK)
-            return self.wait(_END)  # it is ending just now
+            return self.wait(_END)  # a worker that is about to end closes its channel first
         return time.monotonic() >= self.deadline
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended; it stays a zombie, so that its id and its group are not reused."""
+        """Return whether the process has ended. It stays a zombie: its id and its process group must not be reused."""
         if self.process.returncode is not None:
             return True
         try:
@@ -139,7 +145,7 @@ class _Worker:
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process; return False if it is still running."""
+        """Wait for the end of the process for at most this many seconds. Return whether it has ended."""
         deadline = time.monotonic() + seconds
         while not self.has_ended():
             if time.monotonic() >= deadline:
@@ -147,50 +153,56 @@ class _Worker:
             time.sleep(_PAUSE)
         return True
 
-    def _death(self, reason: str = "") -> Outcome:
+    def _bury(self, reason: str = "") -> Outcome:
+        """Kill the worker and its descendants, and return the outcome of its job.
+
+        The message ends with `reason`, by default with the last line of the output.
+        """
         assert self.job is not None
-        below = [] if self.has_ended() else descendants([self.process.pid])
+        children = [] if self.has_ended() else descendants([self.process.pid])
         self.signal(signal.SIGKILL)
         status = self.process.wait()
-        end_processes(below)
-        output = self.tail()
+        end_processes(children)
+        output = self.read_output()
         signal_name = _signal_name(-status) if status < 0 else None
-        how = f"was ended by {signal_name}" if signal_name else f"exited with status {status}"
+        end = f"was ended by {signal_name}" if signal_name else f"exited with status {status}"
         lines = [line for line in output.splitlines() if line.strip()]
+        if not reason and lines:
+            reason = f": {lines[-1].strip()[:300]}"
         return Outcome(
             "died",
             self.job.functions,
             seconds=time.monotonic() - self.started,
-            message=f"its worker process {how}" + (reason or (f": {lines[-1].strip()[:300]}" if lines else "")),
+            message=f"the worker process of the job {end}{reason}",
             signal=signal_name,
             exit_status=status if status >= 0 else None,
             output=output,
         )
 
     def expire(self) -> Outcome:
-        """End the worker because its job timed out."""
+        """End the worker because its job has timed out, and return the outcome of the job."""
         assert self.job is not None
         seconds = time.monotonic() - self.started
         functions = self.job.functions
         _end([self])
-        did_what = "finish" if self.is_ready else "start"
+        verb = "finish" if self.is_ready else "start"
         return Outcome(
             "timeout",
             functions,
             seconds=seconds,
-            message=f"it did not {did_what} within {self._timeout:g} s and was stopped",
+            message=f"the job did not {verb} within {self._timeout:g} s and was stopped",
             signal="SIGKILL" if self.process.returncode == -signal.SIGKILL else "SIGTERM",
-            output=self.tail(),
+            output=self.read_output(),
         )
 
-    def tail(self) -> str:
-        """Return the end of the worker's output during its job."""
+    def read_output(self) -> str:
+        """Return the end of the output that the worker has written during its job."""
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - _MAX_OUTPUT))
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the worker and the processes of its group."""
+        """Send a signal to the process group of the worker. A group that is gone is ignored."""
         if self.process.returncode is not None:
             return
         try:
@@ -200,15 +212,20 @@ class _Worker:
             return
 
     def close(self) -> None:
-        """Release all resources; the process must have ended."""
+        """Close the channel and the output file. The process must have ended."""
         self.channel.close()
         self.output.close()
 
 
 class WorkerPool:
-    """Up to `workers` processes, started when there are jobs for them.
+    """Up to `workers` worker processes. A process is started when there is a job for it.
 
-    `run` may be called several times; `close` ends the processes.
+    `run` may be called several times. `close` ends the processes.
+
+    Args:
+        settings: the arguments with which a worker opens the cache.
+        workers: the most processes.
+        timeout: the seconds that a job may take; None for no limit.
     """
 
     def __init__(self, settings: dict[str, Any], workers: int, timeout: float | None) -> None:
@@ -220,20 +237,20 @@ class WorkerPool:
 
     @property
     def running(self) -> tuple[PreparedJob, ...]:
-        """The running jobs."""
+        """Return the jobs that are running."""
         return tuple([worker.job for worker in self._busy if worker.job is not None])
 
     def run(self, jobs: Iterable[PreparedJob]) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-        """Run the jobs; yields each with None when it starts, and with its outcome when it has ended."""
+        """Run the jobs. Yield each job with None when it starts, and with its outcome when it has ended."""
         waiting = deque(jobs)
         while waiting or self._busy:
             while waiting and len(self._busy) < self._workers:
                 job = waiting.popleft()
                 yield job, self._begin(job)
-            yield from self._finished()
+            yield from self._wait_for_ends()
 
     def run_alone(self, job: PreparedJob) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-        """Run one job in a new process while no other worker runs."""
+        """End all workers, run one job in a new process, and end that process. Yields the same pairs as `run`."""
         self.close()
         yield from self.run([job])
         self.close()
@@ -247,26 +264,25 @@ class WorkerPool:
             reraise_interrupt(error)
             return failure(error, job.functions, started)
         try:
-            self._busy.append(self._take(job, payload))
+            self._busy.append(self._assign(job, payload))
         except OSError as error:
             reraise_interrupt(error)
             return failure(error, job.functions, started)
         return None
 
-    def _take(self, job: PreparedJob, payload: bytes) -> _Worker:
-        """Assign the job to an idle worker that is still alive, or else to a new one."""
+    def _assign(self, job: PreparedJob, payload: bytes) -> _Worker:
+        """Assign a job to an idle worker that is alive, else to a new worker. Return the worker."""
         while self._idle:
             worker = self._idle.pop()
             if worker.assign(job, payload, self._timeout):
                 return worker
             self._discard(worker)
         worker = _Worker(self._setup)
-        # If it has already ended, `collect` finds out.
-        worker.assign(job, payload, self._timeout)
+        worker.assign(job, payload, self._timeout)  # `collect` notices if the new worker has already ended
         return worker
 
-    def _finished(self) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Wait for events and yield the jobs that have ended."""
+    def _wait_for_ends(self) -> Iterator[tuple[PreparedJob, Outcome]]:
+        """Wait for an event or a deadline, and yield the jobs that have ended, of which there may be none."""
         if not self._busy:
             return
         self._wait()
@@ -285,7 +301,7 @@ class WorkerPool:
                 yield job, outcome
 
     def _wait(self) -> None:
-        """Wait until a channel is ready, for the first deadline, or for `_TICK`."""
+        """Wait until a channel is ready, until the first deadline, or for `_TICK` seconds."""
         pause = min(worker.deadline for worker in self._busy) - time.monotonic()
         poller = select.poll()
         for worker in self._busy:
@@ -300,34 +316,37 @@ class WorkerPool:
         worker.close()
 
     def close(self) -> None:
-        """End all processes within two seconds: idle ones by closing their channels, the others by signals."""
+        """End all processes within two seconds: idle workers by closing their channels, busy workers by signals."""
         workers = [*self._idle, *self._busy]
         busy = list(self._busy)
         self._idle, self._busy = [], []
         for worker in workers:
             worker.channel.close()
         _end(busy)
-        _end([worker for worker in workers if worker not in busy], ask=False)
+        _end([worker for worker in workers if worker not in busy], terminate=False)
         for worker in workers:
             worker.close()
 
 
-def _end(workers: list[_Worker], *, ask: bool = True) -> None:
-    """End processes and their descendants: SIGTERM, on which they remove partly written files, then SIGKILL."""
+def _end(workers: list[_Worker], *, terminate: bool = True) -> None:
+    """End workers and their descendants by SIGTERM, and after a grace period by SIGKILL.
+
+    On SIGTERM, a worker removes partly written files. If `terminate` is false, no SIGTERM is sent: the workers end by themselves.
+    """
     if not workers:
         return
-    below = descendants([worker.process.pid for worker in workers if worker.process.returncode is None])
-    if ask:
+    children = descendants([worker.process.pid for worker in workers if worker.process.returncode is None])
+    if terminate:
         for worker in workers:
             worker.signal(signal.SIGTERM)
     deadline = time.monotonic() + _GRACE
     for worker in workers:
         worker.wait(max(0.0, deadline - time.monotonic()))
-    left = [*below, *marked([worker.mark for worker in workers])]
+    children += marked([worker.mark for worker in workers])
     numbers = {worker.process.pid for worker in workers}
-    end_processes([process for process in left if process.number not in numbers])
+    end_processes([process for process in children if process.number not in numbers])
     for worker in workers:
-        worker.signal(signal.SIGKILL)  # its group, which exists as long as it is a zombie
+        worker.signal(signal.SIGKILL)  # reaches the process group, which exists while the worker is a zombie
         worker.process.wait()
 
 
@@ -340,7 +359,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def _main_module() -> MainModule:
-    """Return the name of the main module, if it was started by name, or else its file."""
+    """Return the name of the main module if it was started by name (``python -m``), else its file if it has one."""
     main: Any = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:

@@ -1,7 +1,7 @@
-"""Finds and ends the processes that a job has started, even those that left their group and parent (Linux).
+"""The processes that a job has started, even processes that left their group and their parent (Linux).
 
-A worker adopts processes that its jobs orphan, so that ``/proc`` shows all below it as long as it lives. Once it
-has ended, a mark in the environment identifies its descendants. Elsewhere, only the process group is known.
+A worker adopts processes that its jobs orphan. While the worker lives, ``/proc`` shows all its descendants below it. After the
+worker has ended, a mark in their environment identifies its descendants. On other systems, only the process group is known.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "has_children", "marked"]
 
-#: The environment variable, not a setting, that names the worker from which a process descends.
+#: The environment variable (not a setting) that identifies the worker from which a process descends.
 MARK = "_COMPCACHE_BATCH_WORKER"
-#: How long processes may take to end by themselves after their parent has ended, for example to clean up.
+#: The seconds in which processes may end by themselves after their parent has ended, for example to clean up.
 _GRACE = 0.3
-#: How long a process may take to end after SIGKILL: on a busy machine it waits for its turn.
+#: The longest time, in seconds, from SIGKILL to the end of a process on a busy machine.
 _DYING = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 _ENDED = ("Z", "X")
 
 
 class Process(NamedTuple):
-    """A process, and its start time, because numbers are reused."""
+    """A process. Its start time identifies it together with its number, because the system reuses numbers."""
 
     number: int
     parent: int
@@ -39,7 +39,7 @@ class Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of processes that its children orphan."""
+    """Make this process the parent of all orphaned descendants. Does nothing on systems other than Linux."""
     import ctypes
 
     with suppress(OSError, AttributeError):
@@ -47,63 +47,63 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Return whether this process has running children."""
+    """Return whether this process has running children; False if the system does not tell."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError as error:
         reraise_interrupt(error)
         return False
     numbers = [number for task in tasks for number in _read(f"/proc/self/task/{task}/children").split()]
-    found = [_process(number) for number in map(int, numbers)]
-    return any(process is not None and process.state not in _ENDED for process in found)
+    children = [_read_process(number) for number in map(int, numbers)]
+    return any(process is not None and process.state not in _ENDED for process in children)
 
 
 def descendants(numbers: Iterable[int]) -> list[Process]:
-    """Return all descendants of these processes."""
-    below: dict[int, list[Process]] = {}
-    for process in _all():
-        below.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
-    left = list(numbers)
-    while left:
-        children = below.pop(left.pop(), [])
-        found += children
-        left += [child.number for child in children]
-    return found
+    """Return all descendants of the processes with these numbers; an empty list on systems without ``/proc``."""
+    children: dict[int, list[Process]] = {}
+    for process in _all_processes():
+        children.setdefault(process.parent, []).append(process)
+    below: list[Process] = []
+    parents = list(numbers)
+    while parents:
+        generation = children.pop(parents.pop(), [])
+        below += generation
+        parents += [child.number for child in generation]
+    return below
 
 
 def marked(marks: Iterable[str]) -> list[Process]:
-    """Return this user's processes whose environment has one of these values of `MARK`."""
+    """Return the other processes of this user whose environment has one of these values of `MARK`."""
     wanted = tuple([f"{MARK}={mark}".encode() for mark in marks])
-    found = []
-    for process in _all() if wanted else ():
+    matching = []
+    for process in _all_processes() if wanted else ():
         variables = _read(f"/proc/{process.number}/environ").encode("latin-1").split(b"\0")
         if process.number != os.getpid() and any(variable in wanted for variable in variables):
-            found.append(process)
-    return found
+            matching.append(process)
+    return matching
 
 
 def end_processes(processes: Iterable[Process]) -> None:
-    """Wait a moment for processes to end, and send SIGKILL to those that did not."""
-    left = _still_running(processes, _GRACE)
-    for process in left:
+    """Wait 0.3 seconds for processes to end, send SIGKILL to processes that still run, and wait for their end."""
+    remaining = _wait_for_ends(processes, _GRACE)
+    for process in remaining:
         with suppress(OSError):
             _kill(process)
-    _still_running(left, _DYING)
+    _wait_for_ends(remaining, _DYING)
 
 
-def _still_running(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """Return the processes that still run after this many seconds; returns earlier when none does."""
-    left = _running(processes)
+def _wait_for_ends(processes: Iterable[Process], seconds: float) -> list[Process]:
+    """Wait until all processes have ended, at most this many seconds. Return the processes that still run."""
+    remaining = _running(processes)
     deadline = time.monotonic() + seconds
-    while left and time.monotonic() < deadline:
+    while remaining and time.monotonic() < deadline:
         time.sleep(0.005)
-        left = _running(left)
-    return left
+        remaining = _running(remaining)
+    return remaining
 
 
 def _kill(process: Process) -> None:
-    """Send SIGKILL to a process, but not to another one that has its number now."""
+    """Send SIGKILL to a process. A later process with the same number gets no signal."""
     descriptor = os.pidfd_open(process.number)
     try:
         if _running([process]):
@@ -113,22 +113,26 @@ def _kill(process: Process) -> None:
 
 
 def _running(processes: Iterable[Process]) -> list[Process]:
-    found = [(process, _process(process.number)) for process in processes]
-    return [process for process, now in found if now is not None and now.started == process.started and now.state not in _ENDED]
+    """Return the processes that are still running."""
+    pairs = [(process, _read_process(process.number)) for process in processes]
+    return [process for process, now in pairs if now is not None and now.started == process.started and now.state not in _ENDED]
 
 
-def _all() -> list[Process]:
+def _all_processes() -> list[Process]:
     try:
         names = os.listdir("/proc")
     except OSError as error:
         reraise_interrupt(error)
         return []
-    found = [_process(int(name)) for name in names if name.isdigit()]
-    return [process for process in found if process is not None]
+    processes = [_read_process(int(name)) for name in names if name.isdigit()]
+    return [process for process in processes if process is not None]
 
 
-def _process(number: int) -> Process | None:
-    """Parse ``/proc/N/stat``, see proc(5): the name of the program, in parentheses, may contain anything."""
+def _read_process(number: int) -> Process | None:
+    """Read ``/proc/N/stat``, see proc(5). Return None if there is no such process.
+
+    The name of the program, in parentheses, may contain any character.
+    """
     fields = _read(f"/proc/{number}/stat").rpartition(")")[2].split()
     if len(fields) < 20:  # noqa: PLR2004 - the start time is the 22nd field
         return None
@@ -136,6 +140,7 @@ def _process(number: int) -> Process | None:
 
 
 def _read(path: str) -> str:
+    """Return the content of a file; "" if it cannot be read."""
     try:
         with open(path, encoding="latin-1") as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""Shows the progress of a batch: a bar on a terminal, plain lines elsewhere, or a caller's function."""
+"""The display of progress: a bar on a terminal, plain lines elsewhere, or calls of a function of the caller."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 __all__ = ["Display", "PlainLines", "TerminalBar", "progress_display"]
 
 _NAME_WIDTH = 40
-_SHOWN = 3
-_FAST = 100  # items per second, from which on no decimals are shown
+_SHOWN = 3  # names of running jobs
+_FAST = 100  # items per second; a higher rate is shown without decimals
 _KIB = 1024.0
 
 
 class Display(AbstractContextManager["Display"]):
-    """Shows nothing, or passes every `BatchProgress` to a function."""
+    """A display that passes every `BatchProgress` to a function of the caller, or shows nothing without a function."""
 
     def __init__(self, function: Callable[[BatchProgress], object] | None = None) -> None:
         self._function = function
 
     def __call__(self, moment: BatchProgress) -> None:
-        """Show the progress."""
+        """Pass the progress to the function."""
         if self._function is not None:
             self._function(moment)
 
@@ -35,23 +35,23 @@ class Display(AbstractContextManager["Display"]):
 
 
 class PlainLines(Display):
-    """Prints a line for each job that ends, for logs."""
+    """A display that prints a line for each job that ends, for logs. The default stream is standard error."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._stream = stream or sys.stderr
 
     def __call__(self, moment: BatchProgress) -> None:
-        """Print the line of the job that has just ended."""
+        """Print a line about the job that has just ended, if one has."""
         if moment.last is not None:
             width = len(str(moment.total))
             print(f"[{moment.done:{width}}/{moment.total}] {describe(moment.last)}", file=self._stream, flush=True)
 
 
 class TerminalBar:
-    """The progress of anything on a terminal: a bar, how much is done, the rate, the time left, and a text.
+    """A progress bar on a terminal, with the number of done items, the rate, the remaining time, and a text.
 
-    With `transient` the bar is removed at the end.
+    `stop` removes the bar if it is `transient`.
     """
 
     def __init__(self, *, transient: bool = False) -> None:
@@ -64,23 +64,32 @@ class TerminalBar:
         self._task = self._progress.add_task("", total=None, done="", rate="", left="", text="")
 
     def start(self) -> None:
-        """Show the bar, until it is stopped."""
+        """Show the bar until `stop` is called."""
         self._progress.start()
 
     def stop(self) -> None:
-        """Show the bar no more."""
+        """End the updates of the bar, and remove a transient bar."""
         self._progress.stop()
 
     def update(self, done: int, total: int, rate: float, left: float | None, text: str) -> None:
-        """Show how far the work is: `rate` is in items per second, `left` in seconds."""
+        """Show the state of the work.
+
+        Args:
+            done: the number of done items.
+            total: the number of all items.
+            rate: items per second; 0 is not shown.
+            left: the remaining time in seconds; None is not shown.
+            text: the text behind the bar.
+        """
+        decimals = 0 if rate >= _FAST else 1
         self._progress.update(
             self._task, total=total, completed=done, done=f"{done:,}/{total:,}", text=text,
-            rate=f"{rate:,.0f}/s" if rate >= _FAST else f"{rate:.1f}/s" if rate else "", left=f"{_clock(left)} left" if left else "",
+            rate=f"{rate:,.{decimals}f}/s" if rate else "", left=f"{_clock(left)} left" if left else "",
         )  # fmt: skip
 
 
 class Bar(Display):
-    """A bar with the functions being compiled; failures are printed above it."""
+    """A display with a bar and the names of running jobs. Failures are printed above the bar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,10 +100,10 @@ class Bar(Display):
         return self
 
     def __call__(self, moment: BatchProgress) -> None:
-        """Update the bar."""
+        """Update the bar, and print the failure of the job that has just ended."""
         if isinstance(moment.last, FailedJob):
             self._bar.console.print(describe(moment.last), markup=False, highlight=False, soft_wrap=True)
-        self._bar.update(moment.done, moment.total, moment.rate, moment.remaining, _running(moment.running))
+        self._bar.update(moment.done, moment.total, moment.rate, moment.remaining, _names_text(moment.running))
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
@@ -110,7 +119,7 @@ def progress_display(progress: Callable[[BatchProgress], object] | bool | None) 
 
 
 def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
-    """Return a line about a job that has ended."""
+    """Return a line about a job that has ended: result, name, seconds, and size or reason of the failure."""
     name = short_name(record.name)
     if isinstance(record, FailedJob):
         reason = " ".join(record.message.split())
@@ -121,12 +130,13 @@ def describe(record: BuiltJob | CachedJob | FailedJob) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a printable name that fits into a line."""
+    """Return a name of at most 40 characters, with control characters escaped."""
     text = name if name.isprintable() else repr(name)[1:-1]
     return text if len(text) <= _NAME_WIDTH else f"{text[: _NAME_WIDTH - 3]}..."
 
 
-def _running(names: tuple[str, ...]) -> str:
+def _names_text(names: tuple[str, ...]) -> str:
+    """Return the first names, and the number of further names."""
     shown = ", ".join(map(short_name, names[:_SHOWN]))
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 

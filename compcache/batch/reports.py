@@ -1,4 +1,4 @@
-"""The report of a batch: one frozen record for each job, and one for the whole."""
+"""The report of a batch: a frozen record for each job, and a record for the whole batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compcache.errors import CompcacheError
 
 __all__ = ["BatchFailedError", "BatchInterrupted", "BatchProgress", "BatchReport", "BuiltJob", "CachedJob", "FailedJob"]
 
-_SHOWN = 10  # failures that an exception lists
+_SHOWN = 10  # failures in the message of an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,12 @@ class BuiltJob:
     """A job that was compiled and stored.
 
     Attributes:
-        name: the job's.
-        functions: those that it compiled.
-        module_id: its module.
-        seconds: the time from its start to its end, in the process that compiled it.
-        size: that of the module's file, in bytes.
-        attempts: 2 if the first one failed.
+        name: the name of the job.
+        functions: the functions that the job compiled.
+        module_id: the module that holds the functions.
+        seconds: the time from the start to the end of the job, in the process that compiled it.
+        size: the size of the module in bytes.
+        attempts: the number of attempts; 2 if the first attempt failed.
     """
 
     name: str
@@ -35,14 +35,14 @@ class BuiltJob:
 
 @dataclass(frozen=True, slots=True)
 class CachedJob:
-    """A job whose functions the cache held already.
+    """A job whose functions were already in the cache.
 
     Attributes:
-        name: the job's.
-        functions: those that it has.
-        module_ids: the modules that hold them.
+        name: the name of the job.
+        functions: the functions of the job.
+        module_ids: the modules that hold the functions.
         seconds: the time of the look-up.
-        size: that of the modules' files, in bytes.
+        size: the total size of the modules in bytes.
     """
 
     name: str
@@ -57,17 +57,17 @@ class FailedJob:
     """A job that could not be compiled or stored.
 
     Attributes:
-        name: the job's.
-        functions: those that it was to compile.
-        kind: "error" (an exception), "died" (its process ended) or "timeout".
-        message: the reason in words; of an exception, also where it was raised.
-        seconds: the time from its start to its end.
-        size: 0: nothing was stored.
-        error: the class of the exception.
-        signal: the signal that ended its process.
-        exit_status: with which its process ended.
-        output: the end of the process's output, or the traceback of the exception.
-        attempts: how often it was tried.
+        name: the name of the job.
+        functions: the functions that the job should compile; empty if they are not known.
+        kind: "error" (an exception), "died" (the process of the job ended) or "timeout".
+        message: the reason as text. For an exception, it includes the line of code that raised it.
+        seconds: the time from the start to the end of the job.
+        size: always 0, because nothing was stored.
+        error: the name of the exception's class; None without an exception.
+        signal: the name of the signal that ended the process; None without a signal.
+        exit_status: the exit status of the process; None if it did not exit by itself.
+        output: the end of the output of the process, or the traceback of the exception.
+        attempts: the number of attempts.
     """
 
     name: str
@@ -85,14 +85,14 @@ class FailedJob:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The results of all jobs, in the order of the jobs.
+    """The results of a batch. Each tuple is in the order of the jobs.
 
     Attributes:
-        built: those that were compiled.
-        cached: those whose functions were there.
-        failed: those that failed.
+        built: the jobs that were compiled.
+        cached: the jobs whose functions were already in the cache.
+        failed: the jobs that failed.
         seconds: the time of the whole batch.
-        interrupted: whether Ctrl-C ended it.
+        interrupted: whether Ctrl-C ended the batch.
     """
 
     built: tuple[BuiltJob, ...]
@@ -103,25 +103,25 @@ class BatchReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every job's functions are in the cache now."""
+        """Return whether the functions of every job are in the cache."""
         return not self.failed and not self.interrupted
 
     @property
     def size(self) -> int:
-        """The size of the modules built, in bytes."""
+        """Return the total size of the built modules in bytes."""
         return sum(job.size for job in self.built)
 
     def raise_for_failures(self) -> None:
-        """Raise if a job failed.
+        """Raise an exception if a job failed, else do nothing.
 
         Raises:
-            BatchFailedError: names the failed jobs and the reasons; its `report` is this report.
+            BatchFailedError: a job failed. The message names the first failed jobs with their reasons.
         """
         if self.failed:
             raise BatchFailedError(self)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain values for `json`."""
+        """Return the report as a dict of values that `json` can write."""
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:
@@ -132,16 +132,16 @@ class BatchReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """The state of a batch, passed to `progress` after every start and every end of a job.
+    """The state of a batch. `progress` receives it after every start and every end of a job.
 
     Attributes:
         total: the number of jobs.
-        built: how many were compiled.
-        cached: how many were there already.
-        failed: how many failed.
+        built: the number of jobs that were compiled.
+        cached: the number of jobs whose functions were already in the cache.
+        failed: the number of jobs that failed.
         running: the names of the jobs that are being compiled.
-        last: the record of the job that has just ended, if one has.
-        seconds: how long the batch has taken.
+        last: the record of the job that has just ended; None after the start of a job.
+        seconds: the time since the start of the batch.
     """
 
     total: int
@@ -154,22 +154,22 @@ class BatchProgress:
 
     @property
     def done(self) -> int:
-        """The number of jobs that have ended."""
+        """Return the number of jobs that have ended."""
         return self.built + self.cached + self.failed
 
     @property
     def rate(self) -> float:
-        """Jobs per second, not counting cached ones."""
+        """Return the jobs per second, without cached jobs; 0 at the start."""
         return (self.built + self.failed) / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def remaining(self) -> float | None:
-        """The estimated time left, in seconds."""
+        """Return the estimated remaining time in seconds; None before the first job has been compiled or has failed."""
         return (self.total - self.done) / self.rate if self.rate > 0 else None
 
 
 class BatchInterrupted(KeyboardInterrupt):
-    """Raised when Ctrl-C ends a batch; `report` covers the jobs that had ended by then."""
+    """Raised when Ctrl-C ends a batch. `report` covers the jobs that had ended before."""
 
     def __init__(self, report: BatchReport) -> None:
         super().__init__(f"the batch was interrupted: {report}")
@@ -177,7 +177,7 @@ class BatchInterrupted(KeyboardInterrupt):
 
 
 class BatchFailedError(CompcacheError, RuntimeError):
-    """Raised by `BatchReport.raise_for_failures`; `report` is that report."""
+    """Raised by `BatchReport.raise_for_failures` when a job failed. `report` is the report of the batch."""
 
     def __init__(self, report: BatchReport) -> None:
         failed = report.failed

@@ -1,4 +1,4 @@
-"""Runs a batch: skip, distribute, retry, report."""
+"""Running a batch: skip cached jobs, distribute and retry the other jobs, report."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_many"]
 
-#: Worth a retry: another job of the same batch may provide the symbol, or code of it that fits.
-_WORTH_WAITING = ("UndefinedSymbolError", "SignatureMismatchError")
+#: Errors after which a job is retried: another job of the batch may add the symbol, or a definition with the right type.
+_RETRIED_ERRORS = ("UndefinedSymbolError", "SignatureMismatchError")
 
 
 def compile_many(
@@ -43,46 +43,47 @@ def compile_many(
 ) -> BatchReport:
     """Compile many modules in several processes, and store them.
 
-    Jobs that the cache holds are skipped, so an interrupted batch continues where it stopped. What a remote store has is fetched
-    first, with one question for all jobs. A worker process
-    that LLVM aborts, that is killed or that exceeds `timeout` affects only its own job; the job is tried once more, by
-    itself, before it counts as failed. A job that needs a function of another one is tried again when that was built.
+    Jobs whose functions are cached are skipped. Hence an interrupted batch continues where it stopped. Functions in a remote store
+    are fetched first, with one request for all jobs. A worker process that LLVM aborts, that is killed or that exceeds `timeout`
+    affects only its own job. The job is tried once more, alone, before it counts as failed. A job that needs a function of another
+    job is tried again after the other job was built.
 
     Args:
         cache: an open cache, or its directory.
         jobs: `ModuleSource` objects, `Job` objects, or tuples (func_name, build) and (func_name, build, args).
-        workers: the number of processes; None means one for each CPU that this process may use. With `executor` the number of
-            its workers, where it does not tell; it has four jobs for each at a time.
-        executor: submit the jobs to this executor instead of starting processes: whatever has the `submit` of
-            `concurrent.futures.Executor`, or a function that returns it, which is called again when it is broken. Few can
-            end a job: one that exceeds `timeout` is cancelled, given up and reported, and may keep running. A job that the executor loses
-            is submitted once more. Jobs that threads or processes of the standard library lose are run in the batch's own
-            processes, those of a cluster never.
+        workers: the number of processes; None: one process for each CPU that this process may use. With `executor`: the number of
+            its workers, for executors that do not tell it. Four jobs for each worker are submitted at a time.
+        executor: submit the jobs to this executor instead of starting processes. It is an object with the method `submit` of
+            `concurrent.futures.Executor`, or a function that returns such an object and is called again when the executor is
+            broken. A job that exceeds `timeout` is cancelled and reported; on most executors it keeps running. A job that the
+            executor loses is submitted once more. If threads or processes of the standard library lose it again, it runs in a
+            process of the batch. A job that a cluster loses again has failed.
         timeout: the seconds that one attempt at a job may take; None for no limit.
-        progress: called with a `BatchProgress` after every start and end of a job; True shows a bar on a terminal,
-            and plain lines elsewhere, on standard error.
-        worker_directory: with `executor`, the directory of the cache that each worker uses on its own host, for hosts that do not share
-            `cache`. What they compile is uploaded to the remote store of `cache` if its mode is ``write``, whatever it is named;
-            the report has the module_ids.
+        progress: a function that is called with a `BatchProgress` after every start and end of a job. True shows a bar on a
+            terminal, and plain lines elsewhere, on standard error.
+        worker_directory: with `executor`, the cache directory of each worker on its own host, for hosts that do not share `cache`.
+            Compiled modules are uploaded to the remote store of `cache` if its mode is ``write``. The report has the module_ids.
 
     Returns:
-        The built, the cached and the failed jobs. Jobs that fail raise nothing.
+        The built, the cached and the failed jobs. A job that fails raises no exception here.
 
     Raises:
         TypeError: an item of `jobs` is not a job.
-        ConflictingJobsError: two jobs give different sources of a function of a plain name (a `ValueError`).
+        ValueError: `workers` is less than 1, or `worker_directory` is given without `executor`.
+        ConflictingJobsError: two jobs define a function of the same plain name with different code (a `ValueError`).
+        RuntimeError: a worker process imported the main script, which called this function.
         StorageError: the cache is read-only.
-        BatchInterrupted: Ctrl-C (a `KeyboardInterrupt`); its `report` covers the jobs that had ended.
+        BatchInterrupted: Ctrl-C was pressed (a `KeyboardInterrupt`). Its `report` covers the jobs that had ended.
     """
     if worker_module.is_worker:
         raise RuntimeError(
-            "compile_many was called while a worker process imported the main script for a job's function: call it "
-            'under `if __name__ == "__main__":`'
+            "compile_many was called by the main script while a worker process imported it for the function of a job: "
+            'call compile_many under `if __name__ == "__main__":`'
         )
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory is for the workers of an executor: give that as well")
+        raise ValueError("worker_directory was given without executor: it is the directory of the workers of an executor")
     prepared = prepare_jobs(jobs)
     opened, settings = settings_of(cache)
     batch = _Batch(prepared, progress_display(progress))
@@ -93,7 +94,7 @@ def compile_many(
             if opened.prefetch([name for job in missing for name in job.functions], plain=False):
                 missing = batch.skip_cached(opened, missing)
             if executor is not None and missing:
-                missing = _run_elsewhere(batch, Renewable(executor), opened, missing, timeout, workers, worker_directory)
+                missing = _run_on_executor(batch, Renewable(executor), opened, missing, timeout, workers, worker_directory)
             batch.run(pool, missing)
     except KeyboardInterrupt as interrupt:
         raise BatchInterrupted(batch.report(interrupted=True)) from interrupt
@@ -104,7 +105,7 @@ def compile_many(
     return batch.report()
 
 
-def _run_elsewhere(
+def _run_on_executor(
     batch: _Batch,
     executor: Renewable,
     cache: Cache,
@@ -113,10 +114,10 @@ def _run_elsewhere(
     workers: int | None,
     worker_directory: str | os.PathLike[str] | None,
 ) -> list[PreparedJob]:
-    """Run jobs on an executor; return those for the batch's own processes.
+    """Run jobs on an executor. Return the jobs that the processes of the batch must run.
 
-    These are the jobs that local threads or processes lost. What a cluster lost is a failure, because it must not run on the
-    machine that the batch was started on, and jobs that need a function of another one are submitted again.
+    These are jobs that local threads or processes lost, and jobs that lack a function of another job. A job that a cluster lost has
+    failed, because it must not run on the machine of the batch. A job that lacks a function is submitted to the cluster again.
     """
     settings = frontend.settings_of(cache)
     if worker_directory is not None:
@@ -138,16 +139,16 @@ def _run_elsewhere(
         jobs = [job for job, _ in unsatisfied]
 
 
-def _cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """Return the outcome of a job whose functions, or whose known source, are cached; None if the job must run."""
+def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
+    """Return the outcome of a job whose functions are cached, compiled from the given source if there is one; None if it must run."""
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):
         return None
-    found = frontend.find_stored(cache, job.functions, source=source)
-    if found is None:
+    stored = frontend.find_stored(cache, job.functions, source=source)
+    if stored is None:
         return None
-    return Outcome("cached", job.functions, found.module_ids, time.perf_counter() - started, found.size)
+    return Outcome("cached", job.functions, stored.module_ids, time.perf_counter() - started, stored.size)
 
 
 def _usable_cpus() -> int:
@@ -155,7 +156,7 @@ def _usable_cpus() -> int:
 
 
 class _Batch:
-    """The state of each job of a batch."""
+    """The state of a batch: running jobs, attempts, and records of the jobs that have ended."""
 
     def __init__(self, jobs: list[PreparedJob], display: Any) -> None:
         self.jobs = jobs
@@ -167,10 +168,10 @@ class _Batch:
         self._running: dict[int, str] = {}
 
     def skip_cached(self, cache: Cache, jobs: list[PreparedJob]) -> list[PreparedJob]:
-        """Record those of the jobs that are cached; return the others."""
+        """Record the jobs that are cached; return the other jobs."""
         missing = []
         for job in jobs:
-            outcome = _cached(cache, job)
+            outcome = _find_cached(cache, job)
             if outcome is None:
                 missing.append(job)
             else:
@@ -178,7 +179,7 @@ class _Batch:
         return missing
 
     def run(self, pool: WorkerPool, jobs: list[PreparedJob]) -> None:
-        """Run the jobs, and repeat those that are worth a second attempt."""
+        """Run the jobs in a pool and record them. Repeat jobs whose workers died, and jobs that lack functions of other jobs."""
         while jobs:
             built = self._counts["built"]
             died: list[PreparedJob] = []
@@ -186,7 +187,7 @@ class _Batch:
             for job, outcome in self._events(pool.run(jobs)):
                 if outcome.kind in ("died", "timeout"):
                     died.append(job)
-                elif outcome.error in _WORTH_WAITING:
+                elif outcome.error in _RETRIED_ERRORS:
                     unsatisfied.append((job, outcome))
                 else:
                     self.record(job, outcome)
@@ -201,25 +202,28 @@ class _Batch:
 
     @property
     def built(self) -> int:
-        """Return how many jobs were built."""
+        """Return the number of jobs that were built."""
         return self._counts["built"]
 
     def record_all(
         self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, record_lost: bool
     ) -> tuple[list[tuple[PreparedJob, Outcome]], list[tuple[PreparedJob, Outcome]]]:
-        """Record the outcomes of an executor; return the jobs that it lost, and those that may succeed now."""
+        """Record the outcomes of an executor, except two lists of jobs with their outcomes, which are returned.
+
+        Return the jobs that the executor lost (an empty list if `record_lost` is true), and the jobs that lack a function of another job.
+        """
         lost, unsatisfied = [], []
         for job, outcome in self._events(events):
             if outcome.kind == "died" and not record_lost:
                 lost.append((job, outcome))
-            elif outcome.error in _WORTH_WAITING:
+            elif outcome.error in _RETRIED_ERRORS:
                 unsatisfied.append((job, outcome))
             else:
                 self.record(job, outcome)
         return lost, unsatisfied
 
     def _events(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Yield the jobs that ended, and show those that start."""
+        """Yield the jobs that have ended. Count the attempts of jobs that start, and show them as running."""
         for job, outcome in events:
             if outcome is None:
                 self._attempts[job.number] += 1
@@ -230,7 +234,7 @@ class _Batch:
                 yield job, outcome
 
     def record(self, job: PreparedJob, outcome: Outcome) -> None:
-        """Note how a job ended."""
+        """Record and show the outcome of a job, and issue its warnings."""
         for text in outcome.warnings:
             warnings.warn(f"{job.name}: {text}", CacheWarning, stacklevel=5)
         record = _record_of(job, outcome, max(1, self._attempts[job.number]))
@@ -239,6 +243,7 @@ class _Batch:
         self._show(record)
 
     def _show(self, last: BuiltJob | CachedJob | FailedJob | None) -> None:
+        """Show the progress. `last` is the record of the job that has just ended."""
         counts = self._counts
         seconds = time.perf_counter() - self._started
         running = tuple(self._running.values())

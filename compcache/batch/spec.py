@@ -1,4 +1,4 @@
-"""Reads the jobs that a command line names: files of LLVM code, a Python file, or an attribute of a module."""
+"""Jobs named on a command line: files of LLVM code, a Python file, or an attribute of a module."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ _CODE = (".ll", ".bc", ".o", ".a")
 
 
 class SpecError(ValueError):
-    """Raised when a SPEC does not name jobs; the message says why."""
+    """Raised when a SPEC does not name jobs. The message gives the reason."""
 
 
 def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:
     """Read the jobs of all SPECs, in order.
 
     Args:
-        specs: paths of ``.ll`` and ``.bc`` files, of ``.o`` and ``.a`` files that hold bitcode; of Python files, with or without
-            ``:attribute`` (``jobs`` is the default attribute); or ``package.module:attribute``. The attribute is an iterable of jobs, or
-            a function without arguments that returns one.
-
-        untrusted: try the code of files in a child process first (see `ModuleSource`). Functions of Python are run.
+        specs: paths of ``.ll`` and ``.bc`` files; paths of ``.o`` and ``.a`` files that hold bitcode; paths of Python files, with or
+            without ``:attribute`` (by default ``jobs``); or ``package.module:attribute``. The attribute is an iterable of jobs, or a
+            function without arguments that returns such an iterable.
+        untrusted: try the code of files in a child process first (see `ModuleSource`). Python functions run in this process.
 
     Raises:
-        SpecError: the file, module or attribute does not exist, or holds no jobs.
+        SpecError: a file, module or attribute does not exist, cannot be read or imported, or does not hold jobs.
     """
     return [job for spec in specs for job in _read(spec, untrusted=untrusted)]
 
@@ -45,11 +44,11 @@ def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
     if suffix in _CODE:
         yield _file_job(spec, text=suffix == ".ll", untrusted=untrusted)
         return
-    place, colon, attribute = spec.rpartition(":") if ":" in spec else (spec, "", "")
-    if place.endswith(".py"):
-        module = _import_file(place)
+    name, colon, attribute = spec.rpartition(":") if ":" in spec else (spec, "", "")
+    if name.endswith(".py"):
+        module = _import_file(name)
     elif colon:
-        module = _import_module(place, spec)
+        module = _import_module(name, spec)
     else:
         raise SpecError(
             f"{spec!r} is not a valid SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or package.module:attribute"
@@ -67,26 +66,27 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
     try:
         return Job(None, ModuleSource(content.decode() if text else content, untrusted=untrusted), label=path)
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path} is not LLVM assembly: {error}") from error
+        raise SpecError(f"{path} is not LLVM assembly, which is UTF-8 text: {error}") from error
 
 
 def _import_file(path: str) -> Any:
-    """Import a Python file as the module of its name, so that worker processes can import its functions."""
+    """Import a Python file under its own name, by which worker processes can import its functions. Return the module."""
     if not os.path.isfile(path):
-        raise SpecError(f"file {path} does not exist")
+        raise SpecError(f"the file {path} does not exist")
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
-        raise SpecError(f"{path}: worker processes import this file; rename it to a valid Python module name")
+        raise SpecError(f"worker processes cannot import {path}: rename the file to a valid name of a Python module")
     sys.path.insert(0, directory)
     module = _import_module(stem, path)
-    found = os.path.abspath(getattr(module, "__file__", None) or "")
-    if found != os.path.join(directory, name):
-        raise SpecError(f"{path}: a module of the same name was already imported from {found}; rename the file")
+    imported = os.path.abspath(getattr(module, "__file__", None) or "")
+    if imported != os.path.join(directory, name):
+        raise SpecError(f"{path} cannot be imported: a module of the same name was already imported from {imported}; rename the file")
     return module
 
 
 def _import_module(name: str, spec: str) -> Any:
+    """Import a module, with the current directory on the import path. Any exception of the import becomes a `SpecError`."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -97,17 +97,19 @@ def _import_module(name: str, spec: str) -> Any:
 
 
 def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
+    """Yield the jobs that an attribute of a module holds, or returns if it is a function."""
     value = module
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise SpecError(f"{spec}: {module.__name__} has no attribute {attribute!r} that yields the jobs")
+            raise SpecError(f"{spec}: the module {module.__name__} has no attribute {attribute!r}: name the attribute with the jobs")
         value = getattr(value, part)
     try:
-        found = value() if callable(value) else value
-        jobs = None if isinstance(found, (str, bytes)) or not hasattr(found, "__iter__") else list(found)
+        result = value() if callable(value) else value
+        jobs = None if isinstance(result, (str, bytes)) or not hasattr(result, "__iter__") else list(result)
     except Exception as error:
         reraise_interrupt(error)
         raise SpecError(f"{spec}: {attribute!r} failed: {type(error).__name__}: {error}") from error
     if jobs is None:
-        raise SpecError(f"{spec}: {attribute!r} is or returns a {type(found).__name__}, not an iterable of jobs")
+        verb = "returned" if callable(value) else "is"
+        raise SpecError(f"{spec}: {attribute!r} {verb} a {type(result).__name__}, not an iterable of jobs")
     yield from jobs

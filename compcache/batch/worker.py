@@ -1,7 +1,7 @@
-"""A worker process: receives jobs over a channel, runs them one after the other, answers each.
+"""A worker process. It receives jobs over a channel, runs them one after the other, and answers each job.
 
-It is started as a fresh interpreter, never forked: its parent may have threads. It ignores Ctrl-C, which its
-parent handles, and ends with its parent, even if that is killed while LLVM is busy here.
+A worker is a fresh interpreter, never a fork, because its parent may have threads. It ignores Ctrl-C, which the parent
+handles. It ends with its parent, even if the parent is killed while LLVM is busy in the worker.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Assignment", "MainModule", "Setup", "main"]
 
 _MAIN = b"__main__"
-_GRACE = 1.0
-#: Set in worker processes: the main script, imported for its functions, must not start another batch.
+_GRACE = 1.0  # seconds
+#: True in worker processes. The main script, imported for its functions, must not start another batch.
 is_worker = False
-_has_main = False
+_has_main = False  # whether the main module of the parent is imported
 
 
 class MainModule(NamedTuple):
-    """The location of the parent's main module, for jobs whose function it defines."""
+    """The name or the path of the parent's main module, for jobs whose function it defines; both None if it has no file."""
 
     name: str | None
     path: str | None
 
 
 class Setup(NamedTuple):
-    """The first message to a worker."""
+    """The first message to a worker: the arguments that open the cache, and the main module of the parent."""
 
     settings: dict[str, Any]
     main: MainModule
 
 
 class Assignment(NamedTuple):
-    """One job for a worker: its payload and its functions if they are known."""
+    """A job for a worker: its pickle, and its functions if they are known."""
 
     payload: bytes
     functions: tuple[str, ...]
@@ -61,11 +61,11 @@ class Answer(NamedTuple):
 
 
 def main(descriptor: int, token: bytes) -> NoReturn:
-    """Serve the parent at the other end of this socket until it hangs up."""
+    """Run jobs for the parent at the other end of a socket until the parent closes it. Then end this process."""
     global is_worker  # noqa: PLW0603 - a property of the process
     is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit_cleanly)
     os.set_inheritable(descriptor, False)
     process_tree.adopt_orphans()
     threading.Thread(target=_watch_parent, args=(descriptor,), daemon=True).start()
@@ -80,34 +80,34 @@ def main(descriptor: int, token: bytes) -> NoReturn:
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     _flush()
-    os._exit(status)  # all results are on disk; an orderly shutdown of LLVM takes as long as a small job
+    os._exit(status)  # an orderly shutdown of LLVM takes as long as a small job; all results are on disk
 
 
-def _leave(*_: object) -> NoReturn:
-    """Exit by an exception, so that partly written files are removed."""
+def _exit_cleanly(*_: object) -> NoReturn:
+    """Exit by an exception, on whose way partly written files are removed. A handler of SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + signal.SIGTERM)
 
 
 def _flush() -> None:
-    """Flush the output, unless a job has closed it."""
+    """Flush the standard streams, unless a job has closed them."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
 
 
 def _watch_parent(descriptor: int) -> None:
-    """End the process some time after the parent has hung up, whatever it is doing."""
+    """Wait until the parent closes its end of the socket. One second later, end this process, whatever it is doing."""
     hang_up = select.POLLHUP | getattr(select, "POLLRDHUP", 0)
     poller = select.poll()
     poller.register(descriptor, hang_up)
     while True:
         events = [event for _, event in poller.poll()]
         if any(event & select.POLLNVAL for event in events):
-            return  # a job closed the descriptor: the channel notices and ends the process
+            return  # a job closed the descriptor; the channel notices that, and `main` ends the process
         if any(event & hang_up for event in events):
             break
-    time.sleep(_GRACE)  # enough for an idle worker to exit
+    time.sleep(_GRACE)  # an idle worker exits by itself
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_GRACE)
     process_tree.end_processes(process_tree.descendants([os.getpid()]))
@@ -115,6 +115,7 @@ def _watch_parent(descriptor: int) -> None:
 
 
 def _serve(channel: Channel) -> NoReturn:
+    """Receive, run and answer jobs. Raises `EOFError` when the parent has closed its end."""
     from compcache import linker
     from compcache.build import codegen
     from compcache.cache import Cache
@@ -123,28 +124,30 @@ def _serve(channel: Channel) -> NoReturn:
     setup: Setup = channel.receive()
     cache = Cache(**setup.settings)
     codegen.initialize()
-    assert linker, link  # imported now, so that it does not count as the first job's time
+    assert linker, link  # imported now: the import must not count as time of the first job
     worker = os.getpid()
-    _send(channel, None)
+    _send(channel, None)  # tells the parent that this worker is ready
     with cache:
         while True:
             assignment: Assignment = channel.receive()
             try:
-                outcome = _work(cache, assignment, setup.main)
+                outcome = _run_job(cache, assignment, setup.main)
             finally:
                 if os.getpid() != worker:
-                    os._exit(0)  # a job forked and this is the child: its parent answers
+                    os._exit(0)  # a job forked, and this is the child; its parent answers
             _flush()
             _send(channel, Answer(outcome, process_tree.has_children()))
 
 
 def _send(channel: Channel, message: Answer | None) -> None:
-    channel.post(message)
+    """Send a message to the parent, and raise `EOFError` if the parent has closed its end."""
+    channel.enqueue(message)
     if not channel.flush(block=True):
         raise EOFError
 
 
-def _work(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcome:
+def _run_job(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcome:
+    """Run a job and return its outcome. Exceptions of the job and of its unpickling become a failed outcome."""
     from compcache.batch.build import build_job, failure
 
     started = time.perf_counter()
@@ -158,7 +161,7 @@ def _work(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcom
 
 
 def _import_main(main_module: MainModule) -> None:
-    """Make the parent's main module this process's `__main__`, without running its main part."""
+    """Import the parent's main module as `__main__` of this process, once, without its code under ``if __name__ == "__main__"``."""
     global _has_main  # noqa: PLW0603 - a process has one main module
     import runpy
     import types
@@ -171,7 +174,7 @@ def _import_main(main_module: MainModule) -> None:
     elif main_module.path is not None:
         content = runpy.run_path(main_module.path, run_name="__mp_main__")
     else:
-        raise ImportError("the main module that defines the job's function has no file: move the function to a module")
+        raise ImportError("the main module, which defines the function of the job, has no file: move the function to a module")
     module.__dict__.update(content)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     _has_main = True

@@ -1,1 +1,1 @@
-"""From a module's source to the sections of its file, step by step, by LLVM."""
+"""Turns a module's source into the sections of its file, step by step, with LLVM."""

@@ -1,7 +1,7 @@
-"""LLVM through llvmlite: parse, check, optimize, emit. Inputs that can make LLVM abort are stopped here.
+"""LLVM through llvmlite: parse, check, optimize, emit.
 
 LLVM ends the process for some inputs: inline assembly that does not assemble, CPU features that contradict the
-triple. Where an input could be one of those, a child process tries it first (`compcache.build.trial`).
+triple. Suspicious inputs are found here (`is_suspicious`), and a child process tries them (`compcache.build.trial`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 
 _T = TypeVar("_T")
 _Plain: TypeAlias = "str | bytes | tuple[bytes, ...] | llvm.ModuleRef"
-_NO_TRIPLE = ("", "unknown-unknown-unknown")  # `llvmlite.ir.Module` writes the latter by default
+_NO_TRIPLE = ("", "unknown-unknown-unknown")  # `llvmlite.ir.Module` writes the second by default
 
 
 def llvm_version() -> str:
@@ -72,9 +72,9 @@ def host_platform() -> str:
 
 @functools.lru_cache(maxsize=64)
 def platform_of(triple: str) -> str:
-    """Return architecture, operating system and object format of a triple, without vendor, version and libc.
+    """Return architecture, operating system and object format of a triple, without vendor, versions and C library.
 
-    Front ends write ``x86_64-unknown-linux6.18.44-gnu2.36.0`` and the like; ``x86_64-linux-elf`` is what matters.
+    For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``.
     """
     arch, _, rest = triple.partition("-")
     arch = architecture(arch).name
@@ -90,7 +90,7 @@ def platform_of(triple: str) -> str:
 
 
 def run(work: Callable[[Any], _T]) -> _T:
-    """Call `work` with a fresh context in LLVM's thread and return its result, which must hold no LLVM object."""
+    """Call `work` with a new context in LLVM's thread, and return its result. The result must not contain LLVM objects."""
 
     def in_context() -> _T:
         with new_context() as context:
@@ -101,10 +101,10 @@ def run(work: Callable[[Any], _T]) -> _T:
 
 @contextlib.contextmanager
 def new_context() -> Iterator[Any]:
-    """Open a fresh LLVM context: nothing of one build reaches another.
+    """Open a new LLVM context, so that builds share no state; close its modules and the context at the end.
 
-    Its modules are closed before it is. Left to the garbage collector, as an exception's traceback would leave
-    them, the context might go first, and closing a module after its context crashes.
+    The modules are the items of the list `context.modules`. They are closed before the context, because closing a module
+    after its context crashes. A garbage collection, for example after an exception, could free them in the wrong order.
     """
     context = llvm.create_context()
     context.modules = []
@@ -118,12 +118,12 @@ def new_context() -> Iterator[Any]:
 
 
 def plain_source(ir: Any) -> Any:
-    """Return LLVM code in a form that `parse` reads: text, bitcode (also of several modules), or an LLVM module.
+    """Return LLVM code in a form that `parse` reads: text, bitcode, bitcode of several modules, or an LLVM module.
 
     Reading the result runs no code of the caller.
 
     Raises:
-        CompileError: it is of another type.
+        CompileError: `ir` has another type, or its bytes contain no LLVM code.
     """
     if isinstance(ir, (str, llvm.ModuleRef)):
         return ir
@@ -142,16 +142,18 @@ def _plain_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
     try:
         return embedded_bitcode(data) if holds_machine_code(data) else data.decode()
     except FormatError as error:
-        raise CompileError(f"the code cannot be used: {error}") from error
+        raise CompileError(f"the code cannot be read as LLVM bitcode: {error}") from error
     except UnicodeDecodeError as error:
         raise CompileError(f"the code is neither LLVM bitcode nor LLVM assembly in UTF-8: {error}") from error
 
 
 def parse(ir: _Plain, context: Any) -> Any:
-    """Return the verified module that `plain_source` describes. A module is copied; several are linked into one.
+    """Parse and verify the result of `plain_source`, and add the module to the context's modules.
+
+    An LLVM module is copied. Bitcode of several modules becomes one module.
 
     Raises:
-        CompileError: LLVM rejects it.
+        CompileError: LLVM rejects the code.
     """
     check_abandoned()
     initialize()
@@ -184,7 +186,7 @@ def _parse(ir: _Plain, context: Any) -> Any:
 
 
 def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
-    """Return one module of several; raises `RuntimeError` where two define the same symbol."""
+    """Return one module linked from several. Raise `RuntimeError` if two modules define the same symbol."""
     merged = read_back(parts[0], context)
     for part in parts[1:]:
         merged.link_in(read_back(part, context))
@@ -192,17 +194,17 @@ def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
 
 
 def read_back(bitcode: bytes, context: Any) -> Any:
-    """Parse bitcode that this process has written."""
+    """Parse bitcode that this process has written, without verifying it, and add the module to the context's modules."""
     module = llvm.parse_bitcode(bitcode, context)
     context.modules.append(module)
     return module
 
 
 def _copy(module: Any, context: Any) -> Any:
-    """Return a copy in another context.
+    """Return a copy of a module in another context.
 
-    With a triple, LLVM assembles the module's inline assembly to write bitcode, and ends the process where it
-    does not assemble.
+    The copied bitcode has no triple. With a triple, LLVM assembles the inline assembly to write bitcode, and ends the
+    process if the assembly is invalid.
     """
     with module.clone() as neutral:
         neutral.triple = ""
@@ -212,20 +214,22 @@ def _copy(module: Any, context: Any) -> Any:
 
 
 def check_triple(module: Any) -> None:
-    """Give the module this process's triple and data layout.
+    """Check that a module is for this platform, and set its triple to this process's triple.
 
     Raises:
-        IncompatibleTargetError: its code is for another platform.
+        IncompatibleTargetError: the module is for another platform, or its pointers do not have 64 bits.
     """
     triple = module.triple
     if triple not in _NO_TRIPLE and platform_of(triple) != host_platform():
         raise IncompatibleTargetError(
-            f"the module is for {triple!r} ({platform_of(triple)}), this process is {host_platform()}: compile it "
-            "for this platform, or leave the target triple out"
+            f"the module is for {triple!r} ({platform_of(triple)}), but this process is {host_platform()}: compile the module "
+            "for this platform, or leave out the target triple"
         )
     pointers = re.search(r"(?:^|-)p:(\d+)", module.data_layout)
     if pointers and pointers[1] != "64":
-        raise IncompatibleTargetError(f"the module's data layout has {pointers[1]}-bit pointers, this process has 64-bit ones")
+        raise IncompatibleTargetError(
+            f"the module's data layout has {pointers[1]}-bit pointers, but this process has 64-bit pointers: compile the module for 64 bits"
+        )
     module.triple = default_triple()
 
 
@@ -233,7 +237,7 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
     """Return whether LLVM might abort because of CPU names or features.
 
     Args:
-        attributes: pairs like ("target-cpu", "x86-64-v3"): the machine's and the functions'.
+        attributes: the attributes of the target machine and of functions, as pairs like ("target-cpu", "x86-64-v3").
     """
     return any(not _is_plain(kind, value) for kind, value in set(attributes))
 
@@ -253,7 +257,7 @@ def _is_plain(kind: str, value: str) -> bool:
 
 
 def optimize(module: Any, machine: Any, level: int) -> None:
-    """Run LLVM's pipeline of this level; level 0 does not change the code."""
+    """Optimize a module, in place, with LLVM's pipeline of a level. Level 0 does not change the module."""
     check_abandoned()
     if level == 0:
         return
@@ -262,6 +266,6 @@ def optimize(module: Any, machine: Any, level: int) -> None:
 
 
 def emit_object(module: Any, machine: Any) -> bytes:
-    """Return the relocatable object of a module."""
+    """Return the relocatable object that a target machine emits for a module. The code generator may change the module."""
     check_abandoned()
     return bytes(machine.emit_object(module))

@@ -1,11 +1,11 @@
-"""Generates the native entry points of call targets, and the table that tells where everything is.
+"""Generates the native entry points of call targets, and the table of a module's addresses.
 
-An entry point is a vectorcall (PEP 590) written in LLVM assembly against CPython's stable ABI, with one difference:
-in place of the callable it gets a `Callee`, by which it finds the function, the runtime and the target, so that no image
-depends on how CPython lays out objects. It checks and converts the arguments, calls the function and converts the
-result. Functions of the same signature share one. What is not on the way of a successful call is left to the native
-runtime. Where `compcache.build.entry_code` has an assembler for the architecture, it makes the same code without LLVM. The layouts
-(`Callee`, `EntryApi`, `ModuleTable`) are those of `hit/native/image_abi.h`, versioned by `compcache.formats.host.ABI_VERSION`.
+An entry point is a vectorcall function (PEP 590) in LLVM assembly against CPython's stable ABI, with one difference. Instead of the
+callable, it gets a `Callee`, which refers to the function, the runtime and the target, so an image does not depend on the layout of
+CPython's objects. An entry point checks and converts the arguments, calls the function and converts the result. Functions with the same
+signature share an entry point. Work that a successful call does not need is left to the native runtime. If `compcache.build.entry_code`
+has an assembler for the architecture, it makes the same code without LLVM. The layouts (`Callee`, `EntryApi`, `ModuleTable`) are defined
+in `hit/native/image_abi.h`, and versioned by `compcache.formats.host.ABI_VERSION`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ declare void @Py_DecRef(ptr)
 
 
 class EntryPoint(NamedTuple):
-    """The parameters of an entry point; functions with equal ones share it."""
+    """The properties of an entry point. Functions with equal properties share the entry point.
+
+    `readonly` tells, for each parameter, whether it accepts read-only buffers. `types` and `result` are LLVM types.
+    """
 
     signature: str
     types: tuple[str, ...]
@@ -99,6 +102,7 @@ class EntryPoint(NamedTuple):
     readonly: tuple[bool, ...]
     convention: str
     nogil: bool
+    may_raise: bool
 
 
 class FunctionHead(NamedTuple):
@@ -116,7 +120,7 @@ def read_head(head_line: str) -> FunctionHead:
     types = tuple([_leading_type(parameter) for parameter in head.parameters])
     result = _trailing_type(head.prefix)
     padded = f" {head.prefix}"
-    named = " " in head.prefix  # else it is the result type alone
+    named = " " in head.prefix  # otherwise the prefix is only the result type
     convention = next((_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
     return FunctionHead(head, types, result, convention)
 
@@ -132,23 +136,21 @@ def _leading_type(parameter: str) -> str:
     """Return the type at the start of a parameter's text."""
     if parameter[:1] not in ("{", "[", "<"):
         return parameter.split(" ", 1)[0]
-    return parameter  # no signature has an aggregate: its exact end does not matter
+    return parameter  # no signature has an aggregate, so the exact end of the type does not matter
 
 
 def _trailing_type(prefix: str) -> str:
-    """Return the result type at the end of what stands before a function's name."""
+    """Return the result type at the end of the text before a function's name."""
     if prefix[-1:] in ("}", "]", ">"):
         return prefix
     return prefix.rsplit(" ", 1)[-1]
 
 
 def read_signature(function: FunctionHead) -> Signature:
-    """Return the signature that a function's LLVM type stands for.
-
-    Integers count as signed unless the parameter is marked `zeroext`.
+    """Return the signature that matches a function's LLVM type. Integers are signed, unless they have the attribute `zeroext`.
 
     Raises:
-        SignatureError: no signature means this type; the message says why.
+        SignatureError: no signature matches the type. The message gives the reason.
     """
     head, types, result, _ = function
     parameters = []
@@ -159,17 +161,17 @@ def read_signature(function: FunctionHead) -> Signature:
         parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
-        raise SignatureError(f"no signature type matches its result of type {_BEFORE_TYPE.sub('', result)}")
+        raise SignatureError(f"no signature type matches the function's result of type {_BEFORE_TYPE.sub('', result)}")
     return Signature(tuple(parameters), _scalar(name, head.prefix))
 
 
 def _unmatched(text: str) -> str:
-    """Return why no signature type fits a parameter."""
+    """Return a message with the reason why no signature type matches a parameter."""
     if text == "...":
-        return "it takes a variable number of arguments"
+        return "the function takes a variable number of arguments"
     name = _parameter_name(text)
     shown = text.rpartition(" %")[0] if any(mark in text for mark in _IN_MEMORY) else leading_type(text)
-    return f"no signature type matches its parameter{f' {name!r}' if name else ''} of type {shown or text}"
+    return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {shown or text}"
 
 
 def _scalar(name: str, text: str) -> Type:
@@ -183,12 +185,21 @@ def _parameter_name(text: str) -> str:
     return name if name.isidentifier() else ""
 
 
-def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False) -> EntryPoint:
-    """Return the entry point for a function with this head. `only_reads`: by the attributes of the function, it writes to no argument's
-    memory.
+def entry_point(
+    name: str, function: FunctionHead, signature: Signature, *, nogil: bool, only_reads: bool = False, may_raise: bool = True
+) -> EntryPoint:
+    """Return the properties of the entry point for a function.
+
+    Args:
+        name: the func_name, for messages.
+        function: the head of the function.
+        signature: the signature for callers.
+        nogil: whether the entry point releases the GIL during the call.
+        only_reads: whether the function's attributes say that it does not write to the memory of its arguments.
+        may_raise: whether the function's attributes allow it to raise a Python exception.
 
     Raises:
-        SignatureMismatchError: the signature contradicts the function's LLVM type.
+        SignatureMismatchError: the signature contradicts the function's LLVM type, or `nogil` is set for Python objects.
     """
     head, types, result, convention = function
     expected = _expected(signature)
@@ -197,16 +208,16 @@ def entry_point(name: str, function: FunctionHead, signature: Signature, *, nogi
     if not fits or by_value or result not in _result_types(signature.result):
         raise SignatureMismatchError(
             f"the signature {signature} of function {label_of(name) or name!r} contradicts its LLVM type '{_show(result, types)}'"
-            + (f" (parameter '{by_value[0]}')" if by_value else f": it means '{_show_expected(signature)}'{_note(signature)}"),
+            + (f" (parameter '{by_value[0]}')" if by_value else f": it requires '{_show_expected(signature)}'{_note(signature)}"),
             func_name=name,
         )
     if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
         raise SignatureMismatchError(
             f"the signature {signature} of function {label_of(name) or name!r} takes or returns Python objects, which need the "
-            "GIL, and nogil=True releases it: leave nogil out, and let the function release the GIL around its work on numbers",
+            "GIL, but nogil=True releases the GIL: leave out nogil, and let the function release the GIL around its work on numbers",
             func_name=name,
         )
-    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil)
+    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil, may_raise)
 
 
 def _show(result: str, types: Sequence[str]) -> str:
@@ -222,14 +233,14 @@ def _note(signature: Signature) -> str:
     """Return a hint about common mistakes in the parameters of a signature."""
     notes = []
     if signature.result.kind == TUPLE:
-        notes.append("a tuple is stored where a first pointer says")
+        notes.append("the function stores a tuple through an additional first parameter, a pointer")
     if any(parameter.is_buffer for parameter in signature.parameters):
-        notes.append("each buffer stands for a pointer and its length, an i64 for each dimension")
+        notes.append("each buffer is passed as a pointer and its length, an i64 for each dimension")
     return "".join(f"; {note}" for note in notes)
 
 
 def _expected(signature: Signature) -> list[tuple[str, ...]]:
-    """Return the LLVM types that the function's parameters may have."""
+    """Return the allowed LLVM types of each parameter of the function."""
     first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
     return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
 
@@ -241,7 +252,7 @@ def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
 
 
 def _extents(parameter: Parameter) -> int:
-    """Return how many numbers pass a buffer's size to the function."""
+    """Return the number of integers that pass a buffer's size to the function."""
     return parameter.dimensions or 1
 
 
@@ -256,7 +267,7 @@ def _result_types(type_: Type) -> tuple[str, ...]:
 
 
 def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
-    """Return for each parameter whether it accepts a read-only buffer: it is declared so, or LLVM has proven it."""
+    """Return for each parameter whether it accepts a read-only buffer, by its declaration or by LLVM's attributes."""
     result = []
     position = 1 if signature.result.kind == TUPLE else 0
     for parameter in signature.parameters:
@@ -269,42 +280,48 @@ def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bo
 
 
 class _Body:
-    """The lines of one entry point, and names for its values and blocks."""
+    """The lines of one entry point, and unique names for its values and blocks."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._names = 0
 
     def name(self, stem: str) -> str:
+        """Return a new unique name that begins with `stem`."""
         self._names += 1
         return f"{stem}{self._names}"
 
     def emit(self, *lines: str) -> None:
+        """Append instructions."""
         self.lines += [f"  {line}" for line in lines]
 
     def value(self, expression: str) -> str:
+        """Append an instruction with a result; return the name of the result."""
         name = "%" + self.name("v")
         self.emit(f"{name} = {expression}")
         return name
 
     def block(self, label: str) -> None:
+        """Begin a basic block."""
         self.lines.append(f"{label}:")
 
     def branch(self, condition: str, good: str, bad: str) -> None:
+        """Append a branch to `good` if the condition holds, which is likely, otherwise to `bad`."""
         self.emit(f'br i1 {condition}, label %{good}, label %{bad}, !prof !{{!"branch_weights", i32 2000, i32 1}}')
 
     def require(self, condition: str, otherwise: str) -> None:
-        """Continue if the condition holds, otherwise branch to the block `otherwise`."""
+        """Append a branch to the block `otherwise` for the case that the condition does not hold."""
         label = self.name("ok")
         self.branch(condition, label, otherwise)
         self.block(label)
 
     def api(self, offset: int) -> str:
+        """Append loads of the runtime's function at an offset of `EntryApi`; return the name of its address."""
         api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
     def no_error_if(self, suspect: str, index: int, item: str) -> None:
-        """Fail if `suspect` is true and an exception is set, for the argument number `index`, the object `item`."""
+        """Append a check that fails for the argument `index`, the object `item`, if `suspect` holds and an exception is set."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
         self.block(check)
@@ -316,7 +333,7 @@ class _Body:
 
 
 def entry_text(symbol: str, entry: EntryPoint) -> str:
-    """Return the definition of an entry point under this symbol."""
+    """Return the LLVM assembly that defines an entry point under this symbol."""
     signature = Signature.parse(entry.signature)
     body = _Body()
     views = [i for i, p in enumerate(signature.parameters) if p.is_buffer or p.type.kind == POINTER]
@@ -357,7 +374,7 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
 
 
 def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
-    """Convert one argument; return the LLVM arguments that it becomes."""
+    """Append the conversion of one argument; return the LLVM arguments for the function."""
     llvm_type = next(types)  # type: ignore[call-overload]
     at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
     item = body.value(f"load ptr, ptr {at}")
@@ -387,7 +404,7 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
 
 
 def _refuse_readonly(body: _Body, index: int, item: str) -> None:
-    """Fail if a pointer belongs to a read-only buffer. `readonly` stays unset if the pointer belongs to no buffer."""
+    """Append a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
     mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
     may_write = body.value(f"select i1 {is_address}, i1 true, i1 {body.value(f'icmp eq i32 {mark}, 0')}")
@@ -413,12 +430,12 @@ def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *,
 
 
 def wanted_buffer(element: Type, *, writable: bool) -> int:
-    """Return the description of a wanted buffer, as `EntryApi.acquire_buffer` takes it."""
+    """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 
 def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
-    """Return the extents of a buffer, which must have this number of dimensions."""
+    """Append a check of a buffer's number of dimensions, and loads of its extents; return the LLVM arguments for the extents."""
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     good, bad = body.name("ok"), body.name("shape")
     body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)
@@ -467,9 +484,9 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
         body.emit(call)
     if entry.nogil:
         body.emit("call void @PyEval_RestoreThread(ptr %thread)")
-    # Code that uses the C API itself may have raised.
-    raised = body.value("call ptr @PyErr_Occurred()")
-    body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
+    if entry.may_raise:  # a function that uses Python's C API
+        raised = body.value("call ptr @PyErr_Occurred()")
+        body.require(body.value(f"icmp eq ptr {raised}, null"), "fail")
     if result.kind == TUPLE:
         _return_tuple(body, result.items())
     else:
@@ -477,7 +494,7 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
 
 
 def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
-    """Return a tuple of the values that the function left in the slots."""
+    """Append code that returns a tuple of the values which the function has stored."""
     body.emit(f"%result = call ptr @PyTuple_New(i64 {len(items)})")
     body.require(body.value("icmp ne ptr %result, null"), "fail")
     for number, item in enumerate(items):
@@ -516,24 +533,25 @@ def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list
 
 
 def symbols_of_entries(entries: Sequence[EntryPoint]) -> list[str]:
-    """Return the symbols of a module's entry points. They do not depend on the module, so one compilation can serve many modules."""
+    """Return the symbols of entry points. They do not depend on the module, so many modules can share one compilation."""
     return [f"compcache.entry.{digest([repr(tuple(entry)).encode()], size=_SYMBOL_SIZE).hex()}" for entry in entries]
 
 
 def entries_text(entries: Sequence[EntryPoint]) -> str:
-    """Return the assembly of a module's entry points. It does not depend on anything else in the module."""
+    """Return the LLVM assembly of a module's entry points. It depends on nothing else in the module."""
     texts = [entry_text(*pair) for pair in zip(symbols_of_entries(entries), entries, strict=True)]
     return "\n".join([_DECLARATIONS, *texts, ""])
 
 
 def table_head(key: bytes, count: int) -> bytes:
-    """Return the head of the table of a module with this number of symbols (`compcache.formats.module_table`)."""
+    """Return the head of the table of a module (`compcache.formats.module_table`). `count` is the number of its symbols."""
     return TABLE_MAGIC + _TABLE_FIELDS.pack(ABI_VERSION, count) + key
 
 
 def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str]) -> list[str]:
-    """Return the symbols of the table, in the order of their numbers: `functions` and other exports, `entries`, `slots` (import slots and
-    global variables).
+    """Return the symbols of the table, in the order of their numbers.
+
+    `functions` are the exports, variables included. `slots` are import slots and global variables.
     """
     return [*functions, *symbols_of_entries(entries), *slots]
 
@@ -541,10 +559,16 @@ def table_symbols_of(functions: Sequence[str], entries: Sequence[EntryPoint], sl
 def table_text(
     key: bytes, functions: Sequence[str], entries: Sequence[EntryPoint], slots: Sequence[str], variables: Collection[str] = ()
 ) -> str:
-    """Return the assembly of a module's table and entry points, for linking into the module whose object becomes the image. `variables` are
-    the members of `functions` that are variables.
+    """Return the LLVM assembly of a module's table and entry points, to be linked into the module.
 
-    It holds offsets from its own start: nothing in it is relocated when the image is mapped.
+    The table contains offsets from its own start, so the dynamic linker relocates nothing in it.
+
+    Args:
+        key: the key of the module in the table.
+        functions: the exported symbols.
+        entries: the entry points.
+        slots: the import slots and global variables.
+        variables: the members of `functions` that are variables.
     """
     symbols = table_symbols_of(functions, entries, slots)
     table = f"@{TABLE_SYMBOL}"

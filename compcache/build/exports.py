@@ -1,4 +1,4 @@
-"""Which functions a module exports, and the entry points through which Python calls them."""
+"""Chooses the exports of a module, and creates the entry points through which Python calls them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ __all__ = ["MERGED", "VISIBLE_LINKAGES", "WEAK", "Entries", "Export", "choose_ex
 VISIBLE_LINKAGES = frozenset(("external", "linkonce_any", "linkonce_odr", "linkonce_odr_auto_hide", "weak_any", "weak_odr", "common"))
 
 
-#: The description of a variable that is merged with those of the same name in other modules.
+#: The description of a variable that is merged with the variables of the same name in other modules.
 MERGED = "merged variable"
-#: The description of one that gives way to a definition that is not merged: tentative ones of C, Fortran's common blocks, and weak ones.
+#: The description of a merged variable that gives way to a definition which is not merged: tentative definitions of C, Fortran's common
+#: blocks, and weak definitions.
 WEAK = "merged variable (weak)"
-#: The description of a function that stands for a thread-local variable (compcache.build.pic.with_addresses).
+#: The description of a function that returns the address of a thread-local variable (compcache.build.pic.with_addresses).
 THREAD_LOCAL = "thread-local variable"
-#: What the object that ``#include <iostream>`` puts into a file calls when it is made: `std::ios_base::Init`.
+#: The functions that the object of ``#include <iostream>`` calls in each file (`std::ios_base::Init`).
 _STREAMS = {"_ZNSt8ios_base4InitC1Ev", "_ZNSt8ios_base4InitD1Ev", "__cxa_atexit"}
 _SHOWN = 10
 _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*(global|constant|alias) ([^\n]*)")
@@ -44,9 +45,10 @@ _STRING = re.compile(r'"[^"]*"')
 
 
 class Export(NamedTuple):
-    """One symbol to export: its names, its signature if the caller gave one, and how it runs.
+    """One symbol to export: its func_name, its symbol, and its signature if the caller gave one.
 
-    `link_only` names the kind of a symbol that other modules can import and Python cannot call.
+    `nogil` releases the GIL during calls. `shown` replaces the signature in listings. `link_only` describes a symbol that other modules can
+    import, but Python cannot call.
     """
 
     name: str
@@ -58,8 +60,10 @@ class Export(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The distinct entry points. Each export has its number among them (None: not callable from Python), and its signature, or ``!`` and
-    the reason why it has none.
+    """The distinct entry points of a module.
+
+    `numbers` has the number of each export's entry point; None if Python cannot call the export. `signatures` has the signature of each
+    export, or ``!`` and the reason why it has no signature.
     """
 
     points: tuple[EntryPoint, ...]
@@ -68,7 +72,12 @@ class Entries(NamedTuple):
 
 
 def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
-    """Return the checked and copied exports that a source names; None for all."""
+    """Return the exports that a source names, checked and copied; None if it exports every visible function.
+
+    Raises:
+        InvalidNameError: a name cannot be used, or is reserved.
+        SignatureError: a signature cannot be parsed.
+    """
     if source.functions is None:
         return None
     return tuple([_read_export(*pair) for pair in source.functions.items()])
@@ -95,15 +104,22 @@ def choose_exports(
     second_names: Collection[str] = (),
     may_be_empty: bool = False,
 ) -> tuple[Export, ...]:
-    """Return the exports of a module: the requested ones, or every externally visible function. Variables and hidden functions are
-    exported to other modules alone. `merged` are the variables that all modules share, with their linkage: variables under the
-    one-definition rule are always exported. `assembly` are the symbols that top-level assembly defines: functions are those that the
-    module declares, too. `second_names` are aliases of variables. `may_be_empty` allows a module without definitions, apart from those of
-    ``#include <iostream>``: a library's configuration can switch off the content of a file.
+    """Return the exports of a module. Variables and hidden functions are exported only to other modules.
+
+    Args:
+        values: the functions and variables of the module.
+        wanted: the requested exports; None for every externally visible function and variable.
+        aliases: the second names of functions.
+        thread_locals: the thread-local variables.
+        merged: the variables that all modules share, with their linkage. Variables under the one-definition rule are always exported.
+        assembly: the symbols that top-level assembly defines. Functions among them are also declared by the module.
+        second_names: the aliases of variables.
+        may_be_empty: allow a module that defines nothing except the object of ``#include <iostream>``, because a library's configuration
+            can switch off the content of a file.
 
     Raises:
-        UndefinedSymbolError: it does not define one of them, or nothing can be exported.
-        CompileError: a variable was asked for that other modules cannot import.
+        UndefinedSymbolError: the module does not define a requested export, or nothing can be exported.
+        CompileError: a requested variable has a signature, or other modules cannot import it.
     """
     if wanted is None:
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
@@ -119,8 +135,8 @@ def choose_exports(
         raise UndefinedSymbolError(
             f"functions= names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}", symbols=missing
         )
-    asked = {export.symbol for export in wanted}
-    odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in asked]
+    requested = {export.symbol for export in wanted}
+    odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
     return (*wanted, *[Export(check_name(name, "func_name"), name, None, False, link_only=MERGED) for name in odr])
 
 
@@ -132,7 +148,7 @@ def visible_exports(
     assembly: Collection[str] = (),
     second_names: Iterable[str] = (),
 ) -> tuple[Export, ...]:
-    """Return everything that is visible in a module whose source names no exports. See `choose_exports`."""
+    """Return all visible functions and variables of a module as exports. The parameters are those of `choose_exports`."""
     variables = {variable.name for variable in values.variables if not variable.is_declaration}
     visible = [
         function.name
@@ -152,53 +168,56 @@ def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
     for name, is_declaration, linkage, _, _ in values.variables:
         if name in variables and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
-            kind = _merging(merged[name]) if name in merged else "variable" if linkage == "external" else "shared variable"
+            kind = _description_of_merged(merged[name]) if name in merged else "variable" if linkage == "external" else "shared variable"
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
 
 
-def _merging(linkage: str) -> str:
+def _description_of_merged(linkage: str) -> str:
     return MERGED if linkage.endswith("_odr") else WEAK
 
 
 def _as_variable(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
     if export.signature is not None:
-        raise CompileError(f"functions= gives a signature to the variable {export.symbol!r}: give None")
+        raise CompileError(f"functions= gives a signature to {export.symbol!r}, which is a variable: use None instead of a signature")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
-            raise CompileError(f"functions= names the thread-local variable {export.symbol!r}, but each module has its own")
+            raise CompileError(
+                f"functions= names the thread-local variable {export.symbol!r}, which cannot be exported, because each module has its own "
+                "copy: remove it from functions="
+            )
         return export._replace(name=ADDRESS_OF + export.name, symbol=ADDRESS_OF + export.symbol, link_only=THREAD_LOCAL)
     return export._replace(link_only="variable")
 
 
 def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool) -> None:
-    """Refuse a module without exports."""
+    """Raise `UndefinedSymbolError` for a module without exports, unless it may be empty and is empty."""
     if visible:
         return
     hidden = [f"{f.name!r} ({f.linkage})" for f in values.functions if not f.is_declaration]
     if may_be_empty and (not hidden or _only_begins_streams(values)):
         return
     if not hidden:
-        raise UndefinedSymbolError("the module exports nothing: it defines no functions and no visible variables")
+        raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables")
     if any(variable.name == "llvm.global_ctors" for variable in values.variables):
         raise UndefinedSymbolError(
-            "the module exports nothing, but has constructors: a module is loaded only when one of its symbols is needed. Compile it as "
-            "one module with the code that needs the constructors, or export one of its functions in functions= and load that first"
+            "the module has constructors, but exports nothing, and a module is loaded only if one of its exports is needed: compile the "
+            "constructors and the code that needs them as one module, or export a function in functions= and load this function first"
         )
     more = f" and {len(hidden) - _SHOWN} more" if len(hidden) > _SHOWN else ""
     raise UndefinedSymbolError(
-        f"the module exports nothing: all its functions are internal: {', '.join(hidden[:_SHOWN])}{more}; name those to "
-        "export in functions="
+        f"the module exports nothing, because all its functions are internal ({', '.join(hidden[:_SHOWN])}{more}): name the "
+        "functions to export in functions="
     )
 
 
 def _only_begins_streams(values: GlobalValues) -> bool:
-    """Return whether a module contains only the object of ``#include <iostream>``, which every module that uses streams has."""
+    """Return whether a module contains nothing but the object of ``#include <iostream>``."""
     used = {function.name for function in values.functions if function.is_declaration}
     return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
 
 
 def _describe(export: Export, head: str) -> str:
-    """Describe a symbol that cannot be called, from the head of its definition."""
+    """Return the kind and the LLVM type of a symbol that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
         return export.link_only
@@ -208,12 +227,12 @@ def _describe(export: Export, head: str) -> str:
 def make_entries(
     exports: Sequence[Export], definitions: Mapping[str, Definition], aliases: Mapping[str, Alias], attributes: Iterable[str] = ()
 ) -> Entries:
-    """Create the entry points of an optimized module's exports. `attributes` are the module's definitions of attribute groups.
+    """Return the entry points of an optimized module's exports. `attributes` are the module's definitions of attribute groups.
 
     Raises:
         SignatureMismatchError: a signature contradicts the function's LLVM type.
     """
-    reading = _groups_that_read(attributes)
+    effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}
     numbers: list[int | None] = []
     texts = []
@@ -229,27 +248,34 @@ def make_entries(
             numbers.append(None)
             texts.append(f"! {error}")
             continue
-        only_reads = not reading.isdisjoint(_GROUP.findall(_STRING.sub("", head.head.suffix)))
-        entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads)
+        known = [effects[group] for group in _GROUP.findall(_STRING.sub("", head.head.suffix)) if group in effects]
+        only_reads = any(_effect_on_arguments(effect) in ("none", "read") for effect in known)
+        may_raise = not any(map(_is_on_arguments, known))
+        entry = entry_point(export.name, head, signature, nogil=export.nogil, only_reads=only_reads, may_raise=may_raise)
         numbers.append(distinct.setdefault(entry, len(distinct)))
         texts.append(export.shown or ("nogil " if export.nogil else "") + signature.text())
     return Entries(tuple(distinct), tuple(numbers), tuple(texts))
 
 
-def _groups_that_read(lines: Iterable[str]) -> frozenset[str]:
-    """Return the numbers of the attribute groups of functions that do not write to their arguments' memory (LLVM Language Reference,
-    "Function Attributes", `memory`).
+def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the effects of functions on memory, by attribute group. Groups without the attribute `memory` are left out.
+
+    The effects of a group are by kind of location; the key "" has the effect on all other locations. Source: LLVM Language Reference,
+    "Function Attributes", `memory`.
     """
     plain = [_STRING.sub("", line) for line in lines if "memory(" in line]
-    return frozenset([match[1] for line in plain if (match := _MEMORY.match(line)) and _effect_on_arguments(match[2]) in ("none", "read")])
+    matches = [match for line in plain if (match := _MEMORY.match(line))]
+    return {m[1]: {where: what for where, _, what in [item.rpartition(": ") for item in m[2].split(", ")]} for m in matches}
 
 
-def _effect_on_arguments(memory: str) -> str:
-    """Return the effect on the arguments' memory in a `memory` attribute: the entry for arguments, otherwise the default entry, otherwise
-    none.
-    """
-    effects = {location: effect for location, _, effect in [item.rpartition(": ") for item in memory.split(", ")]}
+def _effect_on_arguments(effects: Mapping[str, str]) -> str:
+    """Return the effect on the arguments' memory: the effect for arguments, else the default, else "none"."""
     return effects.get("argmem", effects.get("", "none"))
+
+
+def _is_on_arguments(effects: Mapping[str, str]) -> bool:
+    """Return whether a function touches the memory of its arguments and `errno` alone. The state of Python's threads is in neither."""
+    return all(effect == "none" or location in ("argmem", "errnomem") for location, effect in effects.items())
 
 
 def _head_of(symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> FunctionHead:

@@ -1,10 +1,10 @@
-r"""Reads printed LLVM assembly: which symbols each definition refers to, and what its head declares.
+r"""Reads printed LLVM assembly: the references and the head of each definition.
 
-LLVM prints a module in a fixed shape (LLVM Language Reference, "Module Structure"): one line for a global
-variable, alias or declaration; a function from a line that starts with ``define`` to a line ``}``. References
-to global values are ``@name`` or ``@"quoted name"`` with ``\XX`` for unusual bytes, and nothing else is
-written like that outside of string literals. Reading the text is some twenty times faster than walking every
-operand through the C API, and sees constant expressions and initializers as well.
+LLVM prints a module in a fixed shape (LLVM Language Reference, "Module Structure"). A global variable, an alias and a
+declaration take one line each. A function extends from a line that starts with ``define`` to a line ``}``. References
+to global values are ``@name`` or ``@"quoted name"`` with ``\XX`` for unusual bytes. Outside of string literals, nothing
+else has this form. Reading the text is about twenty times faster than walking all operands through the C API, and it
+includes constant expressions and initializers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ATTACHMENTS = r"(?:![-$._\\A-Za-z0-9]+ !(?:\d+|\w*\([^)]*\)) )*"
 _ATTACHMENTS = re.compile(ATTACHMENTS)
 
 
-#: Limits of what LLVM translates in reasonable time and memory; code from compilers stays far below.
+#: Limits for code that LLVM translates in reasonable time and memory. Code from compilers stays far below them.
 _MOST_ELEMENTS = 4096
 _WIDEST_INTEGER = 4096
 _MOST_ALIGNMENT = 1 << 24
@@ -71,14 +71,14 @@ _COLLECTOR = re.compile(r'^define [^\n]* gc "([^"]*)"', re.MULTILINE)
 _VECTOR = re.compile(r"<(?:vscale x )?(\d{4,}) x ")
 _INTEGER = re.compile(r"(?<![-$.\w@%\"])i(\d{4,})\b")
 _ALIGNMENT = re.compile(r"^(?:@[^\n]*, align (\d+)|define [^\n]*\)[^()\n]* align (\d+)[^()\n]*)", re.MULTILINE)
-#: Most code has nothing like these, and tries of the patterns above for each line and number are left out.
+#: Most code does not match these patterns, and is not searched with the slower patterns above.
 _LONG_NUMBERS = tuple(map(re.compile, (r"i\d{4}(?<![-$.\w@%\"]i\d{4})", r"<\d{4}", r"<vscale x \d{4}", r"align \d{8}")))
 _STRING_OR_COMMENT = re.compile(r'"[^"]*"|;[^\n]*')
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"()[]{}"))
 _TYPE = re.compile(r'^%("[^"]*"|[-$.\w]+) = type ([^\n]*)$', re.MULTILINE)
 _ANY_VECTOR = re.compile(r"<(?:vscale x )?\d+ x ")
 _SIZED_VECTOR = re.compile(r"<(vscale x )?(\d+) x (i\d+|half|bfloat|float|double|ptr)>")
-#: Heads of functions that other modules have or use, and calls of what a pointer leads to.
+#: Heads of functions that other modules define or use, and calls through pointers.
 _OUTWARD = re.compile(r"^declare (?!.*@llvm\.).*|^define (?!internal |private ).*|\b(?:call|invoke) [^@%\n]*%[^\s(]+\(.*", re.MULTILINE)
 _HEADS = ("declare ", "define ")
 _BITS = {"half": 16, "bfloat": 16, "float": 32, "double": 64, "ptr": 64}
@@ -94,7 +94,7 @@ _SECTION = re.compile(r' section "([A-Za-z_]\w*)"')
 _BOUNDS = ("__start_", "__stop_")
 
 
-#: The linkages that LLVM writes. Without one, it is external.
+#: The names of linkages, by the word that LLVM prints. A definition without such a word has external linkage.
 _LINKAGES = {
     "linkonce": "linkonce_any", "weak": "weak_any", "extern_weak": "external_weak",
     **{name: name for name in ("available_externally", "linkonce_odr", "weak_odr", "appending", "internal", "private", "common")},
@@ -104,14 +104,14 @@ _MOST_WORDS = 12
 
 
 class Assembly(NamedTuple):
-    """The names that top-level assembly defines, and all names in it."""
+    """The names that top-level assembly defines, and all names that occur in the assembly."""
 
     defined: frozenset[str]
     mentioned: frozenset[str]
 
 
 class Definition(NamedTuple):
-    """One global value: its kind (function, declaration, variable, external), head line and references."""
+    """One global value: its kind (function, declaration, variable or external), its head line, and the names that it refers to."""
 
     kind: str
     head: str
@@ -119,9 +119,9 @@ class Definition(NamedTuple):
 
 
 class GlobalValue(NamedTuple):
-    """A function or variable of a printed module, by its first line. Without a name, its name is empty.
+    """A function or variable of a printed module. `name` is empty for a value without a name.
 
-    `linkage` is what llvmlite calls it, and `text` the line from ``define``, ``declare`` or the name on.
+    `linkage` is llvmlite's name of the linkage. `text` is the first line of the value.
     """
 
     name: str
@@ -132,7 +132,7 @@ class GlobalValue(NamedTuple):
 
 
 class GlobalValues(NamedTuple):
-    """The functions and the variables of a printed module in their order, without aliases."""
+    """The functions and the variables of a printed module, in file order, without aliases."""
 
     functions: tuple[GlobalValue, ...]
     variables: tuple[GlobalValue, ...]
@@ -147,7 +147,7 @@ class Head(NamedTuple):
 
 
 def unquote(text: str) -> str:
-    """Return the name that a quoted name stands for."""
+    """Return a name without LLVM's escapes. `text` is the text between the quotes."""
     if "\\" not in text:
         return text
     data = _ESCAPE.sub(lambda match: "\\" if match[1] == "\\" else chr(int(match[1], 16)), text).encode("latin-1", "surrogateescape")
@@ -163,16 +163,16 @@ def quote(name: str) -> str:
 
 
 def is_vectorized(text: str) -> bool:
-    """Return whether printed code has vectors, whose width depends on the CPU that the optimizer works for."""
+    """Return whether printed code contains vectors. Their width depends on the CPU that the code was optimized for."""
     return _ANY_VECTOR.search(text) is not None
 
 
 def passes_vectors(text: str) -> bool:
-    """Return whether code exchanges wide vectors with functions outside of it. Their registers depend on the CPU."""
+    """Return whether printed code passes wide vectors to or from functions of other modules. The registers for them depend on the CPU."""
     wide = [re.escape(f"<{vector[0]}{vector[1]} x {vector[2]}>") for vector in set(_SIZED_VECTOR.findall(text)) if _is_wide(*vector)]
     pattern = re.compile("|".join(wide))
     found = pattern.search(text) if wide else None
-    while found is not None:  # lines with such vectors are fewer than lines that go outward
+    while found is not None:  # fewer lines contain such vectors than call or declare functions
         end = text.find("\n", found.end())
         end = len(text) if end < 0 else end
         line = text[text.rfind("\n", 0, found.start()) + 1 : end]
@@ -188,10 +188,10 @@ def _is_wide(scalable: str, count: str, element: str) -> bool:
 
 
 def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
-    """Return the bounds of the lines with at least this many characters, and perhaps of some shorter ones."""
+    """Yield the bounds of all lines with at least `length` characters, and of some shorter lines."""
     step, at = length // 2, 0
     while at < len(text):
-        if text.find("\n", at, at + step) >= 0:  # a long line has a whole window without an end
+        if text.find("\n", at, at + step) >= 0:  # a long line contains a whole window without a line end
             at += step
             continue
         start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at + step)
@@ -201,39 +201,39 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def extreme_of(text: str, *, printed: bool = False) -> str | None:
-    """Describe a construct that would make LLVM run forever or abort the process; None if there is none.
+    """Return a description of a construct that makes LLVM run forever or abort the process; None if the code contains none.
 
-    In code that LLVM has `printed`, each type and constant is on one line.
+    `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
     if ' gc "' in text:
         unknown = {match[1] for match in _COLLECTOR.finditer(text)} - _COLLECTORS
         if unknown:
-            return f"functions with the garbage collector {min(unknown)!r}, which LLVM does not have"
+            return f"a function with the garbage collector {min(unknown)!r}, which LLVM does not support"
     has_long_numbers = any(pattern.search(text) for pattern in _LONG_NUMBERS)
     shown = "\n".join([text[start:end] for start, end in long_lines(text, 2 * _DEEPEST)]) if printed and not has_long_numbers else text
     plain = _STRING_OR_COMMENT.sub('""', shown)
     reason = _extreme_number(plain) if has_long_numbers else None
     if reason is None and (_is_deep(plain) or _has_deep_types(text)):
-        return f"types or constants that are nested more than {_DEEPEST} deep"
+        return f"a type or constant with more than {_DEEPEST} levels of nesting"
     return reason
 
 
 def _extreme_number(text: str) -> str | None:
-    """Describe a number that is too large (a length, width or alignment) in code without strings and comments."""
+    """Return a description of a length, width or alignment that is too large, or None. `text` has no strings and comments."""
     elements = max((int(match[1]) for match in _VECTOR.finditer(text)), default=0)
     if elements > _MOST_ELEMENTS:
-        return f"a vector of {elements} elements; at most {_MOST_ELEMENTS} can be compiled"
+        return f"a vector of {elements} elements (at most {_MOST_ELEMENTS} can be compiled)"
     bits = max((int(match[1]) for match in _INTEGER.finditer(text)), default=0)
     if bits > _WIDEST_INTEGER:
-        return f"an integer of {bits} bits; at most {_WIDEST_INTEGER} can be compiled"
+        return f"an integer of {bits} bits (at most {_WIDEST_INTEGER} can be compiled)"
     alignment = max((int(match[1] or match[2]) for match in _ALIGNMENT.finditer(text)), default=0)
     if alignment > _MOST_ALIGNMENT:
-        return f"a definition that is aligned to {alignment} bytes; at most {_MOST_ALIGNMENT} can be loaded"
+        return f"a definition that is aligned to {alignment} bytes (at most {_MOST_ALIGNMENT} can be loaded)"
     return None
 
 
 def _is_deep(text: str) -> bool:
-    """Return whether brackets are nested too deeply. Each pass removes the innermost ones."""
+    """Return whether brackets are nested too deeply. Each pass removes the innermost brackets."""
     brackets = text.encode("utf-8", "surrogatepass").translate(None, _NOT_BRACKETS)
     for _ in range(_DEEPEST):
         left = brackets.replace(b"()", b"").replace(b"[]", b"").replace(b"{}", b"")
@@ -274,26 +274,23 @@ def references(text: str) -> tuple[str, ...]:
     if '"' not in text:
         pieces = [_NAME.match(piece) for piece in text.split("@")[1:]]
         return tuple(dict.fromkeys([match[2] for match in pieces if match]))
-    return tuple(dict.fromkeys(map(_written, _tokens(text))))
+    return tuple(dict.fromkeys(map(_name_in, _tokens(text))))
 
 
 def _tokens(text: str) -> list[str]:
-    """Return all references as written. A list of the pattern's matches costs a tenth of a loop over them."""
+    """Return all references as written. `findall` takes a tenth of the time of a loop over matches."""
     return [token for token in _TOKEN.findall(text) if token[0] == "@"]
 
 
-def _written(token: str) -> str:
+def _name_in(token: str) -> str:
     """Return the name in a reference."""
     return unquote(token[2:-1]) if token[1] == '"' else token[1:]
 
 
 def read_module(text: str) -> dict[str, Definition]:
-    """Return every global value of a printed module by name.
-
-    Aliases and ifuncs count as variables: what they refer to is what they resolve to.
-    """
+    """Return all global values of a printed module, by name. Aliases and ifuncs are returned as variables that refer to their targets."""
     found: dict[str, Definition] = {}
-    for chunk in text.split("\n}\n"):  # every function ends like this, and nothing else does
+    for chunk in text.split("\n}\n"):  # only functions end with these characters
         start = chunk.rfind("\ndefine ") + 1
         if not start and not chunk.startswith("define "):
             continue
@@ -317,7 +314,7 @@ def lines_from(text: str, start: str) -> list[str]:
 
 
 def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
-    """Return the text with the lines that begin with this text replaced."""
+    """Return the text with `change` applied to each line that begins with `start`."""
     parts, done = [], 0
     for begin, end in _spans(text, start):
         line = text[begin:end]
@@ -329,7 +326,7 @@ def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
 
 
 def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
-    """Return the bounds of the lines that begin with this text. Searching for them is much faster than examining each line."""
+    """Yield the bounds of the lines that begin with this text. Searching the text is much faster than examining each line."""
     at = 0 if text.startswith(start) else _after_end(text, start, 0)
     while at is not None:
         end = text.find("\n", at)
@@ -339,18 +336,18 @@ def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
 
 
 def _after_end(text: str, start: str, position: int) -> int | None:
-    """Return where the next line that begins with this text starts, after the position."""
+    """Return the start of the next line that begins with this text, after a position; None if there is no such line."""
     at = text.find("\n" + start, position)
     return None if at < 0 else at + 1
 
 
 def lines_of_variables(text: str) -> str:
-    """Return the lines of a printed module that define or declare variables and aliases, for searches that concern only these."""
+    """Return the lines of a printed module that define or declare variables and aliases, joined, for faster searches."""
     return "\n".join(lines_from(text, "@"))
 
 
 def read_values(text: str) -> GlobalValues:
-    """Return the functions and variables of a printed module. Asking LLVM takes several calls for each."""
+    """Return the functions and variables of a printed module. Reading the text avoids several calls into LLVM for each value."""
     return GlobalValues(read_functions(text), tuple(filter(None, map(_variable, lines_from(text, "@")))))
 
 
@@ -365,7 +362,7 @@ def read_functions(text: str) -> tuple[GlobalValue, ...]:
 
 def _function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
     before, _, rest = head.partition("@")
-    if '"' in before:  # the result's type has a name with odd characters
+    if '"' in before:  # the result's type has a quoted name, which may contain "@"
         match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))
         before, rest = _STRING_OR_COMMENT.sub("", head[: match.start()]), head[match.start() + 1 :]
     words = before.split()
@@ -384,10 +381,10 @@ def _variable(line: str) -> GlobalValue | None:
 
 
 def _leading_name(text: str) -> tuple[str, int]:
-    """Return the name at the start of a text, and where it ends. A value without a name has a number instead."""
+    """Return the name at the start of a text, and the position after it. The name of an unnamed (numbered) value is empty."""
     match = _NAME.match(text)
     if match is None:
-        raise ValueError(f"LLVM assembly without a name where one is expected: {text[:80]!r}")
+        raise ValueError(f"the LLVM assembly has no name at {text[:80]!r}")
     return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
 
 
@@ -406,16 +403,20 @@ def read_assembly(text: str) -> Assembly:
 
 
 def section_bounds(text: str) -> frozenset[str]:
-    """Return the symbols that a linker defines for the bounds of sections in a printed module: `__start_x` and `__stop_x`."""
+    """Return the symbols that a linker defines for the bounds of a printed module's sections: `__start_x` and `__stop_x`."""
     if not any(bound in text for bound in _BOUNDS):
         return frozenset()
     return frozenset([bound + name for name in _SECTION.findall(text) for bound in _BOUNDS])
 
 
 def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[str, Definition]:
-    """Return the global values of a printed module. Symbols that its assembly or the linker defines are definitions.
+    """Return global values in which the symbols that assembly or the linker defines are definitions instead of declarations.
 
-    These definitions refer to all names in the assembly, and to the members of the section.
+    A symbol that assembly defines refers to all names in the assembly. A section bound refers to the members of its section.
+
+    Args:
+        definitions: the global values of a printed module (`read_module`).
+        text: the printed module.
     """
     assembly, bounds = read_assembly(text), section_bounds(text)
     if not assembly.defined and not bounds:
@@ -434,13 +435,13 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
 
 
 def _members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
-    """Return the members of a section."""
+    """Return the names of the global values in a section."""
     place = f' section "{section}"'
     return tuple([name for name, definition in definitions.items() if place in definition.head])
 
 
 def leading_type(text: str) -> str:
-    """Return the type at the start of a text. The text may be cut off after it."""
+    """Return the type at the start of a text. The text may be truncated after the type."""
     depth = 0
     for index, character in enumerate(text):
         depth += (character in "([{<") - (character in ")]}>")
@@ -450,25 +451,29 @@ def leading_type(text: str) -> str:
 
 
 def symbol_counts(text: str) -> dict[str, int]:
-    """Return how often each name occurs in a module, including its own definition."""
-    return {_written(token): count for token, count in Counter(_tokens(text)).items()}
+    """Return the number of occurrences of each name in a module, its definition included."""
+    return {_name_in(token): count for token, count in Counter(_tokens(text)).items()}
 
 
 def parse_head(head: str) -> Head:
-    """Return the parts of a function's head line (without ``define`` or ``declare``), metadata attachments left out."""
+    """Return the parts of a function's head line, without metadata attachments. `head` does not contain ``define`` or ``declare``.
+
+    Raises:
+        ValueError: the text is not the head of a function.
+    """
     if head.startswith("!"):
         head = _ATTACHMENTS.sub("", head, count=1)
     match = _REFERENCE.search(head)
     while match is not None and not match[0].startswith("@"):
         match = _REFERENCE.search(head, match.end())
     if match is None:
-        raise ValueError(f"not the head of a function: {head!r}")
+        raise ValueError(f"the LLVM assembly is not the head of a function: {head!r}")
     end = _closing(head, match.end())
     return Head(head[: match.start()].strip(), split_parameters(head[match.end() + 1 : end]), head[end + 1 :])
 
 
 def _closing(text: str, start: int) -> int:
-    """Return the index of the bracket that closes the one at `start`."""
+    """Return the index of the bracket that closes the bracket at `start`. Raise `ValueError` if none closes it."""
     end = text.find(")", start)
     if text.find("(", start + 1, end) < 0 and text.find('"', start, end) < 0:
         return end
@@ -484,18 +489,18 @@ def _closing(text: str, start: int) -> int:
             depth -= 1
             if depth == 0:
                 return index
-    raise ValueError(f"unbalanced brackets in {text!r}")
+    raise ValueError(f"the LLVM assembly has unbalanced brackets: {text!r}")
 
 
 def split_parameters(text: str) -> tuple[str, ...]:
-    """Split the text at the commas of the outermost level."""
+    """Split the text of a parameter list at its commas, except commas inside brackets or quotes."""
     if not _NESTED.search(text):
         return tuple(text.split(", ")) if text else ()
     return tuple([part for part in map(str.strip, split_at(text, ",")) if part])
 
 
 def split_at(text: str, at: str) -> list[str]:
-    """Split a text at these characters, except inside brackets or quotes."""
+    """Split a text at the character `at`, except inside brackets or quotes. Empty parts are left out."""
     found, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         if character == '"':

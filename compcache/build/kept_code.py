@@ -1,7 +1,7 @@
-"""The bitcode that is stored beside an image, compiled as the linker compiled it (imports LLVM).
+"""Compiles the bitcode that is stored beside an image, in the way the linker compiled it (imports LLVM).
 
-At which level of LLVM's code generator an image was made is not recorded; the level whose machine code is in the image
-made it. Machine code is compared section by section, but for the places that linking fills in.
+The records do not contain the level of LLVM's code generator. The level is found by comparing machine code: the level whose code is in the
+image made the image. Bytes that linking changes are not compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoCodeError(CompcacheError, LookupError):
 
 
 class KeptCode:
-    """The bitcode of a module, its target, and the image that was built from it."""
+    """The bitcode of a stored module, its target, and its image."""
 
     def __init__(self, bitcode: bytes, image: bytes, record: ModuleRecord) -> None:
         self.bitcode = bitcode
@@ -45,17 +45,21 @@ class KeptCode:
         self._objects: dict[int, bytes] = {}
 
     def object(self, level: int) -> bytes:
-        """Return the relocatable object that LLVM makes of it at a level of its code generator."""
+        """Compile the bitcode at a level of LLVM's code generator, and return the object. Objects are kept for later calls.
+
+        Raises:
+            CompileError: LLVM rejects the bitcode.
+        """
         if level not in self._objects:
             self._objects[level] = self._emit(level, codegen.emit_object)
         return self._objects[level]
 
     def assembly(self, level: int) -> str:
-        """Return the code as text."""
+        """Return the machine code at a level of LLVM's code generator, as assembly text. Raises `CompileError`."""
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:
-        """Emit the object as the linker did, from a copy of the module, because the code generator changes its input."""
+        """Call `emit` with the parsed module, prepared like the linker's, and a target machine. The code generator changes its input."""
 
         def translate(context: Any) -> Any:
             module = codegen.parse(self.bitcode, context)
@@ -68,24 +72,27 @@ class KeptCode:
         return codegen.run(translate)
 
     def is_comparable(self) -> bool:
-        """Return whether compiling it here must give the machine code of the image.
+        """Return whether compiling the bitcode in this process must give the machine code of the image.
 
-        Another LLVM may choose other instructions; and the kind of the image says what of them is in it.
+        This requires the same version of LLVM, and a kind of image that contains the code of objects unchanged.
         """
         if self.record.llvm_version != codegen.llvm_version() or not is_translatable(self.record):
             return False
         return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
 
     def level(self) -> int | None:
-        """Return the level of the code generator that made the image; None if no level gives its code."""
+        """Return the level of the code generator that made the image; None if no level gives the image's code."""
         return next((level for level in LEVELS if not self._differing(level)), None)
 
     def differing_functions(self) -> list[str]:
-        """Return the functions whose machine code differs from the image, at the level with the fewest differences."""
+        """Return the names of the functions whose machine code is not in the image, at the level with the fewest differences."""
         return min(map(self._differing, LEVELS), key=len)
 
     def _differing(self, level: int) -> list[str]:
-        """Compare by function, because LLVM's order of functions varies. Code outside functions is compared as a whole."""
+        """Return the names of the functions whose machine code at a level is not in the image.
+
+        Functions are compared one by one, because LLVM's order of functions varies. Code outside functions is compared as a whole.
+        """
         return [
             name
             for section in code_sections(self.object(level))
@@ -95,16 +102,17 @@ class KeptCode:
 
 
 def is_translatable(record: ModuleRecord) -> bool:
-    """Return whether kept code is for this platform, and its image of a known kind."""
+    """Return whether a module is for this platform, and its image of a known kind."""
     return record.triple == codegen.host_platform() and is_known(record.image_kind)
 
 
 def read_code(store: Store, module_id: str) -> KeptCode:
-    """Return the code that is kept beside an image.
+    """Read the bitcode and the image of a stored module.
 
     Raises:
-        NoCodeError: the module was stored without it.
-        FileNotFoundError, FormatError: the module is not there, or damaged.
+        NoCodeError: the module was stored without its bitcode.
+        FileNotFoundError: the module is not in the store.
+        FormatError: the module is damaged.
     """
     with store.open_module(bytes.fromhex(module_id)) as module:
         footer = module.footer()
@@ -112,24 +120,24 @@ def read_code(store: Store, module_id: str) -> KeptCode:
         packed = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         image = module.read(0, footer.image)
     if not packed:
-        raise NoCodeError(f"module {module_id} was stored without its code (keep_bitcode=False, --no-bitcode)")
+        raise NoCodeError(f"module {module_id} was stored without its code: add it again without keep_bitcode=False or --no-bitcode")
     try:
         bitcode = zlib.decompressobj().decompress(packed, _MAX_BITCODE)
     except zlib.error as error:
-        raise FormatError(f"the bitcode of module {module_id} does not decode: {error}") from error
+        raise FormatError(f"the bitcode of module {module_id} cannot be decompressed: {error}") from error
     return KeptCode(bitcode, image, record)
 
 
 def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
-    """Return whether the image contains a part of a section, apart from bytes that linking changes."""
+    """Return whether the image contains the part of a section between two offsets, apart from bytes that linking changes."""
     runs = list(_fixed_runs(section, start, end))
     if not runs:
         return True
-    longest, its_end = max(runs, key=lambda run: run[1] - run[0])
-    seed = section.code[longest:its_end]
+    longest, longest_end = max(runs, key=lambda run: run[1] - run[0])
+    seed = section.code[longest:longest_end]
     found = image.find(seed)
     while found >= 0:
-        shift = found - longest  # negative if the part would begin before the image does
+        shift = found - longest  # may place the part's start before the image's start
         if start + shift >= 0 and all(image[a + shift : b + shift] == section.code[a:b] for a, b in runs):
             return True
         found = image.find(seed, found + 1)
@@ -137,7 +145,7 @@ def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
 
 
 def _fixed_runs(section: CodeSection, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges between two offsets, as (start, end), that linking does not change."""
+    """Yield the ranges between two offsets that linking does not change, as (start, end)."""
     at = start
     for place, place_end in section.places:
         if place_end <= start or place >= end:

@@ -1,7 +1,7 @@
-"""Reads the link types of a module from its printed, optimized assembly: what it defines for others, and how it uses its imports.
+"""Reads the link types of a module's exports and imports from its printed, optimized assembly.
 
-Declarations often say little about a function, so the arguments at call sites count. `docs/format.md`, "Records", describes the texts;
-`compcache.hit.link_types` says which types match.
+The types of imports are read from call sites, because declarations often contain little. `docs/format.md`, "Records", describes the texts
+of link types. `compcache.hit.link_types` decides which types match.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ _ALIGN = re.compile(r", align (\d+)")
 _CONVENTION = re.compile(r"[a-z0-9_]*cc|[a-z0-9_]+_pcs|(?:amdgpu|spir|ptx)_[a-z_]+")
 _DEFINED = re.compile(rf"(@{_NAME})\(")
 _GROUP = re.compile(r"^attributes (#\d+) = \{[^\n]*\"thunk\"", re.MULTILINE)
-#: The convention of C, by its names.
+#: The names of C's calling convention.
 _OF_C = frozenset(("ccc", architecture(platform_name()).convention))
 #: Attributes that affect where a value is passed.
 _PLACES = frozenset(("inreg", "nest", "swiftself", "swifterror", "swiftasync", "inalloca", "preallocated"))
 _EXTENSIONS = ("zeroext", "signext")
 _EXTENDED_BITS = 64
-_LAST_CHARACTERS = 400  # of a variable's line: its alignment is there
+_LAST_CHARACTERS = 400  # the end of a variable's line, which contains its alignment
 _STACK_SLOT = 8
 
 
 class LinkTypes(NamedTuple):
-    """The types of a module: of its exports by symbol; of its imports by symbol or symbol of the slot, each with a function that uses it
-    that way.
+    """The link types of a module.
+
+    `definitions` has the types of exports, by symbol. `uses` has the types of imports, by symbol or symbol of the slot; each type is mapped
+    to a function that uses the import with this type.
     """
 
     definitions: Mapping[str, str]
@@ -70,15 +72,15 @@ def read_link_types(
     imported: Collection[str],
     slots: Mapping[str, str],
 ) -> LinkTypes:
-    """Return the types of a module's exports and imports.
+    """Return the types of a module's exports and imports. Exports and imports whose types are not known are left out.
 
     Args:
         text: the optimized module, as LLVM prints it.
-        definitions: its global values.
-        exported: the symbols that it exports.
-        aliases: second names of functions.
-        imported: the symbols that it imports.
-        slots: {symbol of a slot: symbol of the function that the slot stands for}.
+        definitions: the global values of the module.
+        exported: the symbols that the module exports.
+        aliases: the second names of functions.
+        imported: the symbols that the module imports.
+        slots: {symbol of a slot: symbol of the function that the slot provides}.
     """
     reader = _Reader(text)
     found = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
@@ -96,7 +98,7 @@ class _Reader:
         self._is_rust = '!{!"rustc version ' in text
 
     def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
-        """Return the type of an export; an empty text if it is not known."""
+        """Return the type of an export; an empty text if the type is not known."""
         definition = definitions[symbol]
         try:
             if definition.kind == "function":
@@ -118,21 +120,27 @@ class _Reader:
         """Return the type in the head of a definition or declaration."""
         parts = parse_head(head)
         if self._thunks.intersection(parts.suffix.split()):
-            return ""  # it passes its arguments on
+            return ""  # a thunk passes its arguments to another function
         words = split_words(parts.prefix)
-        return self._written(words, parts.parameters, None)
+        return self._link_type(words, parts.parameters, None)
 
     def call(self, prefix: str, arguments: tuple[str, ...], *, is_used: bool) -> str:
-        """Return the type of a call."""
+        """Return the type of a call.
+
+        Args:
+            prefix: the text between ``call`` and the callee.
+            arguments: the texts of the arguments.
+            is_used: whether the result of the call is used.
+        """
         words = split_words(prefix)
         fixed = None
         if words[-1].startswith("("):
             inner = words.pop()[1:-1]
             fixed = len(split_at(inner, ",")) - 1 if inner.endswith(VARIADIC) else None
-        text = self._written(words, arguments, fixed)
+        text = self._link_type(words, arguments, fixed)
         return text if is_used or text.startswith("void(") else f"{text} {IGNORED}"
 
-    def _written(self, words: list[str], parameters: tuple[str, ...], fixed: int | None) -> str:
+    def _link_type(self, words: list[str], parameters: tuple[str, ...], fixed: int | None) -> str:
         pieces: list[str] = []
         for number, parameter in enumerate(parameters):
             if number == fixed:
@@ -147,7 +155,7 @@ class _Reader:
         return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
 
     def _passed(self, words: list[str]) -> list[str]:
-        """Return how a parameter or an argument is passed, in registers or on the stack."""
+        """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
         kind, attributes = _type_of(words)
         places = [word for word in attributes if word in _PLACES]
         for number, word in enumerate(attributes):
@@ -167,7 +175,7 @@ class _Reader:
     def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
         """Return the pieces, in braces if they are parts of a structure.
 
-        Rust passes a structure of one pointer as an integer without `noundef`, which all its other integers have.
+        Rust passes a structure of one pointer as an integer without `noundef`. All other integers of Rust have `noundef`.
         """
         is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
@@ -181,7 +189,7 @@ class _Reader:
         return " ".join([*words, *(["constant"] if is_constant else [])])
 
     def variable(self, head: str, *marks: str) -> str:
-        """Return the type in the line of a variable, without its name."""
+        """Return the type of a variable from its line, followed by `marks`; an empty text if the line has no type."""
         line = head.partition(" = ")[2]
         match = _HEAD.match(line)
         if match is None:
@@ -204,8 +212,9 @@ def _convention(words: list[str]) -> str:
 
 
 def _type_of(words: list[str]) -> tuple[str, list[str]]:
-    """Return the type, which comes first, and the other words. Backwards, as in the head of a function, the address space is part of the
-    type.
+    """Return the type at the start of `words`, and the remaining words.
+
+    An address space is part of a pointer type. It precedes ``ptr`` if the words are in reverse order, as for a function's result.
     """
     first = 1 if words[0].startswith("addrspace(") else 0
     others = words[first + 1 :]
@@ -215,11 +224,11 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
 
 
 def _extended(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
-    """Return the pieces of a type. A single integer carries how it is extended."""
+    """Return the pieces of a type. A single integer is followed by its extension (zeroext, signext), if it has one."""
     extension = next((word for word in attributes if word in _EXTENSIONS), "")
     if not extension or len(pieces) != 1 or not pieces[0][1:].isdecimal() or int(pieces[0][1:]) >= _EXTENDED_BITS:
         return list(pieces)
-    piece = "i8" if pieces[0] == "i1" and extension == "zeroext" else pieces[0]  # 0 or 1 in a register's lowest byte
+    piece = "i8" if pieces[0] == "i1" and extension == "zeroext" else pieces[0]  # passed as 0 or 1 in a register's lowest byte
     return [f"{piece} {extension}"]
 
 
@@ -238,10 +247,10 @@ class _Uses:
         self._in_thunks: dict[str, str] = {}
         self._changed: dict[str, str] = {}
         self._users: dict[str, str] = {}
-        self._known_calls: dict[tuple[str | bool, ...], str] = {}  # by all but the values of arguments
+        self._known_calls: dict[tuple[str | bool, ...], str] = {}  # types of calls, by everything except the values of arguments
 
     def read(self, text: str) -> dict[str, dict[str, str]]:
-        """Return the types of each import, each with a function that uses it that way."""
+        """Return the types of each import in the printed module `text`, each mapped to a function that uses the import with this type."""
         for name, definition in self._definitions.items():
             for symbol in definition.references:
                 if symbol in self._wanted:
@@ -262,7 +271,7 @@ class _Uses:
         return self._found
 
     def _declared(self, symbol: str) -> str:
-        """Return the type of a declaration; an empty text if it does not show one."""
+        """Return the type of a declaration; an empty text if the declaration does not show a type."""
         definition = self._definitions[symbol]
         try:
             if symbol in self._variables:
@@ -275,7 +284,7 @@ class _Uses:
             return ""
 
     def _read_body(self, function: str, body: str) -> None:
-        known: dict[str, str] = {}  # values of this function: slots that were loaded, parts of variables
+        known: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
         names: Counter[str] | None = None
         lines = body.split("\n")
         self._find_values(lines, known)
@@ -284,7 +293,7 @@ class _Uses:
             if match is not None and (call := self._called(match[2], known)) is not None:
                 symbol, prefix, head = call
                 names = names or Counter(_LOCAL.findall(body))
-                self._note(function, symbol, prefix, head, is_used=match[1] is not None and names[match[1]] > 1)
+                self._add_use(function, symbol, prefix, head, is_used=match[1] is not None and names[match[1]] > 1)
             if self._variables:
                 self._find_changes(function, line, known)
 
@@ -296,7 +305,7 @@ class _Uses:
                 known[match[1]] = self._written_names[match[2]]
 
     def _called(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """Return the symbol that a line calls, and the texts before and after it; None if the line calls no known symbol."""
+        """Return the symbol that a line calls, and the texts before and after the callee; None if the line calls no known symbol."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
@@ -304,7 +313,7 @@ class _Uses:
         symbol = known.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
-    def _note(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
+    def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
         try:
             plain = _PLAIN_ARGUMENTS.match(rest)
             arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(plain[1].split(", ")) if plain[1] else ()
@@ -330,7 +339,7 @@ class _Uses:
                 self._changed.setdefault(symbol, function)
 
     def _targets(self, text: str, *, is_store: bool) -> Iterator[str]:
-        """Return the operands whose memory is changed by a store or a similar instruction."""
+        """Yield the operands whose memory a store or a similar instruction changes."""
         if is_store:
             text = text[text.rfind(", ptr ") + 2 :] if ", ptr getelementptr" not in text else text[text.find(", ptr getelementptr") + 2 :]
         match = _TARGET.search(text)

@@ -1,4 +1,4 @@
-"""LLVM types, read from text: their sizes, and the pieces in which they are passed."""
+"""Reads LLVM types from text: their sizes and alignments, and the pieces in which values are passed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BRACKETS = re.compile(r'[(\[{<"]')
 
 
 class Type(NamedTuple):
-    """An LLVM type: size and alignment in bytes (size -1: not known), and the pieces that are passed."""
+    """An LLVM type: its size and alignment in bytes, and the pieces in which a value is passed. Size -1: unknown."""
 
     size: int
     align: int
@@ -45,21 +45,21 @@ class Types:
         self._wide = _WIDE if layout is not None and "-i128:128" in layout[1] else _WORD
 
     def read(self, text: str) -> Type:
-        """Return a type.
+        """Return the type that a text consists of.
 
         Raises:
-            ValueError: it is not one.
+            ValueError: the text is not a type, or continues after the type.
         """
         known = self._known.get(text)
         if known is None:
             known, end = self._read(text, 0)
             if end != len(text):
-                raise ValueError(f"LLVM assembly without a type where one is expected: {text[:80]!r}")
+                raise ValueError(f"the LLVM assembly continues after a type: {text[:80]!r}")
             self._known[text] = known
         return known
 
     def leading(self, text: str, at: int) -> Type:
-        """Return the type at a position of a text."""
+        """Return the type that begins at a position of a text. Raise `ValueError` if no type begins there."""
         return self._read(text, at)[0]
 
     def _read(self, text: str, at: int) -> tuple[Type, int]:
@@ -73,7 +73,7 @@ class Types:
             return self._repeated(text, at)
         match = _WORD_OF_TYPE.match(text, at)
         if match is None:
-            raise ValueError(f"not a type: {text[at : at + 80]!r}")
+            raise ValueError(f"the LLVM assembly has no type at {text[at : at + 80]!r}")
         word, end = match[0], match.end()
         if word == "ptr" and text.startswith(" addrspace(", end):
             end = text.index(")", end) + 1
@@ -93,7 +93,7 @@ class Types:
             while align * _BYTE < bits and align < _WIDE:
                 align *= 2
             align = min(align, self._wide)
-            pieces = ("i64", "i64") if bits == _BYTE * _WIDE else (word,)  # C front ends write the halves, others the whole
+            pieces = ("i64", "i64") if bits == _BYTE * _WIDE else (word,)  # C front ends pass an i128 as two halves
             return Type(-(-bits // _BYTE // align) * align if bits > _BYTE * align else align, align, pieces)
         if word in _FLOATS:
             name, size = _FLOATS[word]
@@ -126,11 +126,11 @@ class Types:
         closing = "]" if text[at] == "[" else ">"
         match = _COUNT.match(text, at + 1)
         if match is None:
-            raise ValueError(f"not a type: {text[at : at + 80]!r}")
+            raise ValueError(f"the LLVM assembly has an array or vector without a length: {text[at : at + 80]!r}")
         count = int(match[2])
         part, end = self._read(text, match.end())
         if text[end] != closing:
-            raise ValueError(f"not a type: {text[at : at + 80]!r}")
+            raise ValueError(f"the LLVM assembly has an array or vector without an end: {text[at : at + 80]!r}")
         if closing == "]":
             size = part.size * count if part.size >= 0 else -1
             pieces = part.pieces * count if count * len(part.pieces) <= _MOST_PIECES else (f"memory{size}",)
@@ -148,7 +148,7 @@ def _limited(pieces: list[str], size: int) -> tuple[str, ...]:
 
 
 def _plain(text: str) -> str:
-    """Return a word without the characters that separate types."""
+    """Return a text with underscores instead of spaces and of characters that separate types."""
     return _NOT_WORDS.sub("_", text).replace(" ", "_")
 
 

@@ -1,8 +1,8 @@
 """Rewrites code for an executable so that it can be part of a shared object.
 
-Three constructs prevent that, and LLVM's C API can change none of them: declarations marked `dso_local` or hidden, although another image
-has the symbol (a linker refuses the relocations of non-PIC code); thread-local models for executables alone; and constructors, which LLVM
-emits in the obsolete ``.ctors`` form. The LLVM Language Reference describes all of them.
+Three constructs need rewriting in the text, because LLVM's C API cannot change them. Declarations are marked `dso_local` or hidden although
+another image defines the symbol, and linkers refuse such relocations. Thread-local models are valid only in executables. LLVM emits
+constructors in the obsolete ``.ctors`` form. The LLVM Language Reference describes these constructs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MERGED = re.compile(
 )
 _THREAD_LOCAL = re.compile(rf"^({_NAME}) = (?:[a-z_]+(?:\([a-z]+\))? )*?thread_local\b", re.MULTILINE)
 _MODEL = re.compile(r"^(@[^\n]*?\bthread_local)\((?:localexec|initialexec|localdynamic)\)", re.MULTILINE)
-#: Code that was compiled for an executable says so, and has thread-local variables at fixed distances then.
+#: The flag of code that was compiled for an executable. In such code, thread-local variables have fixed distances.
 _PIE_LEVEL = re.compile(r'(!"PIE Level", i32) [12]\b')
 _LIST = re.compile(r"^@llvm\.global_(ctors|dtors) = appending global [^\n]*$", re.MULTILINE)
 _ITEM = re.compile(rf"\{{ i32 (\d+), ptr ({_NAME}), ptr ({_NAME}|null) \}}")
@@ -68,7 +68,7 @@ _LABEL = re.compile(r'(?:[-$._A-Za-z0-9]+|"[^"]*"):')
 _IFUNC = re.compile(rf"{_NAME[1:]} = (?:[a-z_]+(?:\([a-z]+\))? )*ifunc ")
 _RUN_SECTION = re.compile(r', section "\.(?:(?:preinit|init|fini)_array|ctors|dtors)[".]')
 _DEFAULT_PRIORITY = 65535
-#: The functions that run the constructors of a module once its imports are bound, and its destructors while they still are.
+#: The functions that run the constructors of a module after its imports are bound, and its destructors before they are released.
 INITIALIZE, TERMINATE = "compcache.initialize", "compcache.terminate"
 _START = f"""\
 @compcache.initialized = internal global i8 0
@@ -93,7 +93,8 @@ _HIDING = frozenset(("internal", "private", "hidden"))
 class Alias(NamedTuple):
     """An externally visible second name of a function.
 
-    `is_ifunc`: a function chooses the implementation when the image is loaded. `target` is the aliased function, or the one that chooses.
+    `target` is the aliased function. If `is_ifunc` is true, `target` is the resolver, which chooses the implementation when the image is
+    loaded.
     """
 
     function_type: str
@@ -108,12 +109,12 @@ class Constructors(NamedTuple):
     destructors: tuple[tuple[int, str], ...]
 
     def functions(self) -> tuple[str, ...]:
-        """Return the names of all of them."""
+        """Return the names of all constructors and destructors."""
         return tuple([name for _, name in (*self.constructors, *self.destructors)])
 
 
 def for_shared_object(text: str) -> str:
-    """Return the module's text without constructs that are valid in an executable alone."""
+    """Return the text of a printed module without constructs that are valid only in an executable."""
     if not any(word in text for word in ("dso_local", "thread_local(", " hidden ", " protected ", "PIE Level")):
         return text
     for start in ("@", "declare "):
@@ -126,7 +127,7 @@ def _without_pie(line: str) -> str:
 
 
 def _for_shared_object(line: str) -> str:
-    """Return a line that defines or declares something."""
+    """Return the line of a definition or declaration without such constructs."""
     if line.startswith(_OF_IMAGE):
         return line
     line = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", line)))
@@ -158,9 +159,9 @@ def variable_aliases(text: str) -> frozenset[str]:
 
 
 def merged_variables(text: str) -> dict[str, str]:
-    """Return the variables of a printed module that a linker merges by name, and their linkage.
+    """Return the linkages of the variables of a printed module that a linker merges by name, by variable.
 
-    Constants, which are equal, and thread-local variables are left out.
+    Constants are left out, because their copies are equal, and so are thread-local variables.
     """
     return {_plain(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
 
@@ -171,14 +172,18 @@ def thread_locals(text: str) -> frozenset[str]:
 
 
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
-    """Return the module's text with functions in place of other modules' thread-local variables, because no linker leaves places for their
-    addresses.
+    """Return the module's text with calls in place of other modules' thread-local variables.
 
-    Each function that uses one of `imported` calls a function that returns its address (`ADDRESS_OF`); the module defines such
-    functions for those of its own in `provided`.
+    No linker leaves places for the addresses of thread-local variables. So the module that defines such a variable also defines a function
+    that returns its address (`ADDRESS_OF`), and modules that use the variable call this function.
+
+    Args:
+        text: the printed module.
+        imported: the thread-local variables of other modules.
+        provided: the module's own thread-local variables for which it defines functions.
 
     Raises:
-        CompileError: the code uses an imported one in a way that cannot be rewritten.
+        CompileError: the code uses an imported variable in a way that cannot be rewritten.
     """
     chunks = text.split("\n}\n")
     for number, name in enumerate(imported):
@@ -195,9 +200,10 @@ def _reference(name: str) -> str:
 
 
 def _with_calls(chunk: str, name: str, value: str) -> str:
-    """Return a piece of the text, up to the end of a function, in which calls give the address of a variable.
+    """Return a piece of the text, up to the end of a function, with calls that return the address of a thread-local variable.
 
-    A function with direct uses, as compilers wrote them before the intrinsic, gets one call at its start, which gives `value`.
+    Calls replace LLVM's intrinsic for such addresses. A function with direct uses, from older compilers, gets one call at its start, whose
+    result is named `value`.
     """
     use = re.escape(_reference(name)) + r"(?![-$._A-Za-z0-9])"
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
@@ -208,18 +214,21 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     start = chunk.rfind("\ndefine ") + 1
     head, brace, body = chunk[start:].partition("{\n")
     if not brace or re.search(use, chunk[: len(chunk) - len(body)]):
-        raise CompileError(f"the initializer of a variable holds the address of {name!r}, a thread-local variable of another module")
+        raise CompileError(
+            f"the module cannot be compiled, because a variable's initializer contains the address of {name!r}, a thread-local variable of "
+            "another module: assign the address in a function"
+        )
     return chunk[:start] + head + brace + _with_call_at_start(re.sub(use, value, body), value, call)
 
 
 def _with_call_at_start(body: str, value: str, call: str) -> str:
-    """Return the body of a function with a call at its start. Constants of the result become instructions after the call."""
+    """Return the body of a function with a call at its start. Constant expressions that use the result become instructions after it."""
     lines = [f"  {value} = {call}"]
     label, line, rest = body.partition("\n") if _LABEL.match(body) else ("", "", body)
     while (match := _CONSTANT.search(rest)) is not None:
         operation, operands = match[1], match[2]
         if operation.startswith(("add", "sub", "xor")):
-            operands = _BINARY.sub(r"\1, \2", operands)  # one type for both
+            operands = _BINARY.sub(r"\1, \2", operands)  # an instruction states the type once
         part = f"{value}.{len(lines)}"
         lines.append(f"  {part} = {operation} {operands}")
         rest = rest.replace(match[0], part)
@@ -227,9 +236,9 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 
 
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the thread-local variables that a printed module declares, and those that it defines for others.
+    """Return the thread-local variables that a printed module declares, and the visible ones that it defines.
 
-    Variables that linkers merge are left out: each module has its own.
+    Variables that linkers merge are left out, because each module has its own copy. `variables` are the lines of the module's variables.
     """
     declared, defined = set(), set()
     for match in _THREAD_LOCAL.finditer(variables) if "thread_local" in variables else ():
@@ -255,25 +264,26 @@ def find_constructors(text: str) -> Constructors:
 
 
 def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
-    """Return the functions that the dynamic linker runs while it maps or unmaps an image, whichever function is loaded.
+    """Return the functions that the dynamic linker runs while it maps or unmaps an image.
 
-    These are constructors, destructors, resolvers of ifuncs, and functions that a variable puts into a section of constructors or
-    destructors.
+    These are constructors, destructors, resolvers of ifuncs, and functions whose addresses a variable places in a section of constructors
+    or destructors.
     """
     variables = [
         name
         for name, definition in definitions.items()
         if definition.kind == "variable"
         and (_IFUNC.match(definition.head) or _RUN_SECTION.search(definition.head))
-        and definition.references != (TERMINATE,)  # which runs nothing unless the constructors have run
+        and definition.references != (TERMINATE,)  # does nothing unless the constructors have run
     ]
     return tuple(dict.fromkeys([name for name in (*found.functions(), *variables) if name in definitions]))
 
 
 def with_deferred_start(text: str, found: Constructors) -> str:
-    """Return the module's text with one function that runs its constructors. Destructors run only if that function has run.
+    """Return the module's text with a function that runs the constructors (`INITIALIZE`), and one that runs the destructors (`TERMINATE`).
 
-    Constructors run in the order of priorities, the lowest first; destructors in the reverse order.
+    Destructors run only if the constructors have run. Constructors run in the order of their priorities, the lowest first. Destructors run
+    in the reverse order.
     """
     calls = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.constructors, key=lambda item: item[0])]
     last = [f"  call void @{quote(name)}()\n" for _, name in sorted(found.destructors, key=lambda item: item[0])]
@@ -282,9 +292,9 @@ def with_deferred_start(text: str, found: Constructors) -> str:
 
 
 def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -> str:
-    """Return the module's text with its constructors as pointers in ``.init_array`` and ``.fini_array`` sections.
+    """Return the module's text with its constructors and destructors as pointers in ``.init_array`` and ``.fini_array`` sections.
 
-    GNU ld converts ``.ctors`` to these, other linkers drop it. `keep` names further functions that are used.
+    GNU ld converts ``.ctors`` to these sections; other linkers drop ``.ctors``. LLVM must also keep the functions in `keep`.
     """
     lines = []
     names = [f"ptr @{quote(name)}" for name in keep]

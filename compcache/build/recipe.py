@@ -1,11 +1,13 @@
-"""The inputs for compiling a module again for another CPU, apart from the bitcode, which they follow in the file.
+"""The recipe of a module: the inputs, apart from the bitcode, for compiling the module again for another CPU.
 
-The bitcode section of a module file is two zlib streams, one behind the other: LLVM bitcode of the optimized module, of
-which the image was made, and a recipe. A recipe is a msgpack array: ``[version, level, exports, slots, storage, code]``.
-Exports are ``[func_name, symbol, signature or nil, nogil, shown or nil, what it is where nobody can call it]``; slots are
-``{symbol of the import or of its slot: func_name}``; storage says for
-each global variable of the source at which offset its record is; code is the bitcode of the module before it was optimized, where
-the source names its targets, else nothing. Once vectorized for one CPU, code does not use the wider registers of another.
+The bitcode section of a module file consists of two zlib streams: the LLVM bitcode of the optimized module, from which the image was made,
+and the recipe. A recipe is a msgpack array: ``[version, level, exports, slots, storage, libraries, code]``.
+
+* Each export is ``[func_name, symbol, signature or nil, nogil, shown or nil, description of a symbol that cannot be called]``.
+* Slots are ``{symbol of the import or of its slot: func_name}``.
+* Storage is ``{global variable of the source: offset of its record}``.
+* Code is the bitcode of the module before it was optimized, if the source names its targets; otherwise it is empty. Code that is vectorized
+  for one CPU does not use the wider registers of another CPU.
 """
 
 from __future__ import annotations
@@ -37,23 +39,23 @@ _MAX_SIZE = 1 << 31
 
 
 class StoredDefinition:
-    """A global's definition as its record contains it: all that is needed to write records."""
+    """A global's definition as its record contains it, for writing the record again."""
 
     def __init__(self, kind: str, payload: bytes) -> None:
         self.kind = kind
         self._payload = payload
 
     def encode(self) -> bytes:
-        """Return the bytes that the definition was stored as."""
+        """Return the stored payload of the definition."""
         return self._payload
 
 
 class Recipe(NamedTuple):
-    """How to rebuild an image.
+    """The inputs for rebuilding an image.
 
-    `code` is bitcode; `optimized` says that it must not be optimized again. `storage` is as in
-    `compcache.build.slots.Resolution`; `libraries` are those that the source named; `data` are values of large
-    variables, by section (`compcache.build.large_data`), which are in the image.
+    `code` is bitcode. `optimized` says that the code must not be optimized again. `storage` is that of
+    `compcache.build.slots.Resolution`. `libraries` are the names of libraries in the source. `data` has the values of large
+    variables, by section (`compcache.build.large_data`); these values are in the image.
     """
 
     code: bytes
@@ -66,14 +68,14 @@ class Recipe(NamedTuple):
     data: Mapping[str, bytes] = {}
 
     def is_pickled(self) -> bool:
-        """Return whether a global variable is read by unpickling."""
+        """Return whether loading a global variable of the module requires unpickling."""
         return any(definition.kind == PICKLED_GLOBAL for definition, _ in self.storage.values())
 
 
 def write_recipe(
     level: int, exports: tuple[Export, ...], slots: Mapping[str, str], storage: Mapping[str, int], libraries: Iterable[str], code: bytes
 ) -> bytes:
-    """Return the second stream of a bitcode section. `storage` has the offsets of the globals' records."""
+    """Return the second stream of a bitcode section: the compressed recipe. `storage` has the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
     packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
     return deflated(packed)
@@ -83,7 +85,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
     """Return the recipe in a bitcode section. `read_record` returns the record at an offset.
 
     Raises:
-        FormatError: the section holds no recipe of this version, or it is damaged.
+        FormatError: the section has no recipe, a recipe of another version, or is damaged.
     """
     try:
         first = zlib.decompressobj()
@@ -92,19 +94,19 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         fields = msgpack.unpackb(packed, unicode_errors="surrogatepass")
         version, level, rows, slots, offsets, libraries, code = fields
         if version != _VERSION:
-            raise FormatError(f"the recipe has version {version}; this release reads version {_VERSION}")
+            raise FormatError(f"the module's recipe has version {version}, but this release reads version {_VERSION}")
         exports = tuple([_export(*row) for row in rows])
-        storage = {name: _stored(read_record(offset)) for name, offset in offsets.items()}
+        storage = {name: _read_global(read_record(offset)) for name, offset in offsets.items()}
         return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))
     except (zlib.error, ValueError, TypeError, AttributeError, msgpack.UnpackException, SignatureError) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the module has no usable recipe: {error}") from error
+        raise FormatError(f"the module's recipe cannot be read: {error}") from error
 
 
 def _export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:
     return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown, link_only)
 
 
-def _stored(payload: bytes) -> Any:
+def _read_global(payload: bytes) -> Any:
     record = decode_global(payload)
     return StoredDefinition(record.kind, record.payload), Storage(record.form, record.size)

@@ -1,4 +1,4 @@
-"""Writes the records of a module: the needs of each exported function, computed once and shared."""
+"""Writes the records of a module. The needs of exported functions are computed once, and functions with equal needs share them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compcache.depgraph import Need
     from compcache.globals import GlobalDefinition
 
-__all__ = ["RecordBuilder", "encode_definition", "is_weak", "symbol_nodes"]
+__all__ = ["RecordBuilder", "encode_definition", "may_be_undefined", "symbol_nodes"]
 
 #: The graph's node for all code that runs while an image is mapped or unmapped. No symbol has this name.
 _STARTUP = ""
@@ -35,23 +35,26 @@ _STARTUP = ""
 _CONSTANT = re.compile(r'(?:"[^"]*"|\S+) = (?:[a-z_]+(?:\([^)]*\))? )*constant ')
 
 
-def is_weak(definition: Definition | None) -> bool:
+def may_be_undefined(definition: Definition | None) -> bool:
     """Return whether a declaration may remain undefined."""
     return definition is not None and "extern_weak" in definition.head.split(" ")
 
 
 class RecordBuilder:
-    """Writes the records of a module, sharing what several functions need.
+    """Writes the records of a module. Functions share records of needs.
+
+    `records` has the written records, `globals` the offsets of the records of global variables, and `imports` the func_names that written
+    records of needs import.
 
     Args:
-        header: what holds for the whole module.
-        definitions: everything that the module defines or declares.
-        resolution: its imports and global variables.
-        slots: the symbol numbers of the slots of those.
-        startup: the functions that run while the image is mapped or unmapped. Every function needs what these reach.
+        header: the record of the module.
+        definitions: the global values that the module defines or declares.
+        resolution: the module's imports and global variables.
+        slots: the symbol numbers of the slots of imports and global variables.
+        startup: the functions that run while the image is mapped or unmapped. Every function needs the symbols that they reach.
         payloads: the encoded values of the global variables.
-        places: where the image holds the addresses of imports that have no slots (`NeedsRecord.places`), by symbol.
-        types: what the ABI passes to its exports and its imports.
+        places: the places in the image for the addresses of imports without slots (`NeedsRecord.places`), by symbol.
+        types: the link types of the module's exports and imports.
     """
 
     def __init__(
@@ -90,7 +93,15 @@ class RecordBuilder:
         self._needs = DependencyGraph(edges).needs(leaves)
 
     def add_function(self, export: Export, signature: str, function: int, entry: int, target: bytes) -> int:
-        """Write the record of a function and what it needs; return its offset."""
+        """Write the record of a function and the records of its needs; return the offset of the function's record.
+
+        Args:
+            export: the names of the function.
+            signature: the text of its signature.
+            function: the symbol number of the function.
+            entry: the symbol number of its entry point.
+            target: the encoded features that the function requires.
+        """
         need = self._needs.get(export.symbol)
         offset = self._add_need(need) if need is not None else 0
         kind = self._link_type(self._types.definitions.get(export.symbol, ""))
@@ -130,12 +141,15 @@ class RecordBuilder:
         return self._shared[payload]
 
     def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
-        """Return the known types of imports, or None."""
+        """Return the encoded link types of imports, with zeros for unknown types; empty if no type is known."""
         found = [self._link_type(united(self._types.uses.get(leaf, ()))) for leaf in imported]
         return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
 
     def _link_type(self, text: str) -> bytes:
-        """Return the digest of a link type and the offset of its record; both are empty for an unknown type."""
+        """Return the digest of a link type and the offset of its record, as bytes; empty for an unknown type.
+
+        The record is written once for each type.
+        """
         if text and text not in self._written_types:
             offset = self.records.add(encode_link_type(text))
             self._written_types[text] = type_digest(text) + offset.to_bytes(4, "little")
@@ -156,9 +170,13 @@ class RecordBuilder:
 def symbol_nodes(
     definitions: Mapping[str, Definition], exports: Mapping[str, str], resolution: Resolution, signatures: Mapping[str, str]
 ) -> list[SymbolNode]:
-    """Return the dependency graph of an optimized module: every global value with its references.
+    """Return the nodes of an optimized module's dependency graph: every global value with its references, except LLVM's own.
 
-    `exports` and `signatures` are by symbol: the func_names and signatures of the functions that the module exports.
+    Args:
+        definitions: the global values of the module.
+        exports: the func_names of the exports, by symbol.
+        resolution: the module's imports and global variables.
+        signatures: the signatures of the exported functions, by symbol.
     """
     nodes = []
     for name, definition in definitions.items():
@@ -181,7 +199,11 @@ def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[st
 
 
 def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
-    """Return the stored form of a global variable's value. Raises `GlobalValidationError`, which names the variable."""
+    """Return the stored form of a global variable's value.
+
+    Raises:
+        GlobalValidationError: the value cannot be stored. The message names the variable.
+    """
     try:
         return encoded(definition)
     except GlobalValidationError as error:
@@ -190,12 +212,12 @@ def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
 
 
 def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
-    """Return the native symbols that other processes may not have."""
+    """Return the native symbols that are missing in other processes, possibly: symbols that the platform does not define."""
     return frozenset([
         name
         for name, definition in definitions.items()
         if definition.kind in ("declaration", "external")
         and not name.startswith("llvm.")
-        and not is_weak(definition)
+        and not may_be_undefined(definition)
         and not platform_symbols.is_platform_symbol(name)
     ])  # fmt: skip

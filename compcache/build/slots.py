@@ -1,9 +1,9 @@
-"""Turns the undefined symbols of a module into import slots and storage, before it is optimized.
+"""Resolves the undefined symbols of a module before it is optimized, and turns them into import slots and storage.
 
-With a linker, functions and variables of the cache stay references to symbols: the linker leaves places for their addresses
-(`compcache.images.places`), which are filled when code is loaded. Without a linker, a function becomes a thunk, ``load slot; musttail
-call``, which LLVM inlines into an indirect call. An external global that the caller defines becomes storage in the module, filled when
-code is loaded. Native symbols stay as they are.
+In a shared object, functions and variables of the cache stay references to symbols. The image has places for their addresses, which are
+filled when code is loaded. In an object, a function becomes a thunk, ``load slot; musttail call``, which LLVM inlines into an indirect
+call. An external global that the caller defines becomes storage in the module, which is filled when code is loaded. Native symbols are not
+changed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 ]
 
 SLOT_PREFIX = "compcache.slot."
-_NOT_PROVIDED = "which neither the cache, nor globals, nor this process provides"
+_NOT_PROVIDED = "which neither the cache nor globals= nor this process defines"
 _MOST_SHOWN = 20  # a screenful
 _LEAST_ALIGNMENT = 16
-#: Kinds of values that are not addresses of code, or are valid in one process only.
+#: Kinds of values that are not addresses of code, or are valid only in one process.
 _NOT_CALLED = frozenset(("boolean", "buffer", "bytes", "float", "identity", "integer", "member", "object", "pickle", "text"))
 _ALIGN = re.compile(r", align (\d+)")
 _QUOTED = re.compile(r'"[^"]*"')
@@ -60,7 +60,10 @@ _LINKAGE_WORDS = frozenset(("external", "extern_weak", "dso_local", "dso_preempt
 
 
 class Requests(NamedTuple):
-    """The caller's definitions of declarations: {symbol: func_name}, {symbol: definition}. A snapshot."""
+    """A copy of the caller's definitions for declarations.
+
+    `imports` is {symbol: func_name}, `globals` is {symbol: definition}, and `libraries` are the names of libraries and archives.
+    """
 
     imports: dict[str, str]
     globals: dict[str, GlobalDefinition]
@@ -68,13 +71,14 @@ class Requests(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """The provider of each declaration.
+    """The providers of a module's declarations.
 
-    `imports`: {symbol: func_name} of what the linker leaves places for; `slots`: {symbol of the slot: func_name}; `storage`: {symbol:
-    (definition, storage)}, including the slots
-    of functions that a native definition stands for; `support`: assembly to link in; `thunks`: its functions.
-    `libraries` are those that the source names; `libraries_used` the symbols of theirs that the module declares; `null` the weak references
-    that nothing provides.
+    `imports`: {symbol: func_name} of imports for which the image has places.
+    `slots`: {symbol of the slot: func_name} of imports with slots.
+    `storage`: {symbol: (definition, storage)} of globals, and of the slots of functions that `globals=` defines.
+    `support`: LLVM assembly to link into the module. `thunks`: the functions in it.
+    `libraries`: the libraries that the source names. `libraries_used`: the declared symbols that they define.
+    `null`: the weak references that stay undefined.
     """
 
     slots: dict[str, str]
@@ -92,7 +96,12 @@ class Resolution(NamedTuple):
 
 
 def read_requests(source: ModuleSource) -> Requests:
-    """Return the imports and globals of a source, checked and copied."""
+    """Return the imports, globals and libraries of a source, checked and copied.
+
+    Raises:
+        InvalidNameError: a name cannot be used.
+        GlobalValidationError: the value of a global cannot be stored.
+    """
     imports = source.imports or ()
     pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _names(imports))
     return Requests(
@@ -113,7 +122,7 @@ def _names(imports: Any) -> tuple[str, ...]:
 
 @cache
 def _attributes_are_of_functions() -> bool:
-    """Return whether this llvmlite gives attributes to functions. Older ones give them to results, which makes the bitcode invalid."""
+    """Return whether this version of llvmlite adds attributes to functions. Older versions add them to results, which is invalid."""
     from compcache.llvm import llvm
 
     probe = llvm.parse_assembly("declare i64 @probe(i64)", llvm.create_context())
@@ -122,12 +131,12 @@ def _attributes_are_of_functions() -> bool:
 
 
 def is_known_by_name(symbol: str) -> bool:
-    """Return whether LLVM may know a function by its name: one of the C library's, or an allocation of C++."""
+    """Return whether LLVM may give a function a meaning by its name, like functions of the C library and C++'s allocation functions."""
     return symbol.startswith(("_Zn", "_Zd")) or platform_symbols.is_platform_symbol(symbol)
 
 
 def without_known_names(text: str, imports: Collection[str]) -> str:
-    """Return a printed module in which LLVM does not mistake imports for the platform's functions of the same names."""
+    """Return a printed module whose imports are `nobuiltin`, so that LLVM does not treat them as platform functions of the same names."""
     own = {symbol for symbol in imports if is_known_by_name(symbol)}
     if not own:
         return text
@@ -152,19 +161,31 @@ def resolve_declarations(
     is_beside: Callable[[str], bool],
     assumed: dict[str, bool] | None = None,
 ) -> Resolution:
-    """Decide the provider of every declaration of the module, which is printed as `text` and has these `values`.
+    """Choose the provider of every declaration of a module. The linkages and attributes of declarations in `module` are changed.
 
-    In this order: what `imports` names; what `globals` defines; what sources define that are added together with this one, which
-    `is_beside` tells; what is linked statically into every shared object;
-    native symbols of the platform; those of the libraries that the source names; what the cache holds, which
-    `cached_among` tells of several names at once; other native symbols of the process; libraries of the system that the process has
-    loaded. `shared` says that a linker will leave places for imports. `defined` are symbols that the module's assembly or the
-    linker defines. `assumed`, if given, gets the symbols that nothing provides, and whether each is a function: they are imported, and
-    the caller sees to it that there will be modules that define them (`undefined_symbols` is what to raise else).
+    The providers are tried in this order: `imports=`, `globals=`, other sources that are added together with this source, code that is
+    linked statically into every shared object, the platform's libraries, the libraries that the source names, modules of the cache, other
+    symbols of the process, and system libraries that the process has loaded.
+
+    Args:
+        module: the module.
+        text: the module as LLVM prints it.
+        values: the functions and variables of the module.
+        target_data: LLVM's data layout.
+        requests: the imports, globals and libraries of the source.
+        cached_among: returns which of these names the cache has.
+        shared: whether the image will be a shared object, with places for imports.
+        thread_locals: the thread-local variables of the module.
+        defined: the symbols that the module's assembly or the linker defines.
+        is_beside: returns whether a source that is added together with this source defines a symbol.
+        assumed: collects the symbols that nothing defines, and whether each is a function. They become imports, and the caller ensures
+            that modules will define them, or raises the error of `undefined_symbols`. None: they are errors.
 
     Raises:
-        UndefinedSymbolError: something used is provided by nothing, or something provided is not used.
-        SignatureMismatchError: the cache has a variable which is thread-local, and the module uses one that is not, or the other way round.
+        UndefinedSymbolError: nothing defines a symbol that the module uses, or the module does not use a symbol that the source provides.
+        SignatureMismatchError: a variable is thread-local in the cache but not in the module, or in the module but not in the cache.
+        CompileError: a thread-local variable cannot be imported or defined, or `globals=` defines a function as a value.
+        GlobalValidationError: a value does not fit its variable.
     """
     functions = _declared(values.functions, shared=shared)
     variables = _declared(values.variables, shared=shared)
@@ -179,10 +200,10 @@ def resolve_declarations(
         assumed |= resolver.assume(_used(missing, symbol_counts(text)), functions)
         missing = []
     if missing:
-        _require_same_storage(_used(missing, symbol_counts(text)), cached_among)
+        _require_same_thread_locality(_used(missing, symbol_counts(text)), cached_among)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
-            module.get_function(name).add_function_attribute("nonlazybind")  # one indirect call, not one to a jump
+            module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
     slots, storage = resolver.slots, resolver.storage
     _check_use(text, requests, functions, variables, missing)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
@@ -191,7 +212,7 @@ def resolve_declarations(
         _refuse_defined_thread_locals(storage, thread_locals)
         support = _support_text(module, variables, slots, storage, thunks, target_data)
     static = resolver.static
-    if any(isinstance(library, Archive) for library in resolver.libraries):  # members may use any of it
+    if any(isinstance(library, Archive) for library in resolver.libraries):  # members of archives may use any of these symbols
         static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
     if static:
         support = (support or _head_text(module)) + static_runtime_text(static)
@@ -200,7 +221,7 @@ def resolve_declarations(
 
 
 def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
-    """Return the symbols that are declared only, or defined only for the optimizer, by name."""
+    """Return the symbols that are only declared, or with `shared` also those defined only for the optimizer, by name."""
     return {
         value.name: value
         for value in values
@@ -211,7 +232,10 @@ def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, Globa
 def _keep_copies(
     missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
 ) -> list[str]:
-    """Return the symbols that nothing provides. The module keeps its own copies of definitions for the optimizer, such as C++ templates."""
+    """Return the missing symbols of which the module has no copy.
+
+    Copies, which are definitions for the optimizer such as C++ templates, become internal definitions of the module.
+    """
     copies = [name for name in missing if (functions.get(name) or variables[name]).linkage == "available_externally"]
     for name in copies:
         value = module.get_function(name) if name in functions else module.get_global_variable(name)
@@ -220,7 +244,7 @@ def _keep_copies(
 
 
 def shared_function(name: str, archive: Archive) -> str:
-    """Return the cache's name for a function of a static library whose state all modules share (`compcache.miss.run_times`)."""
+    """Return the func_name for a function of a static library whose state all modules share (`compcache.miss.run_times`)."""
     return f"{name}.{archive.digest[:16]}"
 
 
@@ -228,15 +252,22 @@ def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]
     for name in imports:
         if name in thread_locals:
             raise CompileError(
-                f"the module uses {_shown(name)}, a thread-local variable of another module, which cannot be imported: let the "
-                "module that defines it export a function that returns its address"
+                f"the module uses {_describe_symbol(name)}, a thread-local variable of another module, which cannot be imported: export a "
+                "function that returns the variable's address from the other module"
             )
 
 
 def imported_thread_locals(
     declared: Iterable[str], requests: Requests, is_cached: Callable[[str], bool], is_beside: Callable[[str], bool]
 ) -> frozenset[str]:
-    """Return the declared thread-local variables that belong to other modules rather than to a library."""
+    """Return the declared thread-local variables that modules define, not libraries.
+
+    Args:
+        declared: the names of the variables.
+        requests: the imports, globals and libraries of the source.
+        is_cached: returns whether the cache has a name.
+        is_beside: returns whether a source that is added together with this source defines a symbol.
+    """
     open_ones = open_libraries(requests.libraries)
 
     def is_of_module(name: str) -> bool:
@@ -253,29 +284,38 @@ def imported_thread_locals(
     return frozenset(filter(is_of_module, declared))
 
 
-def _require_same_storage(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
+def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable[[list[str]], Collection[str]]) -> None:
     for name in missing:
         is_of_threads = name.startswith(ADDRESS_OF)
         plain = name.removeprefix(ADDRESS_OF)
         if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
-            used, defined = ("is thread-local", "is not") if is_of_threads else ("is not thread-local", "is")
+            used, cached = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
             raise SignatureMismatchError(
-                f"the module uses {plain!r} as a variable that {used}, but the cached symbol of this name {defined}", func_name=plain
+                f"the module uses {plain!r} as {used} variable, but the cached variable of this name is {cached}: declare it like "
+                "the module that defines it",
+                func_name=plain,
             )
 
 
 def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
     for name in storage:
         if name in thread_locals:
-            raise CompileError(f"the external global {name!r} is thread-local: it cannot be defined in globals=")
+            raise CompileError(f"the external global {name!r} is thread-local, and globals= cannot define thread-local variables")
 
 
 def restore_resolution(
     module: Any, slots: Mapping[str, str], storage: Mapping[str, tuple[GlobalDefinition, Storage]], names: tuple[str, ...]
 ) -> Resolution:
-    """Restore how the declarations of a stored module were resolved.
+    """Return the resolution of a stored module's declarations.
 
-    `slots` are its imports, as `Resolution.imported` gives them; `names` are the libraries that its source named.
+    Args:
+        module: the module, parsed from its stored code.
+        slots: its imports (`Resolution.imported`).
+        storage: its globals (`Resolution.storage`).
+        names: the names of the libraries in its source.
+
+    Raises:
+        LibraryError: a library cannot be opened.
     """
     libraries = open_libraries(names)
     declared = [value.name for value in (*module.functions, *module.global_variables) if value.is_declaration]
@@ -288,7 +328,7 @@ def restore_resolution(
 
 
 class _Resolver:
-    """Sorts declarations by provider."""
+    """Chooses the providers of declarations."""
 
     def __init__(
         self,
@@ -317,10 +357,10 @@ class _Resolver:
         self._loaded: tuple[Library, ...] | None = None
 
     def add_functions(self, functions: Mapping[str, GlobalValue]) -> None:
-        """Find the providers of the declared functions."""
-        others = [name for name in functions if not self._is_given(name) and not self._is_linked(name)]
-        cached = frozenset(self._cached_among(others) if others else ())
-        for name in others:
+        """Choose the providers of the declared functions."""
+        remaining = [name for name in functions if not self._add_given(name) and not self._add_linked(name)]
+        cached = frozenset(self._cached_among(remaining) if remaining else ())
+        for name in remaining:
             if name in cached:
                 self._import(name, name, is_function=True)
             else:
@@ -333,13 +373,16 @@ class _Resolver:
             self.slots[SLOT_PREFIX + symbol] = name
 
     def assume(self, names: list[str], functions: Collection[str]) -> dict[str, bool]:
-        """Import what nothing provides; return for each name whether it is a function."""
+        """Make symbols that nothing defines imports; return for each name whether it is a function."""
         for name in names:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}
 
-    def _is_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Return whether the source, or one that is added with it, provides the name. `storage_of` is given for variables."""
+    def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
+        """Add a name that the source, or a source added together with it, provides; return whether one of them does.
+
+        `storage_of` returns the storage of a variable; None for functions.
+        """
         definition, is_function = self._requests.globals.get(name), storage_of is None
         if name in self._requests.imports:
             self._import(name, self._requests.imports[name], is_function=is_function)
@@ -353,17 +396,17 @@ class _Resolver:
         return True
 
     def add_variables(self, variables: Mapping[str, GlobalValue], storage_of: Callable[[str], Storage]) -> None:
-        """Find the providers of the external variables."""
-        others = [name for name in variables if not self._is_given(name, storage_of) and not self._is_linked(name)]
-        cached = frozenset(self._cached_among(others) if others else ())
-        for name in others:
+        """Choose the providers of the external variables."""
+        remaining = [name for name in variables if not self._add_given(name, storage_of) and not self._add_linked(name)]
+        cached = frozenset(self._cached_among(remaining) if remaining else ())
+        for name in remaining:
             if name in cached:
                 self._import(name, name, is_function=False)
             else:
                 self._require(name, variables[name])
 
-    def _is_linked(self, name: str) -> bool:
-        """Return whether the support code of the image defines the symbol."""
+    def _add_linked(self, name: str) -> bool:
+        """Add a symbol that the image's own code, the platform or a named library defines; return whether one of them does."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:
@@ -382,6 +425,7 @@ class _Resolver:
         return True
 
     def _require(self, name: str, value: GlobalValue) -> None:
+        """Add a symbol that the process, or a loaded library, has to define. Missing symbols are added to `missing` or `null`."""
         if platform_symbols.in_process(name):
             return
         if value.linkage == "external_weak":
@@ -405,7 +449,7 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
     unused = sorted(
         name
         for name in given
-        if counts.get(name, 0) < 2  # noqa: PLR2004 - a declaration and a use
+        if counts.get(name, 0) < 2  # noqa: PLR2004 - the declaration and one use
         or (name not in functions and name not in variables)
     )
     missing = _used(missing, counts)
@@ -414,28 +458,34 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
 
 
 def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
-    """Return the symbols that are used, not only declared."""
+    """Return the symbols that the module uses and does not only declare, sorted."""
     return sorted(name for name in names if counts.get(name, 0) > 1)
 
 
 def undefined_symbols(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
-    """Return the error about symbols that nothing provides, and about provided symbols that are not used."""
+    """Return the error about symbols that nothing defines, and about provided symbols that the module does not use.
+
+    Args:
+        missing: the symbols that nothing defines.
+        functions: the declared functions, which get other advice than variables.
+        unused: the symbols that `imports=` or `globals=` names, and that the module does not use.
+    """
     return UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
 
 
 def _describe(missing: list[str], unused: Collection[str], functions: Collection[str]) -> str:
     parts = []
     if len(missing) == 1:
-        parts.append(f"the module uses {_shown(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
+        parts.append(f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
     elif missing:
-        lines = [f"{_shown(name)}: {_advice(name, name in functions)}" for name in missing[:_MOST_SHOWN]]
+        lines = [f"{_describe_symbol(name)}: {_advice(name, name in functions)}" for name in missing[:_MOST_SHOWN]]
         lines += [f"and {len(missing) - _MOST_SHOWN} more"] if len(missing) > _MOST_SHOWN else []
         parts.append("\n  ".join([f"the module uses {len(missing)} symbols {_NOT_PROVIDED}:", *lines]))
     if unused:
-        shown = ", ".join(map(_shown, sorted(unused)[:_MOST_SHOWN])) + (
+        shown = ", ".join(map(_describe_symbol, sorted(unused)[:_MOST_SHOWN])) + (
             f" and {len(unused) - _MOST_SHOWN} more" if len(unused) > _MOST_SHOWN else ""
         )
-        parts.append(f"imports/globals name {shown}, which the module does not declare and use")
+        parts.append(f"imports= or globals= names {shown}, which the module does not use: remove the name, or use the symbol")
     return ("\n" if len(missing) > 1 else "; ").join(parts)
 
 
@@ -444,14 +494,14 @@ def _advice(name: str, is_function: bool) -> str:
     if advice is not None:
         return advice
     if name.startswith(ADDRESS_OF):
-        return "name it in imports= if another module will define it, or name the library that has it in libraries= or archives="
-    given = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
-    return f"name it in imports= if another module will define it, in {given}, or name the library that has it in libraries= or archives="
+        return "name it in imports= if another module will define it, or name the library with it in libraries= or archives="
+    place = "globals= if it is a function of this process (NativeSymbol)" if is_function else "globals= with its value"
+    return f"name it in imports= if another module will define it, in {place}, or name the library with it in libraries= or archives="
 
 
-def _shown(name: str) -> str:
+def _describe_symbol(name: str) -> str:
     if name.startswith(ADDRESS_OF):
-        return f"{_shown(name.removeprefix(ADDRESS_OF))}, a thread-local variable"
+        return f"{_describe_symbol(name.removeprefix(ADDRESS_OF))}, a thread-local variable"
     plain = demangle(name)
     return repr(name) if plain == name else f"{name!r} ({plain})"
 
@@ -459,14 +509,14 @@ def _shown(name: str) -> str:
 def _function_storage(name: str, definition: GlobalDefinition) -> Storage:
     if definition.kind in _NOT_CALLED:
         raise CompileError(
-            f"the module declares {name!r} as a function, and globals= defines it as {definition!r}: define it as a NativeSymbol, or by a "
-            "kind of your own (compcache.globals.register); an address is valid in this process alone"
+            f"the module declares {name!r} as a function, but globals= defines it as {definition!r}: define it as a NativeSymbol, or by a "
+            "kind of your own (compcache.globals.register), because an address is valid only in this process"
         )
     return Storage("pointer", 8)
 
 
 def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
-    """Return the form of a variable's storage, for its LLVM type."""
+    """Return the form and the size of a variable's storage, from its LLVM type."""
     size = target_data.get_abi_size(llvm_type)
     text = str(llvm_type)
     if llvm_type.is_pointer:
@@ -482,7 +532,11 @@ def _storage_of(llvm_type: Any, target_data: Any) -> Storage:
 
 
 def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: Any) -> None:
-    """Compare elements with their variables, and give integers the width of their types where the storage is wider."""
+    """Check that values fit the types of their variables, and truncate integers in `storage` to the widths of their types.
+
+    Raises:
+        GlobalValidationError: a value does not fit.
+    """
     for name, (definition, form) in storage.items():
         if form.form not in ("inline", "int"):
             continue
@@ -493,13 +547,19 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
             elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
                 storage[name] = _in_bits(definition, int(type_[1:])), form
         except GlobalValidationError as error:
-            raise GlobalValidationError(f"global {name!r} cannot be used: {error}", global_name=name, reason=error.reason) from error
+            raise GlobalValidationError(
+                f"the value of global {name!r} does not fit its variable: {error}", global_name=name, reason=error.reason
+            ) from error
 
 
 def _in_bits(definition: Integer, bits: int) -> Integer:
-    """Return an integer as memory holds it, because code relies on zeros in the bits beyond its type."""
+    """Return an integer as an unsigned value of its type's width, because code relies on zeros in the other bits of the storage.
+
+    Raises:
+        GlobalValidationError: the type cannot represent the integer.
+    """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
-        raise invalid(f"{shown(definition.value)} does not fit its storage (i{bits})")
+        raise invalid(f"{shown(definition.value)} does not fit the variable's type i{bits}")
     return Integer(definition.value & ((1 << bits) - 1))
 
 
@@ -534,14 +594,14 @@ def _support_text(
 
 
 def _alignment_of(variable: Any, target_data: Any) -> int:
-    """Return the alignment that code may rely on: the declared one, or the one of accesses that state none."""
-    said = _ALIGN.search(_QUOTED.sub("", str(variable)))
+    """Return an alignment that satisfies all code: at least the declared alignment, and the type's alignment."""
+    declared = _ALIGN.search(_QUOTED.sub("", str(variable)))
     usual: int = target_data.get_abi_alignment(variable.global_value_type)
-    return max(_LEAST_ALIGNMENT, usual, int(said[1]) if said else 0)
+    return max(_LEAST_ALIGNMENT, usual, int(declared[1]) if declared else 0)
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:
-    """Return a definition of a declared function, of any type, that calls the address in its slot."""
+    """Return LLVM assembly that defines a declared function as a call of the address in its slot."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
@@ -567,4 +627,4 @@ def _opening(function_type: str) -> int:
         depth += {")": 1, "(": -1}.get(function_type[index], 0)
         if depth == 0:
             return index
-    raise ValueError(f"not a function type: {function_type!r}")
+    raise ValueError(f"the LLVM type is not a function type: {function_type!r}")

@@ -1,4 +1,4 @@
-"""The sources that a caller gives the cache to compile: `ModuleSource` and `Function`."""
+"""The sources that a caller passes to the cache: `ModuleSource` and `Function`."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LIKE = {
 
 
 class Function(Record):
-    """How one function of a module is exported.
+    """Options for exporting one function of a module.
 
     Args:
-        signature: its signature as text; None reads it off the function's LLVM type.
-        symbol: its name in the module; None where that is the func_name.
-        nogil: release the GIL while it runs.
-        shown: the text that listings show in place of the signature: for functions that another layer calls, and that users
-            know by other types. The target's `signature` is not to be had then.
+        signature: the signature as text; None derives the signature from the function's LLVM type.
+        symbol: the function's name in the module; None if this is the func_name.
+        nogil: whether calls release the GIL while the function runs.
+        shown: the text that listings show instead of the signature, for functions that users know by other types. The attribute
+            `signature` of the call target is not available then.
     """
 
     __slots__ = ("signature", "symbol", "nogil", "shown")
@@ -57,49 +57,49 @@ class Function(Record):
 
 
 class ModuleSource:
-    """LLVM code and what the cache must know to compile and store it.
+    """LLVM code, and the options for compiling and storing it.
+
+    The cache reads the source when it is added. Changing these objects afterwards does not change the stored module.
 
     Args:
         ir: LLVM assembly text, bitcode bytes, an `llvmlite.ir.Module` or an `llvmlite.binding.ModuleRef`.
-        functions: the functions to export, ``{func_name: signature text | Function | None}``; every other
-            definition becomes private to the module. None exports every externally visible defined function
-            under its own name, with the signature read off its LLVM type.
-        globals: definitions of the module's external globals, ``{name: value}`` (see `compcache.globals`); a
-            `NativeSymbol` may also stand for a declared function.
-        imports: functions and variables that the module declares and another module of the cache provides, now or later: names,
-            or ``{symbol: func_name}``, where a call target or an `Identity` may stand for its func_name. All modules that import
-            a variable see one; a variable that two modules define in `globals` is two.
-        libraries: shared libraries that define what the module uses: names as a linker takes them (``"stdc++"``),
-            sonames or paths. An image that uses one records its soname, and the library is loaded with it. One of the system's that
-            the process has loaded when the module is added needs no name.
-        archives: static libraries to link, such as compilers' run time: paths, or names of files that are looked for where
-            compilers have theirs (``"libflang_rt.runtime.a"``). What an image uses of them becomes a part of it,
-            variables included, but for flang's input and output: all modules of a cache have these in common.
-        optimize: 0 leaves the code as given; 1, 2 and 3 are LLVM's pipelines of these levels.
-        cpu, features: what to compile for, in LLVM's terms; None is this machine. A cache that is shared between
-            hosts wants the least of them (``cpu="x86-64-v3"``). `features` are changes to the CPU, ``"+avx2,-fma"``.
-            The code is used by hosts that have all that these stand for, apart from tuning.
-        targets: CPUs to compile for, a realization each, instead of one: ``("x86-64-v2", "x86-64-v3", "native")``. An item
-            is a CPU's name, with changes behind commas (``"haswell,-avx2"``), or "native"; a text has several items
-            with commas between them. Each host takes the best that it can run. None, and no `cpu` or `features`, reads
-            $COMPCACHE_TARGETS, which is such a text.
-        keep_bitcode: store the optimized code beside the image, for `show --ir` and `check --recompile`.
-        identity: a `compcache.Identity`, or a mapping of named components, kept with the functions.
-        entries: bytes that belong to each of its functions, by kind: stored with them, and read by `compcache.frontend.get_entry`.
-        part_of: the func_name, the label or the `Identity` of the function that these are made for, as a wrapper or a loop of it is.
-            Listings show them with it, and they are removed with it.
-        makers: what has made the code, beside this package, llvmlite and LLVM, with its version: ``{"numba": "0.66.1"}``. Modules name
-            their makers, so that what a version with a bug made can be found (``prune --made-by``).
-        inline: whether small functions that it imports may be inlined: those with names of content, which say exactly what they do, and
-            whose modules keep their code. It does the same with and without; `explain` and `graph` say which may be in it.
-        untrusted: translate the code in a child process first, with limits of time and memory, so that code which ends LLVM or
-            keeps it busy costs no more than an error. It takes about twice the time.
+        functions: the functions to export, ``{func_name: signature text | Function | None}``. All other definitions become private to the
+            module. None exports every externally visible function under its own name, with the signature derived from its LLVM type.
+        globals: definitions of the module's external globals, ``{name: value}`` (see `compcache.globals`). A `NativeSymbol` may also
+            define a declared function.
+        imports: functions and variables that the module declares, and that another module of the cache defines now or later: names,
+            or ``{symbol: func_name}``. A call target or an `Identity` may be used instead of its func_name. All modules that import
+            a variable share it. Modules that define a variable in `globals` have separate variables.
+        libraries: shared libraries that define symbols of the module: linker names (``"stdc++"``), sonames or paths. An image records the
+            sonames of the libraries that it uses, and the libraries are loaded with it. A system library that the process has loaded
+            when the module is added need not be named.
+        archives: static libraries to link, such as compilers' run times: paths, or file names (``"libflang_rt.runtime.a"``) that are
+            searched in the directories of compilers. The members that an image uses become part of it, with their variables. Only the
+            state of flang's input and output is shared by all modules of a cache.
+        optimize: the level of LLVM's pipeline, 1, 2 or 3; 0 does not optimize the code.
+        cpu, features: the CPU to compile for, and changes to its features (``"+avx2,-fma"``), in LLVM's terms; None is this machine.
+            Only hosts with all required features use the code; features for tuning are ignored. For a cache that hosts share, choose
+            a CPU that all of them support (``cpu="x86-64-v3"``).
+        targets: several CPUs to compile for, with a realization for each: ``("x86-64-v2", "x86-64-v3", "native")``. An item is the name of
+            a CPU, optionally with changes after commas (``"haswell,-avx2"``), or "native". A text contains items separated by commas.
+            Each host uses the best realization that it can run. None reads $COMPCACHE_TARGETS, which is such a text, unless `cpu` or
+            `features` is given.
+        keep_bitcode: whether to store the optimized code beside the image, for `show --ir` and `check --recompile`.
+        identity: a `compcache.Identity`, or a mapping of named components, stored with the functions.
+        entries: bytes that are stored with each function of the module, by kind. `compcache.frontend.get_entry` reads them.
+        part_of: the func_name, the label or the `Identity` of the function to which these functions belong, for example as its wrapper.
+            Listings show them with this function, and they are removed with it.
+        makers: programs that made the code, with their versions, apart from this package, llvmlite and LLVM: ``{"numba": "0.66.1"}``.
+            Modules record their makers, so that the modules made by a faulty version can be found (``prune --made-by``).
+        inline: whether small imported functions may be inlined. Only functions whose names identify their content are inlined, and only if
+            their modules keep their code. Inlining does not change results; `explain` and `graph` show which functions may be inlined.
+        untrusted: whether to translate the code in a child process first, with limits of time and memory. Code that makes LLVM abort or
+            run forever then raises an error. The translation takes about twice as long.
 
     Raises:
-        TypeError: a parameter is of another type; the message names it, and the form that it has.
-        ValueError: a maker has no such name or version.
-
-    The source is read when it is added; changing any of these objects afterwards changes nothing stored.
+        TypeError: a parameter has an unsupported type. The message names the parameter and the supported types.
+        ValueError: the name or the version of a maker is invalid, or an entry is too large.
+        InvalidNameError: the name in `part_of`, or the kind of an entry, cannot be used.
     """
 
     def __init__(
@@ -143,21 +143,21 @@ class ModuleSource:
         self.ir = ir
         self.functions = functions
         self.globals = globals
-        self.imports = imports if imports is None or hasattr(imports, "items") else _several("imports", imports)
-        self.libraries = _several("libraries", () if libraries is None else libraries)
-        self.archives = _several("archives", () if archives is None else archives, (str, PathLike))
+        self.imports = imports if imports is None or hasattr(imports, "items") else _check_items("imports", imports)
+        self.libraries = _check_items("libraries", () if libraries is None else libraries)
+        self.archives = _check_items("archives", () if archives is None else archives, (str, PathLike))
         self.optimize = optimize
         self.cpu = cpu
         self.features = features
-        self.targets = targets if targets is None else _several("targets", targets, (str,))
+        self.targets = targets if targets is None else _check_items("targets", targets, (str,))
         self.keep_bitcode = keep_bitcode
         self.identity = identity
         self.entries = (
             None if entries is None else {check_name(kind, "kind of entries"): check_entry(kind, data) for kind, data in entries.items()}
         )
         self.part_of = part_of
-        self.makers = _lines_of(makers) if makers else ""
-        self.named_entries: dict[tuple[str, str], bytes] = {}  # of the source itself, by kind and name (compcache.content.names)
+        self.makers = _makers_text(makers) if makers else ""
+        self.named_entries: dict[tuple[str, str], bytes] = {}  # entries of the source, by kind and name (compcache.content.names)
         self.untrusted = untrusted
         self.inline = inline
 
@@ -166,14 +166,14 @@ class ModuleSource:
         return f"<ModuleSource of {type(self.ir).__name__} exporting {names}>"
 
 
-def _lines_of(makers: Mapping[str, str]) -> str:
+def _makers_text(makers: Mapping[str, str]) -> str:
     from compcache.formats.makers import Maker, makers_text
 
     return makers_text([Maker(str(name), str(version)) for name, version in makers.items()])
 
 
-def _several(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
-    """Return the value of a parameter that accepts one text or several."""
+def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> Any:
+    """Return the value of a parameter that accepts one text or several: a text, or a tuple of items of `types`. Raise `TypeError`."""
     if isinstance(value, str):
         return value
     if isinstance(value, PathLike) and PathLike in types:
@@ -192,27 +192,27 @@ def _wrong_type(name: str, value: object) -> TypeError:
 
 
 def check_entry(kind: str, data: object) -> bytes:
-    """Return the bytes of an entry of this kind.
+    """Return the data of an entry as bytes. `kind` is the entry's kind, for messages.
 
     Raises:
-        TypeError: they are not bytes.
-        ValueError: there are too many.
+        TypeError: `data` is not bytes, a bytearray or a memoryview.
+        ValueError: `data` exceeds the size limit of entries.
     """
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"an entry of the kind {kind!r} must be bytes, not {type(data).__name__}")
     found = bytes(data)
     if len(found) > MOST_DATA:
-        raise ValueError(f"an entry has at most {MOST_DATA >> 20} MiB, not {len(found):,} bytes (of the kind {kind!r})")
+        raise ValueError(f"an entry of the kind {kind!r} has {len(found):,} bytes, but entries may have at most {MOST_DATA >> 20} MiB")
     return found
 
 
 def check_name(name: object, what: str) -> str:
-    """Return `name` as a usable name of a function or symbol.
+    """Check the name of a function, symbol or similar item, and return it unchanged. `what` names the item in messages.
 
-    Names may hold slashes, newlines and any Unicode: they never become file names.
+    Names may contain slashes, newlines and any Unicode text, because they never become file names.
 
     Raises:
-        InvalidNameError: it is not text, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
+        InvalidNameError: the name is not a str, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
     """
     if not isinstance(name, str):
         raise InvalidNameError(f"{_article(what)} must be a str, not {type(name).__name__}: {name!r}")
@@ -225,7 +225,7 @@ def check_name(name: object, what: str) -> str:
     except UnicodeEncodeError:
         raise InvalidNameError(f"{_article(what)} must be encodable as UTF-8: {name[:80]!r}") from None
     if size > MAX_NAME_BYTES:
-        raise InvalidNameError(f"{_article(what)} has at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
+        raise InvalidNameError(f"{_article(what)} must have at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
     return name
 
 

@@ -1,7 +1,8 @@
-"""Stubs of functions that use more of a processor than the rest of their module, by attributes of their own (``target("avx512f")``).
+"""Stubs for functions that need more CPU features than the rest of their module, by their own attributes (``target("avx512f")``).
 
-Callers of such a function ask the processor first, so code that imports it is useful also where it cannot run. There, importers are bound
-to the stub, which names the function and ends the process: continuing would return garbage.
+Callers of such a function check the processor first, so code that imports the function is also useful on a processor that cannot run it.
+On such a processor, importers are bound to the stub. The stub prints the name of the function and ends the process, because it cannot
+return a valid result.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def stub_symbol(symbol: str) -> str:
 
 
 def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]) -> str:
-    """Return the assembly of the stubs of functions, to be linked into their module.
+    """Return the LLVM assembly of the stubs of functions, to be linked into their module; empty if no function needs a stub.
 
     Args:
-        features: the features that may be missing, by symbol.
+        features: the CPU features that may be missing, by symbol.
         names: the functions' names, by symbol.
     """
     if not features:
@@ -36,7 +37,7 @@ def stubs_text(features: Mapping[str, Collection[str]], names: Mapping[str, str]
     lines = ["declare i64 @write(i32, ptr, i64)", "declare void @abort()"]
     for number, (symbol, lacking) in enumerate(features.items()):
         named = ", ".join(sorted(lacking)[:_MOST_NAMED])
-        text = f"compcache: {names[symbol]} was called, which needs {named}: this processor does not have that\n".encode()
+        text = f"compcache: {names[symbol]} was called, but this processor does not have the features it needs ({named})\n".encode()
         encoded = "".join(f"\\{byte:02X}" for byte in text)
         lines += [
             f'@compcache.stub.text.{number} = private constant [{len(text)} x i8] c"{encoded}"',

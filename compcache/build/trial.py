@@ -1,12 +1,11 @@
-"""Compiles code that might abort the process in a child process first.
+"""Compiles code that might abort LLVM in a child process first.
 
-LLVM ends the process, or does not come back, for some code: inline assembly that does not assemble, CPU features that contradict
-the triple, and inputs that were made to do so. The parent's side is `try_in_child`; `main` is the child's.
+LLVM aborts the process or runs forever for some code: invalid inline assembly, CPU features that contradict the triple, and malicious
+inputs. The parent process calls `try_in_child`; the child process runs `main`.
 
-Inline assembly is the common case, and what of a module needs a trial for it is little: the functions that have any, with
-their own attributes and registers, and assembly at the top of the module. `assembly_parts` cuts a module down to these. An empty
-template with plain operands, by which C programs keep a compiler from optimizing, cannot fail; nor can a comment, by which they
-mark places.
+Inline assembly is the common case, and only a small part of a module needs a trial because of it: top-level assembly, and the functions
+that contain assembly, with their attributes and registers. `assembly_parts` reduces a module to this part. Two templates cannot fail: an
+empty template with plain operands, which C programs use as a barrier for the optimizer, and a comment, which they use as a mark.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ __all__ = [
 
 
 class Limits(NamedTuple):
-    """The limits of a trial: seconds of processor time, and bytes of memory (None: unlimited)."""
+    """The limits of a trial: processor time in seconds, and memory in bytes (None: unlimited)."""
 
     seconds: int
     memory: int | None
 
 
 TRUSTED = Limits(300, None)
-#: Ten times what a million lines of C take, and what LLVM takes for modules of 100 MB of assembly.
+#: Ten times the processor time for a million lines of C, and the memory that LLVM needs for 100 MB of assembly.
 UNTRUSTED = Limits(120, 4 << 30)
 
 _CHILD = "import sys; from compcache.build.trial import main; sys.exit(main())"
-#: Wall-clock time for each second of processor time: the machine may have other things to do.
+#: The seconds of wall-clock time for each second of processor time, because the machine may run other work.
 _PATIENCE = 4
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*"([^"]*)", "([^"]*)"\(([^\n]*)')
-#: Only that: no escape, no operand, no number of a line, which has a meaning.
+#: A template that is only a comment: no escape, no operand, and no line marker, which the assembler interprets.
 _COMMENT = re.compile(r"(?:#(?! *\d)[^\\$]*)?\Z")
 _FEW = 3
 _CONSTRAINT = re.compile(r"(?:[=+]?[&]?\*?(?:r|m|g|rm|imr|0|1|2|3)|~\{\w+\})\Z")
@@ -55,10 +54,16 @@ _RESULT = re.compile(r"(?:void|i8|i16|i32|i64|ptr) \Z")
 
 
 def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits = TRUSTED) -> None:
-    """Optimize and emit code in a child process; call it from the thread that waits for LLVM's.
+    """Optimize and emit code in a child process, and discard the result. Call it from the thread that waits for LLVM's thread.
+
+    Args:
+        code: LLVM assembly or bitcode.
+        machine: the CPU and the features to compile for.
+        level: the level of LLVM's pipeline.
+        limits: the limits of time and memory.
 
     Raises:
-        CompileError: LLVM ended the child, or a limit did; the message says how.
+        CompileError: LLVM rejects the code, aborts the child, or exceeds a limit. The message gives the reason.
     """
     settings = json.dumps([machine.cpu, machine.features, level, limits])
     data = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
@@ -67,7 +72,7 @@ def try_in_child(code: str | bytes, machine: Machine, level: int, limits: Limits
             isolated_command(_CHILD, [settings]), input=data, capture_output=True, timeout=limits.seconds * _PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        raise CompileError(f"LLVM did not translate the code within {limits.seconds * _PATIENCE} seconds") from None
+        raise CompileError(f"LLVM did not translate the code within {limits.seconds * _PATIENCE} seconds: simplify the code") from None
     if done.returncode:
         raise CompileError(f"LLVM cannot translate the code: {_reason(done, limits)}")
 
@@ -76,12 +81,12 @@ def _reason(done: subprocess.CompletedProcess[bytes], limits: Limits) -> str:
     text = done.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
     if done.returncode == -_signal("SIGXCPU") or (done.returncode == -_signal("SIGKILL") and not lines):
-        return f"it takes more than {limits.seconds} seconds of processor time"
+        return f"the translation needs more than {limits.seconds} seconds of processor time"
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
-        return f"it takes more than {limits.memory >> 20} MiB of memory"
+        return f"the translation needs more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
-        lines = lines[-1:]  # a Python error: its last line names it
-    return "; ".join(lines[:3]) or f"it ended with status {done.returncode}"
+        lines = lines[-1:]  # the last line of a Python traceback names the exception
+    return "; ".join(lines[:3]) or f"the child process ended with status {done.returncode}"
 
 
 def _signal(name: str) -> int:
@@ -96,7 +101,7 @@ def _signal(name: str) -> int:
 def assembly_parts(text: str) -> str | None:
     """Return the part of a printed module whose inline assembly must be tried; None if nothing needs a trial.
 
-    The bodies of other functions are left out. Code that takes addresses inside of functions is left whole.
+    The bodies of other functions are left out. A module that uses addresses inside functions (``blockaddress``) is returned unchanged.
     """
     if not has_assembly(text):
         return None
@@ -111,17 +116,17 @@ def assembly_parts(text: str) -> str | None:
 
 
 def has_assembly(text: str) -> bool:
-    """Return whether a printed module has any inline assembly."""
+    """Return whether a printed module contains inline assembly or top-level assembly."""
     return " asm " in text or has_module_assembly(text)
 
 
 def has_module_assembly(text: str) -> bool:
-    """Return whether a printed module has assembly outside of its functions."""
+    """Return whether a printed module contains top-level assembly."""
     return text.startswith("module asm") or "\nmodule asm" in text
 
 
 def functions_with_assembly(text: str) -> frozenset[str]:
-    """Return the functions of a printed module that have inline assembly in them."""
+    """Return the names of the functions of a printed module that contain inline assembly."""
     bodies = [chunk for chunk in text.split("\n}\n") if " asm " in chunk]
     return frozenset([value.name for body in bodies for value in read_values(body).functions if not value.is_declaration])
 
@@ -131,7 +136,7 @@ def _assembly_lines(chunk: str) -> list[str]:
 
 
 def _without_body(chunk: str) -> str:
-    """Return a function with its body left out."""
+    """Return the text up to the end of a function, with an unreachable instruction instead of the function's body."""
     start = chunk.rfind("\ndefine ") + 1
     if not start and not chunk.startswith("define "):
         return chunk
@@ -139,7 +144,7 @@ def _without_body(chunk: str) -> str:
 
 
 def _is_harmless(line: str) -> bool:
-    """Return whether an instruction has a template without code, and operands that always find registers."""
+    """Return whether an assembly instruction cannot fail: it has a template without code, and few operands in any registers."""
     match = _ASSEMBLY.search(line)
     if match is None or not _COMMENT.match(match[1]) or not _RESULT.search(line[: match.start()]):
         return False
@@ -154,10 +159,13 @@ def _is_harmless(line: str) -> bool:
 
 
 def main() -> int:
-    """Translate the code on standard input, with the CPU, features, level and limits of the command line; exit 0."""
+    """Translate the code on standard input, with the CPU, features, level and limits of the command line.
+
+    Return the exit status: 0, or 1 after printing LLVM's error.
+    """
     cpu, features, level, limits = json.loads(sys.argv[1])
     data = sys.stdin.buffer.read()
-    _limit(Limits(*limits))
+    _set_limits(Limits(*limits))
 
     def translate(context: Any) -> None:
         module = codegen.parse(codegen.plain_source(data), context)
@@ -175,7 +183,7 @@ def main() -> int:
     return 0
 
 
-def _limit(limits: Limits) -> None:
+def _set_limits(limits: Limits) -> None:
     import resource
 
     for what, value in (("RLIMIT_CPU", limits.seconds), ("RLIMIT_AS", limits.memory), ("RLIMIT_CORE", 0)):

@@ -1,1 +1,1 @@
-"""Bundles: chosen functions in one file, the same bytes for the same content; exported, imported, used as a layer."""
+"""Bundles: files with chosen functions, which can be exported, imported and used as layers. The same content gives the same bytes."""

@@ -1,4 +1,4 @@
-"""Puts functions, and what they need, into a bundle."""
+"""Export of functions and their dependencies to a bundle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["export"]
 
 
 class _Candidate:
-    """A realization that can be exported."""
+    """A realization that can be exported. `requirement` is the requirement of its code, `cpu` the name of its CPU for people."""
 
     def __init__(self, module_id: bytes, requirement: str, cpu: str) -> None:
         self.module_id = module_id
@@ -44,34 +44,34 @@ class _Candidate:
 def export(
     store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool, minisign: bool
 ) -> tuple[str, ...]:
-    """See `Cache.export`."""
-    wanted = list(dict.fromkeys(names))
-    if not wanted:
-        raise ValueError("a bundle needs at least one function")
+    """Write functions to a bundle at `path`; return the names of the functions in it, sorted. See `Cache.export`."""
+    pending = list(dict.fromkeys(names))
+    if not pending:
+        raise ValueError("no function to export: give at least one name")
     signer = store.publish_key if minisign else None
     if minisign and signer is None:
-        raise ValueError("minisign=True needs a publish_key ($COMPCACHE_PUBLISH_KEY), and this cache has none")
-    hosts = _processors(store, targets)
-    chosen: dict[bytes, bytes] = {}
+        raise ValueError("minisign=True needs a secret key: open the cache with publish_key, or set COMPCACHE_PUBLISH_KEY")
+    processors = _processors(store, targets)
+    contents: dict[bytes, bytes] = {}
     rows: dict[bytes, Row] = {}
     signatures: dict[bytes, bytes] = {}
     lines = set()
-    seen = set(wanted)
-    roots = frozenset(wanted)
-    while wanted:
-        name = wanted.pop()
-        for candidate in _choose(store, name, hosts, required=name in roots):
+    seen = set(pending)
+    roots = frozenset(pending)
+    while pending:
+        name = pending.pop()
+        for candidate in _choose(store, name, processors, required=name in roots):
             module_id = candidate.module_id
-            if module_id not in chosen:
-                chosen[module_id], rows[module_id], signatures[module_id] = _read(store, module_id)
+            if module_id not in contents:
+                contents[module_id], rows[module_id], signatures[module_id] = _read(store, module_id)
             lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
-            new = [other for other in rows[module_id].imports if closure and other not in seen]
-            seen.update(new)
-            wanted += new
-    pack = _pack_of(store, chosen, seen)
+            imports = [imported for imported in rows[module_id].imports if closure and imported not in seen]
+            seen.update(imports)
+            pending += imports
+    pack = _make_pack(store, contents, seen)
     if pack is not None:
-        key, chosen[key], signatures[key] = pack
-    members = {module_member(key): data for key, data in chosen.items()}
+        key, contents[key], signatures[key] = pack
+    members = {module_member(key): data for key, data in contents.items()}
     members |= {signature_member(key): data for key, data in signatures.items() if data}
     members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
     _write(path, members, signer)
@@ -79,43 +79,49 @@ def export(
 
 
 def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
-    """Return the processors of targets, by the targets' names."""
-    found = {}
+    """Return a processor for each target, by the name of the target."""
+    processors = {}
     for cpu, changes in parse_targets(targets) if targets is not None else ():
         name = ",".join(filter(None, (cpu, changes)))
         if name == NATIVE:
-            found[name] = store.processor()
+            processors[name] = store.processor()
         else:
             machine = machine_for(cpu, changes, store.host(), host.platform_name())
-            found[name] = processor_with(machine.requires, host.platform_name(), machine.cpu)
-    return found
+            processors[name] = processor_with(machine.requires, host.platform_name(), machine.cpu)
+    return processors
 
 
-def _choose(store: Store, name: str, hosts: dict[str, Processor], *, required: bool) -> list[_Candidate]:
-    """Return the realizations of a function to export: all of them, or the one that a host of each target would use."""
+def _choose(store: Store, name: str, processors: dict[str, Processor], *, required: bool) -> list[_Candidate]:
+    """Return the realizations of a function to export: the best for each processor, or all without processors.
+
+    Raises:
+        NotCachedError: a `required` function is not in the cache, or a processor cannot run any realization.
+    """
     candidates = _candidates(store, name)
     if not candidates:
-        if not required:  # bound at loading: a function of the process, or one that is added later
+        if not required:  # bound at load: a function of the process, or a function that is added later
             return []
         raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
-    if not hosts:
+    if not processors:
         return candidates
-    found: dict[bytes, _Candidate] = {}
-    for target, machine in hosts.items():
-        best = max(candidates, key=lambda candidate: machine.rank(candidate.requirement))
-        if machine.rank(best.requirement) == host.UNUSABLE:
+    chosen: dict[bytes, _Candidate] = {}
+    for target, processor in processors.items():
+        best = max(candidates, key=lambda candidate: processor.rank(candidate.requirement))
+        if processor.rank(best.requirement) == host.UNUSABLE:
+            cpus = ", ".join(sorted({candidate.cpu for candidate in candidates}))
             raise NotCachedError(
-                f"function {name!r} has no realization that {target} can run, only for {', '.join(sorted({c.cpu for c in candidates}))}: "
+                f"function {name!r} has no realization that {target} can run, only realizations for {cpus}: "
                 f"add it with targets=[{target!r}, ...]",
                 func_name=name,
                 cache_dir=store.root,
             )
-        found[best.module_id] = best
-    return list(found.values())
+        chosen[best.module_id] = best
+    return list(chosen.values())
 
 
 def _candidates(store: Store, name: str) -> list[_Candidate]:
-    found = []
+    """Return the intact realizations of a function."""
+    candidates = []
     for module_id, offset in store.find_all(name):
         try:
             with store.open_module(module_id) as module:
@@ -123,49 +129,57 @@ def _candidates(store: Store, name: str) -> list[_Candidate]:
                 record = decode_function(module.read_record(offset))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            continue  # damaged or removed
+            continue  # the module is damaged, or was removed since
         if record.name == name:
-            found.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu))
-    return found
+            candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu))
+    return candidates
 
 
 def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return the content of a module's file in its form for bundles, its imports, and its signatures."""
+    """Return the content of a module file in its form for bundles, its row with its imports, and its file of signatures."""
     with store.open_module(module_id) as module:
         footer = module.footer()
         row = make_row(module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
         data = content_only(module.read(0, module.size))
         requirement = decode_module(module.read_record(0)).requirement()
-    holder = next((place for place in (store, *store.layers) if module.path.startswith(place.root + "/")), store)
-    known = holder.signatures_of(module_id)
+    holder = next((layer for layer in (store, *store.layers) if module.path.startswith(layer.root + "/")), store)
+    signatures = holder.signatures_of(module_id)
     if store.publish_key is not None:
         from compcache.signing.signatures import add_signature
 
-        known = add_signature(known, store.publish_key, store.trusted_keys, module_id, requirement)
-    return data, row, known
+        signatures = add_signature(signatures, store.publish_key, store.trusted_keys, module_id, requirement)
+    return data, row, signatures
 
 
-def _pack_of(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
-    """Return a pack of the entries of data that belong to the modules, or are named like functions: its id, its content, its signatures."""
-    packs = [entries_of(place, pack) or () for place in (store, *store.layers) for pack in packs_in(place.index.segments)]
-    found = [
+def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
+    """Make a pack of the entries of data that require only these modules, and of entries without requirements and with these names.
+
+    Return its id, its content and its file of signatures; None if there are no such entries.
+    """
+    packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(layer.index.segments)]
+    entries = [
         entry
         for entry in holding(chain.from_iterable(packs))
         if not entry.gone and all(key in modules for key in entry.requires) and (entry.requires or entry.name in names)
     ]
-    if not found:
+    if not entries:
         return None
-    built = encode_pack(found)
+    built = encode_pack(entries)
     module_id, parts = encode_container(*built.sections, None)
-    known = b""
+    signatures = b""
     if store.publish_key is not None:
         from compcache.signing.signatures import add_signature
 
-        known = add_signature(known, store.publish_key, store.trusted_keys, module_id, built.header.requirement())
-    return module_id, content_only(b"".join(parts)), known
+        signatures = add_signature(signatures, store.publish_key, store.trusted_keys, module_id, built.header.requirement())
+    return module_id, content_only(b"".join(parts)), signatures
 
 
 def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
+    """Write a bundle, and its minisign signature if there is a signer. Each file appears complete at its path.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
     scratch = f"{path}.{unique_name()}"
     scratch_signature = scratch + SUFFIX
     try:
@@ -178,9 +192,9 @@ def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> No
             if signer is not None:
                 os.replace(scratch_signature, path + SUFFIX)
         finally:
-            for left in (scratch, scratch_signature):
+            for file_path in (scratch, scratch_signature):
                 with suppress(FileNotFoundError):
-                    os.unlink(left)
+                    os.unlink(file_path)
     except OSError as error:
         reraise_interrupt(error)
         raise StorageError(f"cannot write the bundle {path}: {error.strerror or error}", path=path, errno=error.errno) from error

@@ -1,13 +1,13 @@
-"""The layout of a bundle: an uncompressed ZIP archive with the files of a cache directory that others need.
+"""The layout of a bundle: an uncompressed ZIP archive with module files and signatures.
 
 Members, in the order of their names::
 
-    compcache-bundle-1.txt              for people: func_name, module_id and CPU of every realization, a line each
-    modules/<module_id>.ccm             as in a cache directory, without what is not content: see `content_only`
+    compcache-bundle-1.txt              for people: a line with func_name, module_id and CPU for every realization
+    modules/<module_id>.ccm             as in a cache directory, without data of one compilation: see `content_only`
     signatures/<module_id>.ed25519      the Ed25519 signatures of a module
 
-All have the same date and mode, so that the same modules give the same bytes. The names are digests of the content; the archive's
-directory, which says where everything is, stands at its end: a bundle that was cut off has none.
+All members have the same date and mode: the same modules must give the same bytes. The names are digests of the content. The
+directory of the archive is at its end, so a truncated bundle has no directory.
 """
 
 from __future__ import annotations
@@ -61,18 +61,20 @@ MODULE_MEMBER = re.compile(rf"modules/([0-9a-f]{{32}}){re.escape(MODULES.suffix)
 SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURES.suffix)}")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
-#: The notes of a module that concern one compilation, not the content.
+#: The notes of a module that describe one compilation, not its content.
 _OF_ONE_COMPILATION = ("created", "seconds")
-#: What a member can have; what is larger than `_IN_MEMORY` is copied to a file in parts of that size.
-_LARGEST_SIGNATURES, _IN_MEMORY = 1 << 18, 1 << 20
-#: The directory of some 100,000 members.
+#: The largest file of signatures in bytes.
+_LARGEST_SIGNATURES = 1 << 18
+#: The largest module that is read into memory, in bytes. A larger module is copied to a file in parts of this size.
+_IN_MEMORY = 1 << 20
+#: The largest read of an archive's directory in bytes: the directory of about 100,000 members.
 _LARGEST_READ = 1 << 24
 
 
 def content_only(data: bytes) -> bytes:
-    """Return a module file without the time of its compilation, its duration, and the keyed digest of its directory.
+    """Return a module file without the time and duration of its compilation, and without the keyed digest of its directory.
 
-    The module_id is the same: it covers none of these.
+    The module_id stays the same, because it does not cover this data.
     """
     *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
     image, records, graph, bitcode = content
@@ -83,20 +85,21 @@ def content_only(data: bytes) -> bytes:
 
 
 def module_member(module_id: bytes) -> str:
-    """Return the name of a module's member."""
+    """Return the name of the member with a module."""
     return f"modules/{MODULES.file_name(module_id.hex())}"
 
 
 def signature_member(module_id: bytes) -> str:
-    """Return the name of the member with a module's signatures."""
+    """Return the name of the member with the signatures of a module."""
     return f"signatures/{SIGNATURES.file_name(module_id.hex())}"
 
 
 def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
-    """Write an archive with these members to a new file.
+    """Write a bundle with these members to a new file.
 
     Raises:
-        OSError: it could not be written.
+        FileExistsError: the file exists.
+        OSError: the file cannot be written.
     """
     with open(path, "x+b") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(members):
@@ -107,30 +110,30 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
 
 @contextmanager
 def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
-    """Open a bundle for reading. With an open `file`, read that and close it. Both on entry and on exit:
+    """Open a bundle for reading. If `file` is given, read that open file and close it; `path` is then for messages only.
 
     Raises:
-        FormatError: it is not a bundle, or damaged, or a part of it is missing.
-        OSError: it cannot be read.
+        FormatError: on entry or inside the block, the file is not a bundle, or is damaged or truncated.
+        OSError: on entry or inside the block, the file cannot be read.
     """
     try:
         with file or open(path, "rb", opener=_open) as opened, _archive(opened) as archive:
             names = archive.namelist()
             if LISTING not in names:
-                raise FormatError(f"{path} is not a compcache bundle of a known version: it has no {LISTING}")
-            wanted = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            _require_plain([archive.getinfo(name) for name in wanted], os.fstat(opened.fileno()).st_size)
-            yield Bundle(archive, tuple(wanted))
+                raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
+            known = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
+            _require_plain([archive.getinfo(name) for name in known], os.fstat(opened.fileno()).st_size)
+            yield Bundle(archive, tuple(known))
     except FormatError:
         raise
     except OSError as error:
         reraise_interrupt(error)
-        if error.errno != EINVAL:  # the error about an impossible position in the file
+        if error.errno != EINVAL:  # EINVAL: the archive refers to a position that a file cannot have
             raise
-        raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error.strerror}") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: {error.strerror}") from error
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, StructError) as error:
         reraise_interrupt(error)
-        raise FormatError(f"{path} is not a compcache bundle, or a part of it is missing: {error}") from error
+        raise FormatError(f"{path} is not an intact compcache bundle: {error}") from error
 
 
 def _archive(file: BinaryIO) -> zipfile.ZipFile:
@@ -138,12 +141,13 @@ def _archive(file: BinaryIO) -> zipfile.ZipFile:
         return zipfile.ZipFile(_Guarded(file))
     except zipfile.BadZipFile as error:
         reraise_interrupt(error)
-        return zipfile.ZipFile(_Guarded(file))  # it mistakes an interrupt for an archive without a directory
+        return zipfile.ZipFile(_Guarded(file))  # `zipfile` reports an interrupted read as an archive without a directory
 
 
 class Bundle:
-    """The members of an open bundle. Their sizes are those of the archive's directory, compared with the size of the file, which may have
-    holes.
+    """The members of an open bundle. The archive's directory gives their sizes, whose sum is at most the size of the file.
+
+    The file may have holes.
     """
 
     def __init__(self, archive: zipfile.ZipFile, names: tuple[str, ...]) -> None:
@@ -151,14 +155,14 @@ class Bundle:
         self.names = names
 
     def read(self, name: str) -> bytes:
-        """Return a small member; nothing if there is none."""
+        """Return the content of a small member; b"" if the bundle has no such member."""
         return self._archive.read(name) if name in self.names else b""
 
     def module(self, name: str) -> bytes | memoryview:
-        """Return an intact module. A large one is returned as a file without a name, not in memory.
+        """Return the content of a module, after a check of its digest. A large module is mapped from an anonymous file.
 
         Raises:
-            FormatError: its content does not match its name.
+            FormatError: the content of the module does not match its name.
         """
         match = MODULE_MEMBER.fullmatch(name)
         assert match is not None
@@ -168,20 +172,20 @@ class Bundle:
         else:
             with self._archive.open(name) as member:
                 footer = decode_footer(_read_at(member, size - FOOTER_SIZE, FOOTER_SIZE), size)
-                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # before it takes any space
+                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # a damaged module takes no space
                 member.seek(0)
-                data = _spooled(member, size)
+                data = _copy_to_file(member, size)
         intact_footer(data, module_id)
         return data
 
 
-def _read_at(member: IO[bytes], at: int, size: int) -> bytes:
-    member.seek(at)
+def _read_at(member: IO[bytes], offset: int, size: int) -> bytes:
+    member.seek(offset)
     return member.read(size)
 
 
-def _spooled(member: IO[bytes], size: int) -> memoryview:
-    """Return a copy on disk, which other users can neither change nor truncate."""
+def _copy_to_file(member: IO[bytes], size: int) -> memoryview:
+    """Copy a member to an anonymous file, which other users cannot change or truncate. Return its mapped content."""
     with tempfile.TemporaryFile(prefix="compcache-") as file:
         shutil.copyfileobj(member, file, _IN_MEMORY)
         file.flush()
@@ -189,7 +193,7 @@ def _spooled(member: IO[bytes], size: int) -> memoryview:
 
 
 class _Guarded:
-    """A file that limits each read to the size of an archive's directory, because `zipfile` trusts the sizes in the file."""
+    """A file that refuses reads larger than the directory of any bundle, because `zipfile` trusts the sizes in an archive."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -198,16 +202,25 @@ class _Guarded:
         return getattr(self._file, name)
 
     def read(self, size: int = -1) -> bytes:
-        """Read at most this many bytes; without a number, all that are left."""
-        left = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
-        wanted = min(size, left) if size >= 0 else left
-        if wanted > _LARGEST_READ:
-            raise FormatError("the archive's directory is larger than any bundle's")
-        return self._file.read(wanted)
+        """Read at most `size` bytes, all remaining bytes for a negative `size`.
+
+        Raises:
+            FormatError: the read is larger than the directory of any bundle.
+        """
+        remaining = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+        length = min(size, remaining) if size >= 0 else remaining
+        if length > _LARGEST_READ:
+            raise FormatError(f"the directory of the archive has {length} bytes, more than the directory of any bundle")
+        return self._file.read(length)
 
 
 def _open(path: str, flags: int) -> int:
-    descriptor = os.open(path, flags | os.O_NONBLOCK)  # a pipe without another end must not be waited for
+    """Open a regular file and return its descriptor; an opener for `open`.
+
+    Raises:
+        FormatError: it is not a regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer must not block
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FormatError(f"{path} is not a compcache bundle: it is not a regular file")
@@ -215,16 +228,17 @@ def _open(path: str, flags: int) -> int:
 
 
 def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Refuse archives that no bundle needs: two names for the same bytes, sizes beyond the file."""
+    """Raise `FormatError` for an archive that `write_bundle` cannot have written: compressed, with equal names, or with wrong sizes."""
     seen: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise FormatError(f"the member {info.filename} is compressed; members of bundles are not")
+            raise FormatError(f"the member {info.filename} of the bundle is compressed, which no bundle needs")
         if info.filename in seen:
-            raise FormatError(f"two members are named {info.filename}")
+            raise FormatError(f"two members of the bundle have the name {info.filename}")
         seen.add(info.filename)
     if sum(info.file_size for info in members) > size:
-        raise FormatError(f"its members are larger than the file, which has {size} bytes")
+        raise FormatError(f"the members of the bundle are larger than its file, which has {size} bytes")
     for info in members:
-        if info.file_size > (LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES):
-            raise FormatError(f"the member {info.filename} has {info.file_size} bytes, more than any member of a bundle has")
+        largest = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
+        if info.file_size > largest:
+            raise FormatError(f"the member {info.filename} of the bundle has {info.file_size} bytes, more than the limit of {largest}")

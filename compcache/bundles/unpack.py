@@ -1,4 +1,4 @@
-"""Takes a bundle's modules into a cache directory: all of them, checked before the first is published, or none."""
+"""Import of a bundle into a cache directory. All modules are checked before the first module is published."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 class _Module:
-    """A checked module of a bundle: its header, its functions as the index names them, and its file here."""
+    """A checked module of a bundle: its header, its functions as the index has them, and the parts of its file in the cache."""
 
     def __init__(self, store: Store, module_id: bytes, data: Any, signatures: bytes) -> None:
         footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
@@ -50,20 +50,23 @@ class _Module:
 
     @property
     def requirement(self) -> str:
-        """Return what the module requires of a host."""
+        """Return the requirement of the module: the properties that a host must have to run it."""
         return self.header.requirement()
 
 
 def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as_layer: BinaryIO | None = None) -> tuple[str, ...]:
-    """See `Cache.import_bundle`.
+    """Add the modules of a bundle to a cache directory, and return the names of their functions. See `Cache.import_bundle`.
 
-    `trusted` are keys in addition to the store's. `as_layer` unpacks all modules of the open bundle into the directory of a layer, and
-    leaves the check of signatures to loading.
+    Args:
+        store: the cache directory.
+        path: the path of the bundle.
+        trusted: trusted keys in addition to the keys of the store.
+        as_layer: the open file of the bundle if the directory is a layer. Then loads check signatures, and this function does not.
     """
     store.require_writable(path)
     try:
         with opened_bundle(path, as_layer) as bundle:
-            modules = [_checked(store, path, name, bundle) for name in bundle.names if MODULE_MEMBER.fullmatch(name)]
+            modules = [_read_module(store, path, name, bundle) for name in bundle.names if MODULE_MEMBER.fullmatch(name)]
     except OSError as error:
         reraise_interrupt(error)
         if isinstance(error, FormatError):
@@ -77,24 +80,29 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
         _publish(store, modules, keys)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot store the modules of {path} in {store.root}: {error.strerror or error}"
+        message = f"cannot store the modules of the bundle {path} in the cache {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.root, errno=error.errno) from error
     return tuple(sorted({name for module in modules for name, *_ in module.functions}))
 
 
-def _number_of(store: Store, module: _Module) -> int:
-    """Return the number of the addition of a module that is here; one below all others if the module is damaged."""
+def _stored_number(store: Store, module: _Module) -> int:
+    """Return the addition number of the stored copy of a module; -1 if the copy is damaged, and 0 if the module has no number."""
     if not module.order.number:
         return 0
     try:
-        with Store.open_module(store, module.module_id, leave_stamp=False) as known:
-            return module_order(known).number
+        with Store.open_module(store, module.module_id, leave_stamp=False) as stored:
+            return module_order(stored).number
     except (FileNotFoundError, CompcacheError) as error:
         reraise_interrupt(error)
         return -1
 
 
-def _checked(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
+def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
+    """Return a module of a bundle, after a check of its digest.
+
+    Raises:
+        FormatError: the module is damaged.
+    """
     match = MODULE_MEMBER.fullmatch(name)
     assert match is not None
     module_id = bytes.fromhex(match[1])
@@ -105,7 +113,11 @@ def _checked(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
 
 
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
-    """Check that a trusted key has signed a module, if there are trusted keys or the module holds pickled values."""
+    """Check the signature of a module, if there are trusted keys or the module holds pickled values.
+
+    Raises:
+        IntegrityError: no trusted key has signed the module.
+    """
     if not keys and not module.is_pickled:
         return
     if keys:
@@ -113,16 +125,18 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 
         if is_signed(module.signatures, keys, module.module_id, module.requirement):
             return
-    why = "none of the trusted keys has signed it" if keys else "it holds pickled values, which need a signature of a trusted key"
-    reason = f"{why}; nothing was imported"
+    if keys:
+        reason = "no trusted key has signed it; nothing was imported"
+    else:
+        reason = "it holds pickled values, which need a signature by a trusted key; nothing was imported"
     name = module.module_id.hex()
     raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
 
 
 def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
-    """Write the modules that are missing, then add all of them to the index at once.
+    """Write missing modules, and add all modules to the index at once.
 
-    Nothing is synced: without stamps, each file is checked against its digest before its first use.
+    The files are not synced, because they get no stamps: each file is checked against its digest before its first use.
     """
     entries: set[bytes] = set()
     rows = []
@@ -133,11 +147,11 @@ def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) 
             from compcache.signing.signatures import merged_signatures
 
             file_name = SIGNATURES.file_name(name)
-            known = store.signatures_of(module.module_id)
-            merged = merged_signatures(known, module.signatures, keys, module.module_id, module.requirement)
+            stored = store.signatures_of(module.module_id)
+            merged = merged_signatures(stored, module.signatures, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)
-        if not Store.exists(store, module.module_id) or _number_of(store, module) < module.order.number:
+        if not Store.exists(store, module.module_id) or _stored_number(store, module) < module.order.number:
             publish(store.files, store.temporary, path, module.parts, sync=False)
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)

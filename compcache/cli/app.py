@@ -1,6 +1,6 @@
-"""The group of commands; turns failures into one line and an exit status.
+"""The command group and the entry point of the program. A failure becomes a message on standard error and an exit status.
 
-Exit statuses: 0 done, 1 a finding, 2 usage or bad input, 130 interrupted.
+Exit statuses: 0 done, 1 a finding, 2 usage error or invalid input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compcache.cli.advice import in_commands
+from compcache.cli.advice import translate_advice
 from compcache.cli.examples import EXAMPLES
-from compcache.cli.output import PROGRAM, QUIET, end_progress, is_quiet, near_name, printable, say
+from compcache.cli.output import PROGRAM, QUIET, did_you_mean, end_progress, is_quiet, print_message, printable
 from compcache.cli.session import Session
 from compcache.errors import CacheWarning, CompcacheError, NotCachedError, UntrustedDirectoryError
 from compcache.facade import DEBUG_VARIABLE
@@ -32,15 +32,15 @@ __all__ = ["COMMANDS", "group", "main"]
 
 BAD_INPUT = 2
 _INTERRUPTED = 130
-#: Commands that show settings which are not valid, or need none.
-_SHOWING_SETTINGS = ("config", "doctor", "dir", "completion", "key")
+#: Commands that report invalid settings themselves or use no settings.
+_TOLERATE_INVALID_SETTINGS = ("config", "doctor", "dir", "completion", "key")
 _CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
-#: What stands for the signs of tables and trees where a terminal's encoding lacks them.
-_PLAIN = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
-_COLLECT_AFTER = 2_000_000  # new objects: listing a large cache creates many, none of them garbage
+#: ASCII replacements for the characters of tables and trees, for terminals whose encoding lacks these characters.
+_ASCII_FRAMES = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
+_COLLECT_AFTER = 2_000_000  # new objects: listing a large cache creates many objects and no garbage
 
-#: Every command: its module in this package, and its summary. The module is imported when the command
-#: runs, so that the start of the program does not depend on their number.
+#: Every command with its module in this package and its summary. The module is imported when the command
+#: runs: the start of the program must not become slower with each new command.
 COMMANDS = {
     "info": ("commands.read.info", "Show where the cache is, its content, and its linker and host."),
     "ls": ("commands.read.ls", "List functions or modules."),
@@ -52,21 +52,21 @@ COMMANDS = {
     "explain": ("commands.read.explain", "Explain why a function is a hit or a miss."),
     "dir": ("commands.read.dir", "Print the cache directory."),
     "config": ("commands.read.config", "Show every setting and where it comes from."),
-    "doctor": ("commands.read.doctor", "Look for what is wrong: directory, settings, keys, store, tools."),
+    "doctor": ("commands.read.doctor", "Look for problems with the directory, settings, keys, stores and tools."),
     "stats": ("commands.read.stats", "Show statistics: hits, misses, time saved."),
-    "metrics": ("commands.read.metrics", "Show what was counted as text for Prometheus."),
+    "metrics": ("commands.read.metrics", "Show the counters in the text format of Prometheus."),
     "top": ("commands.read.top", "Show the most expensive functions: compile time, space, misses."),
     "report": ("report.command", "Write a page about the cache: content, savings, hits over time."),
     "check": ("commands.write.check", "Check the whole cache, and repair it."),
     "prune": ("commands.write.prune", "Remove modules by age, size, use or name."),
-    "link": ("commands.write.link", "Link the code that functions reach in several modules."),
-    "compact": ("commands.write.compact", "Put small modules together in few files."),
+    "link": ("commands.write.link", "Link functions and the functions that they call into one image."),
+    "compact": ("commands.write.compact", "Pack small modules into few files."),
     "rm": ("commands.write.rm", "Remove functions by name."),
-    "export": ("commands.read.export", "Write functions and what they need to one file."),
-    "import": ("commands.write.import_", "Add the functions of such a file."),
+    "export": ("commands.read.export", "Write functions and their dependencies to one file, a bundle."),
+    "import": ("commands.write.import_", "Add the functions of a bundle."),
     "key": ("commands.write.key", "Make, show and trust keys that sign modules."),
-    "pin": ("commands.write.pin", "Keep functions from being pruned."),
-    "unpin": ("commands.write.unpin", "Let functions be pruned again."),
+    "pin": ("commands.write.pin", "Protect functions from pruning."),
+    "unpin": ("commands.write.unpin", "Allow the pruning of functions again."),
     "clear": ("commands.write.clear", "Remove everything from the cache."),
     "remote": ("commands.write.remote", "Show, fill and clean up a remote store."),
     "completion": ("completion", "Print a shell's completion script."),
@@ -74,10 +74,13 @@ COMMANDS = {
 
 
 class _LazyGroup(click.Group):
-    """A group that imports a command when it is needed."""
+    """A group that imports the module of a command when the command is looked up."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A reader that closes the pipe early, like `head`, is not a failure."""
+        """Run the command and return its exit status.
+
+        Returns 0 if the reader of standard output closes the pipe early, as `head` does.
+        """
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
@@ -88,7 +91,7 @@ class _LazyGroup(click.Group):
         return status
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Treat ``help`` and ``help COMMAND`` as ``--help`` and ``COMMAND --help``, as in git and cargo."""
+        """Parse the arguments, with ``help [COMMAND]`` as another spelling of ``[COMMAND] --help``, as in git and cargo."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
@@ -97,12 +100,12 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
-        if not any(parameter.name == "directory_here" for parameter in found.params):
-            own = {text for parameter in found.params for text in parameter.opts}
-            found.params += [option for option in _where_options() if own.isdisjoint(option.opts)]
-            found.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
-        return found
+        command: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
+        if not any(parameter.name == "directory_here" for parameter in command.params):
+            own_options = {text for parameter in command.params for text in parameter.opts}
+            command.params += [option for option in _shared_options() if own_options.isdisjoint(option.opts)]
+            command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in EXAMPLES[cmd_name])
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
         with formatter.section("Commands"):
@@ -110,12 +113,12 @@ class _LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"unknown command {args[0]!r}{near_name(args[0], COMMANDS, ', ')}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS, ', ')}", ctx)
         return super().resolve_command(ctx, args)
 
 
-def _where_options() -> list[click.Parameter]:
-    """Return the options that choose the cache, which every command accepts too."""
+def _shared_options() -> list[click.Parameter]:
+    """Return new copies of the options of the group that each command accepts after its name, too."""
     return [
         click.Option(
             ["--dir", "directory_here"], metavar="DIR", expose_value=False, callback=_use_directory,
@@ -138,15 +141,15 @@ def _where_options() -> list[click.Parameter]:
 
 def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None) -> None:
     if directory is not None:
-        _require_directory(directory)
-        known = ctx.find_object(Session)
-        ctx.obj = Session(directory, trust=known is not None and known.trust)
+        _reject_empty_directory(directory)
+        session = ctx.find_object(Session)
+        ctx.obj = Session(directory, trust=session is not None and session.trust)
 
 
 def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
-    known = ctx.find_object(Session)
+    session = ctx.find_object(Session)
     if trust:
-        ctx.obj = Session(known.given if known is not None else None, trust=True)
+        ctx.obj = Session(session.given if session is not None else None, trust=True)
 
 
 def _use_verbose(_: click.Context, __: click.Parameter, verbose: bool) -> None:
@@ -159,7 +162,7 @@ def _use_quiet(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
         ctx.meta[QUIET] = True
 
 
-def _require_directory(directory: str) -> None:
+def _reject_empty_directory(directory: str) -> None:
     if not directory:
         raise click.UsageError("--dir is empty: give a directory, or leave the option out")
 
@@ -177,8 +180,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     subcommand_metavar="COMMAND [ARGS]...",
     invoke_without_command=True,  # what bare invocations do differs between versions of click
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Results go to standard output, everything else to standard error. Exit status: 0 done, 1 a finding, 2 usage "
-    "or bad input. Colours and tables appear on a terminal only; NO_COLOR switches the colours off.",
+    epilog="Results go to standard output, all other text to standard error. Exit status: 0 done, 1 a finding, 2 usage error "
+    "or invalid input. Colours and tables appear on a terminal only. NO_COLOR switches the colours off.",
 )
 @click.option("--dir", "directory", metavar="DIR", help="The cache directory. Without it: $COMPCACHE_DIR, else the user's cache directory.")
 @click.option("--trust", is_flag=True, help="Use the directory even if other users own it or can write to it.")
@@ -206,92 +209,111 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
         click.echo(ctx.get_help())
         return
     if directory is not None:
-        _require_directory(directory)
-    if ctx.invoked_subcommand not in _SHOWING_SETTINGS and (any(name.startswith("COMPCACHE_") for name in os.environ) or configuration()):
-        _look_at_settings()
+        _reject_empty_directory(directory)
+    has_settings = any(name.startswith("COMPCACHE_") for name in os.environ)
+    if ctx.invoked_subcommand not in _TOLERATE_INVALID_SETTINGS and (has_settings or configuration()):
+        _validate_settings()
     ctx.obj = Session(directory, trust=trust)
 
 
-def _look_at_settings() -> None:
-    """Reject invalid settings before a command meets them, and report misspelt names."""
+def _validate_settings() -> None:
+    """Write a warning for each variable that resembles a setting and is not one.
+
+    Raises:
+        click.ClickException: a setting is not valid.
+    """
     from compcache.cli.environment import invalid_settings, misspelt_settings
 
     for _, message in invalid_settings():
         raise click.ClickException(message)
     for name, near in misspelt_settings(os.environ):
         if not is_quiet():
-            say("warning", f"{name} is not a setting of compcache and is ignored; did you mean {near}?")
+            print_message("warning", f"the variable {name} is ignored: it is not a setting of compcache; did you mean {near}?")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (that of the process by default); return the exit status."""
+    """Run a command line and return its exit status.
+
+    Changes the process: warnings of the cache become messages, and standard streams replace characters that they cannot encode.
+
+    Args:
+        arguments: the words behind the name of the program; None: the arguments of this process.
+    """
     warnings.showwarning = _show_warning
-    codecs.register_error("compcache.plain", _plain)
+    codecs.register_error("compcache.plain", _replace_unencodable)
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
-    if sys.stdout is None:  # it was closed by the parent process
+    if sys.stdout is None:  # the parent process closed it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="compcache.plain")  # so that any name can be printed in any locale
+            stream.reconfigure(errors="compcache.plain")  # a locale must not make printing a name fail
     try:
         status = group.main(args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        return _refuse(error)
+        return _report_usage_error(error)
     except (click.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except (CompcacheError, OSError, ImportError) as error:  # ImportError: the native runtime, or a package of the installation
-        return _fail(_explanation(error))
+        return _print_error(_error_text(error))
     except CacheWarning as warning:  # PYTHONWARNINGS=error
-        return _fail(in_commands(str(warning)))
+        return _print_error(translate_advice(str(warning)))
     except MemoryError:
-        return _fail("there is not enough memory for this: look at the sizes of the files that you named, and at 'ulimit -v'")
+        return _print_error("not enough memory: name smaller files, or raise the limit that 'ulimit -v' shows")
     finally:
         end_progress()
     return status if isinstance(status, int) else 0
 
 
-def _refuse(error: click.ClickException) -> int:
-    """Report a command line that is not valid; show the help of a group that was called without a command."""
+def _report_usage_error(error: click.ClickException) -> int:
+    """Write the message of an invalid command line, and return the exit status for it.
+
+    Prints the help of a group that was called without a command, and returns 0 for that.
+    """
     if type(error).__name__ != "NoArgsIsHelpError":  # older versions of click print the help themselves
-        return _fail(_usage_text(error))
+        return _print_error(_usage_error_text(error))
     click.echo(error.format_message())
     return 0
 
 
-def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace what an encoding lacks: frames by ASCII, all else by its escape."""
-    if not isinstance(error, UnicodeEncodeError) or error.object[error.start] not in _PLAIN:
+def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace a character that an encoding lacks: frame characters by ASCII, other characters by their escape sequence.
+
+    An error handler for `codecs`: returns the replacement and the position at which encoding continues.
+    """
+    if not isinstance(error, UnicodeEncodeError) or error.object[error.start] not in _ASCII_FRAMES:
         return codecs.backslashreplace_errors(error)
-    return _PLAIN[error.object[error.start]], error.start + 1
+    return _ASCII_FRAMES[error.object[error.start]], error.start + 1
 
 
-def _explanation(error: CompcacheError | OSError | ImportError) -> str:
-    """Return the message of an error, with command-line options instead of Python arguments."""
+def _error_text(error: CompcacheError | OSError | ImportError) -> str:
+    """Return the message of an error with command-line options in place of Python arguments."""
     text = str(error)
     if isinstance(error, NotCachedError):
-        return text if text.endswith("?") else f"{text}; 'compcache ls' lists what is there"
+        return text if text.endswith("?") else f"{text}; 'compcache ls' lists the cached functions"
     if isinstance(error, UntrustedDirectoryError):
         return (
             f"{error.reason}, or, if you trust all users who can write there, give --trust before the command ({PROGRAM} --trust "
             "...), or set COMPCACHE_SIGNING_KEY"
         )
     if isinstance(error, CompcacheError):
-        return in_commands(text)
+        return translate_advice(text)
     if isinstance(error, ImportError):
         return text
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or text
 
 
-def _fail(message: str) -> int:
-    say("error", message)
+def _print_error(message: str) -> int:
+    """Write an error message to standard error, and return the exit status for it."""
+    print_message("error", message)
     return BAD_INPUT
 
 
-def _usage_text(error: click.ClickException) -> str:
-    text = _with_near_option(error) or error.format_message().rstrip(".")
+def _usage_error_text(error: click.ClickException) -> str:
+    """Return the message of an error of click in the style of this program: lower case, the nearest choice, where the help is."""
+    text = _unknown_option_text(error) or error.format_message().rstrip(".")
     chosen = _CHOICES.search(text)
     if chosen is not None:
-        text += near_name(chosen[1], re.findall(r"'([^']*)'", chosen[2]), ", ")
+        text += did_you_mean(chosen[1], re.findall(r"'([^']*)'", chosen[2]), ", ")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
@@ -301,20 +323,21 @@ def _usage_text(error: click.ClickException) -> str:
     return f"{text} {see[0].upper()}{see[1:]}" if text.endswith("?") else f"{text}; {see}"
 
 
-def _with_near_option(error: click.ClickException) -> str:
-    """Return a message about an unknown option, in the words of that for an unknown command. Versions of click word it differently."""
+def _unknown_option_text(error: click.ClickException) -> str:
+    """Return the message for an unknown option; empty for other errors. Versions of click differ in their own message."""
     if not isinstance(error, click.NoSuchOption):
         return ""
     known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]
-    return f"no such option {error.option_name!r}{near_name(error.option_name, known, ', ')}"
+    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known, ', ')}"
 
 
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
 ) -> None:
+    """Write a warning of the cache as one message, unless -q was given, and other warnings as `warnings` formats them."""
     if issubclass(category, CacheWarning):
         if not is_quiet():
-            say("warning", in_commands(str(message)))
+            print_message("warning", translate_advice(str(message)))
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print("\n".join(map(printable, text.split("\n"))), file=file or sys.stderr, end="")

@@ -45,7 +45,7 @@ def command(ctx: click.Context, shell: str) -> None:
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the functions of the cache whose names start with `incomplete`."""
+    """Return the printable names of cached functions that start with `incomplete`; empty if the cache cannot be opened."""
 
     def selected(name: str) -> bool:
         return name.startswith(incomplete) and name.isprintable()
@@ -53,34 +53,36 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
     def stored(cache: Cache) -> list[str]:
         from compcache.frontend import list_functions
 
-        prefixes = dict.fromkeys((incomplete, incomplete.rpartition("-")[0] or incomplete))  # what is cut may be a label and some digits
+        label = incomplete.rpartition("-")[0]  # `incomplete` may be a label and the first digits of a digest
+        prefixes = dict.fromkeys((incomplete, label or incomplete))
         found = [row.func_name for prefix in prefixes for row in islice(list_functions(cache, prefix, selected), _MAX_NAMES)]
         return sorted(set(found))
 
-    return _ask(ctx, stored)
+    return _query_cache(ctx, stored)
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Return the pinned functions whose names start with `incomplete`."""
-    return _ask(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
+    """Return the printable names of pinned functions that start with `incomplete`; empty if the cache cannot be opened."""
+    return _query_cache(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
 
 
-def _ask(ctx: click.Context, question: Callable[[Cache], list[str]]) -> list[str]:
+def _query_cache(ctx: click.Context, query: Callable[[Cache], list[str]]) -> list[str]:
+    """Return the first names that `query` finds in the cache of this command line; no names if the cache cannot be opened."""
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
 
     root = ctx.find_root()
-    here = ctx.find_object(Session)  # set by a --dir after the command
-    session = here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
+    chosen_here = ctx.find_object(Session)  # set by a --dir after the command
+    session = chosen_here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
-        with session.look() as cache:
-            return question(cache)[:_MAX_NAMES]
+        with session.open_or_empty() as cache:
+            return query(cache)[:_MAX_NAMES]
     except (CompcacheError, OSError):
         return []  # a message would disturb the shell's prompt
 
 
 def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Leave completing file names to the shell."""
+    """Return one item that makes the shell complete file names."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

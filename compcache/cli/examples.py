@@ -1,4 +1,4 @@
-"""Examples of every command, shown at the end of its help. The test suite runs each of them."""
+"""Examples for the help of every command. The test suite runs each example."""
 
 from __future__ import annotations
 

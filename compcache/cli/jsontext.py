@@ -1,7 +1,7 @@
-"""JSON output, one item per line, so that `grep` and `diff` are useful on it.
+"""JSON output with one item per line, for `grep` and `diff`.
 
-Listings may have a hundred thousand records. The `json` module takes as long for them as all work before: it needs a
-dictionary per record, formats its keys each time, and rejects infinities. Here each record type becomes a template.
+Listings may have a hundred thousand records. Writing them with the `json` module takes as long as reading them: it needs
+a dictionary for each record, and formats the keys each time. It also rejects infinities. Here each record type becomes a template.
 """
 
 from __future__ import annotations
@@ -31,90 +31,94 @@ jsonl_option = click.option("--jsonl", "as_lines", is_flag=True, help="Print JSO
 
 
 def print_json_lines(values: Iterable[Any]) -> None:
-    """Print each value as JSON on a line of its own (https://jsonlines.org)."""
-    rest = map(_text, values)
-    while batch := list(islice(rest, _BATCH)):
+    """Print each value as JSON on its own line (https://jsonlines.org).
+
+    Raises:
+        TypeError: a value contains a type that JSON cannot represent.
+    """
+    texts = map(_json_text, values)
+    while batch := list(islice(texts, _BATCH)):
         sys.stdout.write("\n".join(batch) + "\n")
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: the items of a list, or the fields of a dict or record, on a line each.
+    """Print a value as JSON. Each item of a list and each field of a dict or record is on its own line.
 
-    Records are dataclasses and named tuples: they become objects. Infinities and NaN, which JSON does not have,
-    become strings.
+    Records (`Record`, dataclasses and named tuples) become objects. Infinities and NaN, which JSON lacks, become strings.
 
     Raises:
         TypeError: the value contains a type that JSON cannot represent.
     """
-    if _names(type(value)):
+    if _field_names(type(value)):
         value = fields_of(value)
     if isinstance(value, dict):
         _write_lines("{}", (f"{quote(str(key))}: {_field_text(item)}" for key, item in value.items()))
     elif isinstance(value, (list, tuple)):
-        _write_lines("[]", map(_text, value))
+        _write_lines("[]", map(_json_text, value))
     else:
-        sys.stdout.write(f"{_text(value)}\n")
+        sys.stdout.write(f"{_json_text(value)}\n")
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, a named tuple or a `Record` by name; their values are not copied."""
-    return {name: getattr(record, name) for name in _names(type(record))}
+    """Return the fields of a dataclass, a named tuple or a `Record` by name. The values are not copied."""
+    return {name: getattr(record, name) for name in _field_names(type(record))}
 
 
-def _names(kind: type) -> tuple[str, ...]:
-    """Return the field names of a record type; empty for other types."""
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the field names of a record type; an empty tuple for other types."""
     if issubclass(kind, Record):
         return kind.__slots__
     return getattr(kind, "_fields", ()) if issubclass(kind, tuple) else tuple(getattr(kind, "__dataclass_fields__", ()))
 
 
 def _write_lines(brackets: str, texts: Iterable[str]) -> None:
-    rest = iter(texts)
+    """Write an array or object with each text on its own line. `brackets` are its opening and closing character."""
+    remaining = iter(texts)
     separator = f"{brackets[0]}\n  "
-    while batch := list(islice(rest, _BATCH)):
+    while batch := list(islice(remaining, _BATCH)):
         sys.stdout.write(separator + ",\n  ".join(batch))
         separator = ",\n  "
     sys.stdout.write(f"\n{brackets[1]}\n" if separator[0] == "," else f"{brackets}\n")
 
 
 def _field_text(value: Any) -> str:
-    """Return the text of a top-level field: records in it are printed one per line, too."""
-    if isinstance(value, (list, tuple)) and value and (isinstance(value[0], dict) or _names(type(value[0]))):
-        return "[\n    {}\n  ]".format(",\n    ".join(map(_text, value)))
-    return _text(value)
+    """Return the JSON text of a top-level field. If the field is a list of records, each record is on its own line."""
+    if isinstance(value, (list, tuple)) and value and (isinstance(value[0], dict) or _field_names(type(value[0]))):
+        return "[\n    {}\n  ]".format(",\n    ".join(map(_json_text, value)))
+    return _json_text(value)
 
 
 class _Writers(dict[type, "Callable[[Any], str]"]):
-    """The writer for each type of values, created when first needed."""
+    """The function that writes values of a type as JSON, by type. It is made at the first look-up of the type."""
 
     def __missing__(self, kind: type) -> Callable[[Any], str]:
-        self[kind] = writer = _writer(kind)
+        self[kind] = writer = _make_writer(kind)
         return writer
 
 
 _writers = _Writers()
 
 
-def _text(value: Any) -> str:
+def _json_text(value: Any) -> str:
     return _writers[type(value)](value)
 
 
-def _writer(kind: type) -> Callable[[Any], str]:
-    if _names(kind):
-        return _record_writer(kind)
-    for known, writer in _KINDS.items():
+def _make_writer(kind: type) -> Callable[[Any], str]:
+    if _field_names(kind):
+        return _make_record_writer(kind)
+    for known, writer in _WRITERS_BY_TYPE.items():
         if issubclass(kind, known):
             return writer
     raise TypeError(f"JSON cannot represent a value of type {kind.__name__}")
 
 
-def _record_writer(kind: type) -> Callable[[Any], str]:
-    names, writers = _names(kind), _writers
+def _make_record_writer(kind: type) -> Callable[[Any], str]:
+    names, writers = _field_names(kind), _writers
     template = f"{{{', '.join([f'{quote(name)}: %s' for name in names])}}}"
     if issubclass(kind, tuple):
         return lambda record: template % tuple([writers[type(value)](value) for value in record])
     if len(names) == 1:
-        return lambda record: template % _text(getattr(record, names[0]))
+        return lambda record: template % _json_text(getattr(record, names[0]))
     values = attrgetter(*names)
     return lambda record: template % tuple([writers[type(value)](value) for value in values(record)])
 
@@ -124,14 +128,14 @@ def _float_text(value: float) -> str:
 
 
 def _list_text(value: Iterable[Any]) -> str:
-    return f"[{', '.join([_text(item) for item in value])}]"
+    return f"[{', '.join([_json_text(item) for item in value])}]"
 
 
 def _dict_text(value: dict[Any, Any]) -> str:
-    return f"{{{', '.join([f'{quote(str(key))}: {_text(item)}' for key, item in value.items()])}}}"
+    return f"{{{', '.join([f'{quote(str(key))}: {_json_text(item)}' for key, item in value.items()])}}}"
 
 
-_KINDS: dict[type | tuple[type, ...], Callable[[Any], str]] = {
+_WRITERS_BY_TYPE: dict[type | tuple[type, ...], Callable[[Any], str]] = {
     str: quote,
     bool: lambda value: "true" if value else "false",
     int: int.__repr__,

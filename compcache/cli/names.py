@@ -1,4 +1,4 @@
-"""Names of functions on command lines and terminals: globs, labels of content names, and short forms."""
+"""Function names on command lines and terminals: globs, labels of content names, short forms."""
 
 from __future__ import annotations
 
@@ -20,33 +20,38 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.usage.summaries import GroupSummary
 
-__all__ = ["by_last_part", "common_prefix", "groups_among", "literal_prefix", "resolve", "resolve_all", "short", "split"]
+__all__ = ["common_prefix", "groups_among", "literal_prefix", "resolve", "resolve_all", "resolve_last_part", "short_name", "split_name"]
 
 _GLOB = re.compile(r"[*?\[]")
 _SHOWN = 3
-_DIGITS = 8  # of a digest, on terminals; commands accept names cut after them
-_LEAST_PREFIX = 8
+_DIGITS = 8  # digits of a digest shown on terminals; commands accept a name cut after these digits
+_LEAST_PREFIX = 8  # characters of a common prefix that are worth cutting
 
 
 def resolve(cache: Cache, name: str) -> str:
-    """Return the one function that a NAME matches, or the NAME itself if none does.
+    """Return the function that a NAME matches; the NAME itself if it matches no function.
 
     Raises:
-        click.ClickException: it stands for several functions.
+        click.ClickException: the NAME matches several functions, and is the full name of none.
     """
     found = _matching(cache, name)
     if len(found) > 1 and name not in found:
-        shown = ", ".join(map(short, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+        shown = ", ".join(map(short_name, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
         verb = "match" if _GLOB.search(name) else "are named"
         raise click.ClickException(f"{len(found)} functions {verb} {name!r}: {shown}; give more of the name")
     return found[0] if found and name not in found else name
 
 
 def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
-    """Return the functions that NAMEs stand for: functions, labels of content names, globs, groups.
+    """Return the functions that NAMEs match, each once. A NAME is a function, a label of content names, a glob or a group.
+
+    Args:
+        cache: the cache to search.
+        names: the NAMEs.
+        missing_ok: return a NAME that is not a glob and matches no function as it is.
 
     Raises:
-        NotCachedError: a NAME matches no function; with `missing_ok` only for globs, other NAMEs are kept as they are.
+        NotCachedError: a glob matches no function, or another NAME matches no function and `missing_ok` is false.
     """
     chosen: dict[str, None] = {}
     for name in names:
@@ -60,6 +65,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
 
 
 def _matching(cache: Cache, name: str) -> Sequence[str]:
+    """Return the cached functions that a NAME matches; the NAME alone if it is the full name of a function."""
     if cache.has(name):
         return [name]
     if _GLOB.search(name):
@@ -71,17 +77,19 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
 
 
 def literal_prefix(patterns: Sequence[str]) -> str:
-    """Return the common beginning of all labels that one of these globs can match."""
+    """Return the longest prefix of all labels that one of these globs can match; empty for no globs."""
     starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
     alike = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
     return "".join(first for first, *_ in alike)
 
 
-def by_last_part(cache: Cache, name: str) -> str:
-    """Return the function, stored or refused, whose name ends with this part; the NAME itself if there is none, or if it is a full name.
+def resolve_last_part(cache: Cache, name: str) -> str:
+    """Return the function, stored or refused, whose name ends with a dot and `name`.
+
+    Returns `name` itself if it is a full name, or if no function name ends with it.
 
     Raises:
-        click.ClickException: it is the last part of several names.
+        click.ClickException: several function names end with `name`.
     """
     if cache.has(name) or not name:
         return name
@@ -92,33 +100,33 @@ def by_last_part(cache: Cache, name: str) -> str:
         return name
     if len(found) > 1:
         shown = ", ".join(map(printable, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-        raise click.ClickException(f"{len(found)} functions end in {name!r}: {shown}; give more of the name")
+        raise click.ClickException(f"the names of {len(found)} functions end in {name!r}: {shown}; give more of the name")
     return found[0]
 
 
 def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
-    """Return those of the NAMEs that are groups rather than functions."""
+    """Return the groups among NAMEs by name. A NAME that is also a function does not count as a group."""
     wanted = [name for name in names if not cache.has(name)]
     return {group.name: group for group in list_groups(cache, wanted)} if wanted else {}
 
 
-def short(func_name: str) -> str:
-    """Return a name as shown on a terminal: a content name as label and first digits, which commands accept, too."""
-    label, identity = split(func_name)
+def short_name(func_name: str) -> str:
+    """Return a name as a terminal shows it: a content name as its label and first digits. Commands accept the short form."""
+    label, identity = split_name(func_name)
     return f"{label}-{identity}" if identity and is_terminal() else func_name
 
 
-def split(func_name: str) -> tuple[str, str]:
-    """Return the label of a content name and the first digits of its digest; other names have no digits."""
+def split_name(func_name: str) -> tuple[str, str]:
+    """Return the label of a content name and the first digits of its digest; the name and "" for other names."""
     label = label_of(func_name)
     return (func_name, "") if label is None else (label, func_name[len(label) + 1 :][:_DIGITS])
 
 
 def common_prefix(names: Sequence[str]) -> str:
-    """Return the package prefix of all names, with its dot; empty if cutting it gains little."""
+    """Return the package prefix of all names, with its dot; empty if it is too short to be worth cutting."""
     if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
-    first, last = min(names), max(names)  # their common prefix is that of all names
+    first, last = min(names), max(names)  # the common prefix of these two names is common to all names
     length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     prefix = first[:length]
     prefix = prefix[: prefix.rfind(".") + 1]

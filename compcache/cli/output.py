@@ -1,4 +1,4 @@
-"""Writes results: tables on a terminal, one record per line in a pipe, JSON on request."""
+"""Functions that format and write results and messages: tables on a terminal, one record per line in a pipe."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ __all__ = [
     "Column",
     "ProgressBar",
     "age_text",
+    "did_you_mean",
     "end_progress",
-    "fullness",
-    "id_text",
+    "fullness_text",
+    "id_shortener",
     "is_quiet",
     "is_terminal",
-    "near_name",
-    "note",
-    "one_line",
+    "join_lines",
     "plural",
     "print_code",
     "print_fields",
+    "print_message",
+    "print_note",
     "print_rows",
     "print_text",
     "printable",
-    "say",
     "seconds_text",
     "short_id",
     "show_progress",
@@ -51,12 +51,13 @@ __all__ = [
 ]
 
 PROGRAM = "compcache"
-QUIET = "compcache.quiet"  # in the meta data of click's contexts
+QUIET = "compcache.quiet"  # a key in the `meta` of a context of click
 _KIB = 1024
-_LONG, _STEP = 2_000, 512  # least modules for a progress bar, most between two calls
-_MOMENT = 0.3  # seconds without a progress bar
+_LEAST_MODULES = 2_000  # for a progress bar
+_MOST_PER_CALL = 512  # modules between two calls of `show_progress`
+_DELAY = 0.3  # seconds before a progress bar appears
 _BATCH = 1_000  # records searched for control characters at once
-_POINTER = re.compile(r"\s*[~^]+\s*")  # the line that marks an error's position in the code above it
+_POINTER = re.compile(r"\s*[~^]+\s*")  # a line that marks the position of an error in the line above
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -66,37 +67,37 @@ def is_terminal() -> bool:
 
 
 def printable(text: str) -> str:
-    """Return a name on one line: control characters are escaped."""
+    """Return a text with every control character, line breaks included, as an escape sequence."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_text(text: str) -> None:
-    """Print a text of any number of lines; on a terminal control characters are escaped, in a pipe it is unchanged."""
+    """Print a text of one or more lines. On a terminal, control characters are escaped; in a pipe, the text is unchanged."""
     click.echo("\n".join(map(_printable_line, text.split("\n"))) if is_terminal() and not text.isprintable() else text)
 
 
 def is_quiet() -> bool:
-    """Return whether -q was given: only results and errors are written."""
+    """Return whether -q was given: then only results and errors are written."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(QUIET))
 
 
-def note(message: str) -> None:
-    """Write a note on the results to standard error, unless -q was given."""
+def print_note(message: str) -> None:
+    """Write a remark about the results to standard error, unless -q was given."""
     if not is_quiet():
         click.echo(printable(message), err=True)
 
 
 def print_code(text: str, language: str) -> None:
-    """Print code, with syntax colours on a terminal; `language` is that of `compcache.cli.render.code`."""
+    """Print code, with syntax colours on a terminal. `language` is ``llvm`` or ``asm``."""
     if style("x", bold=True) == "x":
         print_text(text)
         return
-    from compcache.cli.render.code import highlighted
+    from compcache.cli.render.code import highlight
 
-    click.echo("\n".join(highlighted(_printable_line(line), language) for line in text.rstrip("\n").split("\n")))
+    click.echo("\n".join(highlight(_printable_line(line), language) for line in text.rstrip("\n").split("\n")))
 
 
 def _printable_line(line: str) -> str:
@@ -104,7 +105,7 @@ def _printable_line(line: str) -> str:
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; in a pipe only the rows, with fields separated by tabs."""
+    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields."""
     if is_terminal():
         _print_table(columns, rows)
         return
@@ -130,7 +131,7 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> No
 
 
 def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print ``name: value`` lines, the values aligned on a terminal."""
+    """Print a ``name: value`` line for each pair. On a terminal, the values are aligned."""
     pairs = list(pairs)
     width = max((len(name) for name, _ in pairs), default=0) + 2 if is_terminal() else 0
     for name, value in pairs:
@@ -138,24 +139,24 @@ def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def style(text: str, **styles: Any) -> str:
-    """Colour a text if it goes to a terminal and NO_COLOR is not set (https://no-color.org)."""
+    """Return a text with colour codes; unchanged if standard output is not a terminal or NO_COLOR is set (https://no-color.org)."""
     plain = not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else click.style(text, **styles)
 
 
-def id_text() -> Callable[[str], str]:
-    """Return the function that shortens module_ids on a terminal; options that take a module_id accept a prefix."""
+def id_shortener() -> Callable[[str], str]:
+    """Return a function that shortens module_ids on a terminal and keeps them in a pipe. Commands accept the shortened form."""
     return itemgetter(slice(12)) if is_terminal() else str
 
 
 def short_id(module_id: str) -> str:
-    """Return a module_id, shortened on a terminal."""
-    return id_text()(module_id)
+    """Return the first 12 digits of a module_id on a terminal, all digits in a pipe."""
+    return id_shortener()(module_id)
 
 
 @lru_cache(maxsize=4096)
 def size_text(size: float) -> str:
-    """Return a number of bytes with a unit."""
+    """Return a number of bytes with a unit: ``512 B``, ``1.5 MiB``."""
     if size < _KIB:
         return f"{size:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -165,14 +166,14 @@ def size_text(size: float) -> str:
     return f"{size / _KIB:.1f} TiB"
 
 
-def fullness(size: int, limit: int | None) -> str:
-    """Return a size, and its share of the limit."""
+def fullness_text(size: int, limit: int | None) -> str:
+    """Return a size in bytes as text, with its share of the limit."""
     return f"{size_text(size)} of {size_text(limit)} ({size / limit:.1%})" if limit else f"{size_text(size)} without a limit"
 
 
 @lru_cache(maxsize=4096)
 def seconds_text(seconds: float) -> str:
-    """Return a duration with a unit."""
+    """Return a duration with a unit: ``3.2 ms``, ``90 s``, ``2 h``."""
     if seconds < 1:
         return f"{seconds * 1e3:.3g} ms"
     for unit, size in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
@@ -182,12 +183,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def age_text(since: float) -> str:
-    """Return the time since `since` with a unit; empty if it is unknown."""
+    """Return the time since `since` (seconds since the epoch) with a unit; empty if `since` is 0, which means unknown."""
     return seconds_text(max(int(time.time() - since), 1)) if since else ""
 
 
 def time_text(since: float) -> str:
-    """Return a time as local date and time; empty if it is unknown."""
+    """Return `since` (seconds since the epoch) as local date and time; empty if `since` is 0, which means unknown."""
     return _local_time(int(since)) if since else ""
 
 
@@ -197,9 +198,9 @@ def _local_time(seconds: int) -> str:
 
 
 class ProgressBar:
-    """The progress of one loop of a command, on a terminal: shown once it has taken a moment, removed at its end.
+    """A progress bar for one loop of a command, on a terminal only. It appears when the loop has run for 0.3 seconds.
 
-    Used as a context, so that whatever ends the loop removes the bar.
+    A context manager: the end of the block removes the bar, also when an exception ends it.
     """
 
     def __init__(self, text: str) -> None:
@@ -217,9 +218,9 @@ class ProgressBar:
             self._bar = None
 
     def update(self, done: int, total: int) -> None:
-        """Show how many are done."""
+        """Show that `done` of `total` items are done."""
         seconds = time.monotonic() - self._started
-        if not self._is_shown or (self._bar is None and seconds < _MOMENT):
+        if not self._is_shown or (self._bar is None and seconds < _DELAY):
             return
         if self._bar is None:
             from compcache.batch.progress import TerminalBar
@@ -231,49 +232,52 @@ class ProgressBar:
 
 
 def show_progress(done: int, total: int) -> None:
-    """Show how many modules a command has read, if it reads thousands on a terminal; the bar disappears at the end."""
-    if total < _LONG:
+    """Show on a terminal that `done` of `total` modules are read, if `total` is 2,000 or more. The bar disappears at the end."""
+    if total < _LEAST_MODULES:
         return
-    bar = _reading.setdefault("bar", ProgressBar("modules read"))
+    bar = _shown_bar.setdefault("bar", ProgressBar("modules read"))
     bar.update(done, total)
-    if done + _STEP >= total:
+    if done + _MOST_PER_CALL >= total:
         end_progress()
 
 
 def end_progress() -> None:
-    """Remove the bar of `show_progress`, if there is one: a command that fails must not leave it."""
-    bar = _reading.pop("bar", None)
+    """Remove the bar of `show_progress` if it is shown. A command that fails must not leave a bar."""
+    bar = _shown_bar.pop("bar", None)
     if bar is not None:
         bar.__exit__()
 
 
-#: The bar of `show_progress` while something is read: the facade calls a function, which has no other place to keep it.
-_reading: dict[str, ProgressBar] = {}
+#: The bar of `show_progress` between two calls. The cache calls a plain function, which has no other place for the bar.
+_shown_bar: dict[str, ProgressBar] = {}
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Return a number and its noun, with an "s" unless the number is 1: ``1 module``, ``2,000 modules``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def say(kind: str, message: str) -> None:
-    """Write a message to standard error: one line, and below it the code that LLVM or the linker quotes."""
-    first, *others = message.splitlines() or [""]
-    if not any(_POINTER.fullmatch(line) for line in others):
-        first, others = one_line(message), []
-    lines = [f"{PROGRAM}: {kind}: {printable(first)}", *[f"  {printable(line)}".rstrip() for line in others]]
+def print_message(kind: str, message: str) -> None:
+    """Write ``compcache: KIND: MESSAGE`` to standard error, on one line.
+
+    The code that a message of LLVM or the linker quotes is written below that line.
+    """
+    first, *quoted = message.splitlines() or [""]
+    if not any(_POINTER.fullmatch(line) for line in quoted):
+        first, quoted = join_lines(message), []
+    lines = [f"{PROGRAM}: {kind}: {printable(first)}", *[f"  {printable(line)}".rstrip() for line in quoted]]
     click.echo("\n".join(lines), err=True)
 
 
-def one_line(message: str) -> str:
-    """Join the lines of a message; lines that only mark a column are left out."""
+def join_lines(message: str) -> str:
+    """Return the lines of a message as one line, without lines that only mark a column."""
     lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line.strip("^~ "))
 
 
-def near_name(name: str, known: Iterable[str], separator: str) -> str:
-    """Return a "did you mean" with the nearest known name, after a separator; empty if none is near."""
+def did_you_mean(name: str, known: Iterable[str], separator: str) -> str:
+    """Return "did you mean" and the known name nearest to `name`, after `separator`; empty if no known name is near."""
     from difflib import get_close_matches
 
-    found = get_close_matches(name, known, n=1)
-    return f"{separator}did you mean {found[0]!r}?" if found else ""
+    nearest = get_close_matches(name, known, n=1)
+    return f"{separator}did you mean {nearest[0]!r}?" if nearest else ""

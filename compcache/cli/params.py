@@ -1,4 +1,4 @@
-"""Option types of the maintenance commands: sizes, durations, and times."""
+"""Types of command-line options: sizes, durations and times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Size(_Type):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number of bytes, with or without a unit."""
+        """Return the number of bytes that a text with or without a unit gives. An invalid size is a usage error."""
         from compcache.usage.limits import parse_size
 
         if isinstance(value, int):
@@ -36,7 +36,7 @@ class _Duration(_Type):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse a number with a unit to seconds."""
+        """Return the seconds that a number with a unit gives. An invalid duration is a usage error."""
         if isinstance(value, float):
             return value
         from compcache.usage.limits import parse_duration
@@ -51,7 +51,7 @@ class _Moment(_Type):
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse an age or an ISO date to seconds since the epoch."""
+        """Return the seconds since the epoch that an age or an ISO date gives. An invalid time is a usage error."""
         if isinstance(value, float):
             return value
         from datetime import datetime

@@ -1,4 +1,4 @@
-"""The cache that the options before the command choose, and how to open it."""
+"""The cache directory that the command line chooses, and the ways to open it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import click
 
 from compcache.cache import Cache
-from compcache.cli.environment import source_of
+from compcache.cli.environment import setting_source
 from compcache.facade import DIRECTORY_VARIABLE, default_directory
 from compcache.files import absolute_path
 from compcache.settings import setting
@@ -17,7 +17,10 @@ __all__ = ["Session", "pass_session"]
 
 
 class Session:
-    """The cache of this command line; each method opens it for one kind of command."""
+    """The cache of this command line. Each method opens it for one kind of command.
+
+    `given` is the directory of --dir, or None.
+    """
 
     def __init__(self, directory: str | None, *, trust: bool) -> None:
         self.given = directory
@@ -25,63 +28,67 @@ class Session:
 
     @cached_property
     def directory(self) -> str:
-        """Return the path of the cache, whether it exists or not.
+        """Return the absolute path of the cache directory, which may not exist.
 
         Raises:
-            SettingError: a configuration file cannot be used.
+            SettingError: --dir was not given and a configuration file cannot be used.
         """
         return absolute_path(self.given if self.given is not None else default_directory())
 
     @property
     def chosen_by(self) -> str:
-        """The option or variable that chose the directory, or "default"."""
+        """Return the option, variable or key of a configuration file that chose the directory, or "default"."""
         if self.given is not None:
             return "--dir"
-        return source_of(DIRECTORY_VARIABLE)
+        return setting_source(DIRECTORY_VARIABLE)
 
-    def open(self, *, allow_pickle: bool = False) -> Cache:
-        """Open the cache for a command that may create it."""
+    def open_or_create(self, *, allow_pickle: bool = False) -> Cache:
+        """Open the cache for a command that may create the directory."""
         return Cache(self.directory, trust=self.trust, allow_pickle=allow_pickle)
 
-    def change(self, *, allow_pickle: bool = False) -> Cache:
-        """Open the cache for a command that changes an existing one.
+    def open_existing(self, *, allow_pickle: bool = False) -> Cache:
+        """Open the cache for a command that changes an existing cache.
 
         Raises:
             click.ClickException: there is no cache.
         """
-        return self._existing(self.open(allow_pickle=allow_pickle))
+        return self._require_existing(self.open_or_create(allow_pickle=allow_pickle))
 
-    def _existing(self, cache: Cache) -> Cache:
+    def _require_existing(self, cache: Cache) -> Cache:
         if not cache.exists:
             cache.close()
-            raise click.ClickException(f"no cache at {self.directory} (chosen by: {self.chosen_by})")
+            raise click.ClickException(f"there is no cache at {self.directory} (chosen by: {self.chosen_by})")
         return cache
 
-    def remote(self, url: str | None, mode: str | None) -> Cache:
-        """Open the cache with remote stores, those of the environment where none is given.
+    def open_with_remote(self, url: str | None, mode: str | None) -> Cache:
+        """Open the cache with remote stores. The directory may be created.
 
         Args:
-            url: the URLs of the stores; None: those that the settings name.
-            mode: "read" or "write", which a setting with a mode for each store overrides; None: as the settings say.
+            url: the URLs of the stores; None: the URLs in the settings.
+            mode: "read" or "write"; None: the mode in the settings. A setting with a mode for each store takes precedence
+                over `mode` for the stores of the settings.
+
+        Raises:
+            click.UsageError: a URL or a mode is not valid.
         """
-        several = len(setting("COMPCACHE_REMOTE_MODE").split()) > 1
-        alone = mode or "read" if several else mode
-        chosen = None if several and url is None else alone
+        has_several_modes = len(setting("COMPCACHE_REMOTE_MODE").split()) > 1
+        if has_several_modes:
+            mode = None if url is None else mode or "read"
         try:
-            return Cache(self.directory, trust=self.trust, remote=url, remote_mode=chosen)
+            return Cache(self.directory, trust=self.trust, remote=url, remote_mode=mode)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
-    def read(self) -> Cache:
-        """Open the cache for a command that only reads an existing one.
+    def open_to_read(self) -> Cache:
+        """Open the cache for a command that only reads an existing cache.
 
         Raises:
             click.ClickException: there is no cache.
         """
-        return self._existing(self.look())
+        return self._require_existing(self.open_or_empty())
 
-    def look(self) -> Cache:
-        """Open the cache for a command that only reads; a missing directory is not created, and treated as empty."""
+    def open_or_empty(self) -> Cache:
+        """Open the cache for a command that only reads. A missing directory counts as an empty cache, and is not created."""
         readonly = not os.path.isdir(self.directory) or not os.access(self.directory, os.W_OK)
         return Cache(self.directory, trust=self.trust, readonly=readonly)
 

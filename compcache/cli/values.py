@@ -1,4 +1,4 @@
-"""Parses command-line arguments as values for a signature or a global, and formats results."""
+"""Values on the command line: arguments of calls, definitions of global variables, results."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _MAX_ELEMENTS = 1 << 28
 
 
 def parse_arguments(signature: Signature, texts: tuple[str, ...], name: str) -> list[Any]:
-    """Parse the arguments of a call with this signature.
+    """Parse the arguments of a call of the function `name` with this signature.
 
     Raises:
-        click.UsageError: too many or too few, or one is not a value of its parameter's type.
+        click.UsageError: the number of arguments is wrong, or an argument is not a value of its parameter's type.
     """
     parameters = signature.parameters
     if len(texts) != len(parameters):
         raise click.UsageError(
-            f"{name!r} takes {plural(len(parameters), 'argument')}, {len(texts)} given; its signature is {signature.text()}"
+            f"{name!r} takes {plural(len(parameters), 'argument')}, not {len(texts)}: its signature is {signature.text()}"
         )
     names = signature.parameter_names()
     values = []
@@ -55,7 +55,9 @@ def parse_argument(parameter: Parameter, text: str) -> Any:
     """Parse the argument for one parameter.
 
     Raises:
-        ValueError, OverflowError, struct.error, OSError: the text is not a valid value.
+        ValueError: the text is not a value of the parameter's type.
+        OverflowError, struct.error: the elements of a buffer are out of the range of their type.
+        OSError: the file of an ``@FILE`` argument cannot be read.
     """
     return _parse_buffer(parameter.type, text) if parameter.is_buffer else _parse_scalar(parameter.type, text)
 
@@ -73,7 +75,7 @@ def _parse_scalar(type_: Type, text: str) -> Any:
 
 
 def _parse_literal(text: str) -> Any:
-    """Return a literal of Python's, or the text itself."""
+    """Return the value of a Python literal; the text itself if it is not a literal."""
     import ast
 
     try:
@@ -83,7 +85,7 @@ def _parse_literal(text: str) -> Any:
 
 
 def _parse_pointer(text: str) -> Any:
-    """Return an address, or memory that the call may write to: ``text:TEXT``, NUL-terminated, or ``@FILE``."""
+    """Return an address, None for null, or a writable copy of the memory to point at: ``text:TEXT`` with a NUL, or ``@FILE``."""
     if text.startswith("text:"):
         return memoryview(bytearray(text.removeprefix("text:").encode() + b"\0"))
     if text.startswith("@"):
@@ -145,7 +147,7 @@ def _parse_elements(type_: Type, text: str) -> list[Any]:
 
 
 def result_text(value: Any) -> str:
-    """Return a result as text, in the form of an argument."""
+    """Return a result of a call as text, in the form in which arguments are written."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -154,10 +156,11 @@ def result_text(value: Any) -> str:
 
 
 def parse_global(text: str) -> Any:
-    """Parse ``VALUE`` of ``--global NAME=VALUE`` to a definition.
+    """Parse ``VALUE`` of ``--global NAME=VALUE`` to the definition of a global variable.
 
     Raises:
-        ValueError, OSError: it is not a valid definition.
+        ValueError: `text` is not a valid definition.
+        OSError: the file of an ``@FILE`` definition cannot be read.
     """
     from compcache import globals as kinds
 
@@ -174,10 +177,10 @@ def parse_global(text: str) -> Any:
         return kinds.PythonObject(module, qualname)
     if text.startswith("@"):
         return kinds.Bytes(bytes(_read_file(text[1:])))
-    return _plain_value(text)
+    return _parse_number_or_truth(text)
 
 
-def _plain_value(text: str) -> Any:
+def _parse_number_or_truth(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     for parse in (_parse_integer, _parse_float):

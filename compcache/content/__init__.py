@@ -1,1 +1,1 @@
-"""Content names of sources: digests over everything that decides what their functions do."""
+"""Content names: names of functions with a digest of everything that decides the functions' behaviour."""

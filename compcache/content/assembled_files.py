@@ -1,4 +1,4 @@
-"""Files that assemblers read: their content is part of the code, and no digest of the code covers them."""
+"""Files that inline assembly includes. Their content is part of the code, but a digest of the code does not cover it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from compcache.files import reraise_interrupt
 __all__ = ["assembled_files", "reads_files"]
 
 _DIRECTIVES = ".incbin", ".include"
-#: A directive in a line of LLVM assembly, and the file behind it, where that is a plain text (GNU as, "Incbin").
+#: A directive in a line of LLVM assembly, and the file name after it, if it is a quoted text (GNU as, "Incbin").
 _READ = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
 
 
 def reads_files(text: str) -> bool:
-    """Return whether inline assembly of LLVM code reads files when it is assembled."""
+    """Return whether inline assembly of LLVM assembly `text` includes files."""
     return bool(assembled_files(text))
 
 
 def assembled_files(text: str) -> list[bytes]:
-    """Return the files that inline assembly reads, named and digested one after another, in the order of LLVM assembly `text`.
+    """Return the names and digests of the files that inline assembly includes, alternating, in the order of LLVM assembly `text`.
 
-    A file whose name cannot be determined gets a new digest each time, because its content is unknown.
+    A file whose name cannot be determined gets a random digest, because its content is unknown. An unreadable file gets an empty digest.
     """
     if not any(directive in text for directive in _DIRECTIVES):
         return []
@@ -30,10 +30,10 @@ def assembled_files(text: str) -> list[bytes]:
 
     lines = [line for line in text.splitlines() if line.lstrip().startswith("module asm") or " asm " in line]
     names = [match[1] for line in lines for match in re.finditer(_READ, line)]
-    return [part for name in names for part in _named(name)]
+    return [part for name in names for part in _name_and_digest(name)]
 
 
-def _named(name: str | None) -> tuple[bytes, bytes]:
+def _name_and_digest(name: str | None) -> tuple[bytes, bytes]:
     if name is None:
         return b"", os.urandom(16)
     import re

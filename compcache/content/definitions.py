@@ -1,13 +1,13 @@
-"""The definitions of a printed module by their content: their text, without what depends on neighbouring definitions.
+"""Computes digests for the definitions of a printed module. A digest does not depend on neighbouring definitions.
 
-LLVM numbers attribute groups, metadata, and globals without a name through the whole module, so that an edit of one function changes
-the text of others. Here a definition contains its attribute groups themselves, its metadata, numbered in order of occurrence, and the
-types that it names. Globals without a name are named by a digest. Comments are left out.
+LLVM numbers attribute groups, metadata and unnamed globals through the whole module, so an edit of one function changes the text of other
+functions. For a digest, a definition's text contains its attribute groups, its metadata numbered in the order of occurrence, and the types
+that it names. Unnamed globals are named by a digest. Comments are left out.
 
-Two definitions that differ in anything that may matter must have different digests. Anything unknown, in any part of the module, makes it
-`Unreadable`: the whole text then stands for each function.
+Definitions that differ in a way which may affect the code must have different digests. An unknown construct anywhere in the module raises
+`Unreadable`. Then the digest of each function covers the whole text.
 
-The shape of the text is that of the LLVM Language Reference, "Module Structure", as LLVM prints it: one line for everything but functions.
+The text has the shape of the LLVM Language Reference, "Module Structure", as LLVM prints it: everything except functions is on one line.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ __all__ = ["Definition", "Definitions", "Unreadable", "read_definitions", "whole
 
 _PERSON = b"compcache-define"
 _SIZE = 16
-#: A global, a number of an attribute group or of metadata, or text that may contain such: strings (also names), comments. Each alternative
-#: begins with a character of its own: the search looks for these.
+#: A global, the number of an attribute group or of metadata, or a text that may contain these (a string, a quoted name, a comment). Each
+#: alternative begins with a different character, which makes the search fast.
 _TOKEN = re.compile(r'(@(?:"[^"]*"|[-$._A-Za-z0-9]+)|"[^"]*"|;[^\n]*|#\d+|!\d+)')
 _HIDING = re.compile(r'"[^"]*"|;[^\n]*')
 _STRING = re.compile(r'"([^"]*)"')
@@ -39,22 +39,22 @@ _TYPE_NAME = re.compile(r'%(?:"[^"]*"|[-$._A-Za-z0-9]+)')
 _GROUP = re.compile(r"attributes (#\d+) = (\{.*\})")
 _NODE = re.compile(r"(!\d+) = (.*)")
 _COMDAT = re.compile(r'\$(?:"[^"]*"|[-$._A-Za-z0-9]+) = comdat any')
-#: Bounds of sections: code that uses them reaches the content of the section without naming it.
+#: Prefixes of symbols for section bounds. Code that uses them reaches the members of the section without naming the members.
 _BOUNDS = ("__start_", "__stop_")
-#: Debug information is large, and much of it is reached from everywhere: beyond this many visits of nodes, a tenth of a second or two, and
-#: this many for each node, the whole text is cheaper.
+#: The limits on visits of metadata nodes (about a tenth of a second), in total and for each node. Debug information is large, and many
+#: definitions reach most of it. Beyond the limits, a digest of the whole text takes less time.
 _MOST_VISITS, _MOST_VISITS_OF_EACH = 50_000, 4
 
 
-class Unreadable(Exception):  # noqa: N818 - it never leaves this package: an answer, not an error
-    """Raised if functions of a module depend on one another in ways that are not followed here."""
+class Unreadable(Exception):  # noqa: N818 - a result within this package, not an error
+    """Raised if functions of a module may depend on each other in ways that this file does not follow."""
 
 
 class Definition(NamedTuple):
     """A function, a variable, an alias or a declaration.
 
-    `content` is a digest of it; `mentions` are the keys of the globals that stand in it. `is_own`: it can change, or its address may be
-    compared, so copies in two modules are two things.
+    `content` is a digest of its text. `mentions` are the keys of the globals that it names. `is_own` says that it can change, or that its
+    address may be compared, so that two modules must not have copies of it.
     """
 
     content: bytes
@@ -64,14 +64,14 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of what concerns all of them."""
+    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the parts that concern all of them."""
 
     by_key: dict[str, Definition]
     header: bytes
 
 
 def whole_text(text: str) -> str:
-    """Return a printed module without comments and file names, which affect nothing."""
+    """Return a printed module without comments and names of source files, which do not affect the code."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 
@@ -80,19 +80,19 @@ def read_definitions(text: str) -> Definitions:
     """Return the definitions of a printed module.
 
     Raises:
-        Unreadable: functions depend on one another in ways that are not followed here.
+        Unreadable: functions may depend on each other in ways that this file does not follow.
     """
     if "module asm" in text or any(bound in text for bound in _BOUNDS):
         raise Unreadable
     try:
         return _Reader(text).read()
-    except (KeyError, StopIteration, RecursionError) as error:  # numbers and names of nothing, constants of constants without end
+    except (KeyError, StopIteration, RecursionError) as error:  # unknown numbers and names, deeply nested constants
         reraise_interrupt(error)
         raise Unreadable from None
 
 
 class _Part(NamedTuple):
-    """A definition's own text, or that of one node of metadata, with the nodes, globals and types that it names, in order."""
+    """The text of a definition or of a metadata node, and the nodes, globals and types that it names, in order."""
 
     text: str
     nodes: tuple[str, ...]
@@ -101,9 +101,9 @@ class _Part(NamedTuple):
 
 
 class _Scanned(NamedTuple):
-    """A definition with all metadata and types that it reaches, without what depends on its neighbours, and the globals that it names.
+    """The text of a definition with all metadata and types that it reaches, independent of neighbouring definitions.
 
-    `nodes` are the numbers of the metadata in it.
+    `mentions` are the globals that it names. `nodes` has the numbers of its metadata nodes.
     """
 
     text: str
@@ -122,11 +122,11 @@ class _Reader:
         self._groups: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
         self._header: list[str] = []
-        self._unnamed: dict[str, str] = {}  # their keys by the numbers that LLVM gave them; "" while one is being read
-        self._addressed: set[str] = set()  # functions that are mentioned outside of calls
-        self._names: set[str] = set()  # of all globals, as assembly writes them
+        self._unnamed: dict[str, str] = {}  # the keys of unnamed globals, by LLVM's numbers; "" while a global is being read
+        self._addressed: set[str] = set()  # functions that are named outside of calls
+        self._names: set[str] = set()  # the names of all globals, as assembly writes them
         self._visits = 0
-        self._parts: dict[str, _Part] = {}  # of nodes
+        self._parts: dict[str, _Part] = {}  # the parts of metadata nodes
         self._scanned: dict[str, _Scanned] = {}
         self._sort(text)
 
@@ -168,7 +168,7 @@ class _Reader:
             Unreadable: as `read_definitions`.
         """
         if any(token[1:].isdigit() for token in (*self._functions, *self._declared)):
-            raise Unreadable  # functions without a name
+            raise Unreadable  # an unnamed function
         header = self._scan("", "\n".join(self._header), 0)
         for token, text in (*self._functions.items(), *self._declared.items()):
             self._scanned[token] = self._scan(token, text, 0)
@@ -192,7 +192,7 @@ class _Reader:
         key = self._unnamed.get(token)
         if key is None:
             if self._is_own(token):
-                raise Unreadable  # two that are alike would have one name
+                raise Unreadable  # two equal globals would get the same name
             self._unnamed[token] = ""
             scanned = self._scan(token, line, len(token))
             if scanned.nodes:
@@ -200,7 +200,7 @@ class _Reader:
             key = self._unnamed[token] = "@\0" + self._digest(scanned, {}).hex()
             self._scanned[key] = scanned
         if not key:
-            raise Unreadable  # two that refer to one another
+            raise Unreadable  # two unnamed globals refer to each other
         return key
 
     def _scan(self, token: str, text: str, start: int) -> _Scanned:
@@ -214,7 +214,7 @@ class _Reader:
         order = list(dict.fromkeys(own.nodes))
         numbers = {node: number for number, node in enumerate(order)}
         lines = [own.text, str([numbers[node] for node in own.nodes])]
-        for node in order:  # grows while it is walked
+        for node in order:  # grows during the iteration
             part = self._node(node)
             for other in part.nodes:
                 if other not in numbers:
@@ -261,14 +261,14 @@ class _Reader:
         return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
 
     def _refuse_named_in_strings(self, text: str) -> None:
-        """Reject names in inline assembly, because nothing else says that they are used."""
+        """Raise `Unreadable` if inline assembly names a global, because the text shows no other reference."""
         if not self._names:
             self._names = {_plain(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
         if any(not self._names.isdisjoint(_WORD.findall(unquote(string))) for string in _STRING.findall(text)):
             raise Unreadable
 
     def _closure_of(self, types: Iterable[str]) -> list[str]:
-        """Return the definitions of types and of the types within them, with numbers for names; perhaps of more than necessary."""
+        """Return the definitions of types and of the types that they contain, sorted. It may contain more types than necessary."""
         todo = list(types)
         found = set(todo)
         while todo:
@@ -280,9 +280,9 @@ class _Reader:
     # ---------------------------------------------------------------- all of them
 
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
-        """Return numbers for metadata that several definitions share and that is equal only to itself (``distinct``).
+        """Return numbers for ``distinct`` metadata nodes that several definitions share.
 
-        Whether it is shared affects what may be assumed after inlining. Debug information affects nothing.
+        Sharing such a node affects the optimizer's assumptions after inlining.
         """
         counts = Counter(node for each in scanned for node in each.nodes)
         shared = [node for node, count in counts.items() if count > 1 and self._nodes[node].startswith("distinct !{")]
@@ -301,7 +301,7 @@ class _Reader:
         """Return whether a variable can change, or has an address that may be compared.
 
         Raises:
-            Unreadable: it belongs to the whole module, like a list of constructors.
+            Unreadable: the variable belongs to the whole module, like a list of constructors.
         """
         if token not in self._variables:
             return False
@@ -317,10 +317,10 @@ class _Reader:
 
 
 def _name_in(line: str) -> str:
-    """Return the first global that a line names."""
+    """Return the first global that a line names. Raise `StopIteration` if it names none."""
     return next(match[0] for match in _TOKEN.finditer(line) if match[0][0] == "@")
 
 
 def _plain(token: str) -> str:
-    """Return the name for its written form; one without a name keeps its key."""
+    """Return the name in a reference to a global; for an unnamed global, its key."""
     return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

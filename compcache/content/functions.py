@@ -1,9 +1,9 @@
-"""Names functions of a source by content: their own, and that of everything they reach.
+"""Names the functions of a source by content: a digest of the function and of everything that it reaches.
 
-Functions that reach something that can change, or whose address may be compared, have it in common for as long as they are in one module.
-So the name of each of them covers all of them, and they are compiled together.
+Functions of a module share the changeable variables that they reach, and items whose addresses may be compared. Such functions are compiled
+together, and the name of each of them covers all of them.
 
-The index has a shorter digest of the same for functions with plain names: of realizations that are equal by it any will do.
+For functions with plain names, the index contains a shorter digest of the same inputs. Realizations with equal digests are interchangeable.
 """
 
 from __future__ import annotations
@@ -30,46 +30,46 @@ _PERSON = b"compcache-fcode"
 
 
 class Naming(NamedTuple):
-    """The names of a source's functions by their plain names, and those of each set that is compiled together."""
+    """The func_names of a source's functions by plain name, and the sets of func_names that are compiled together."""
 
     names: dict[str, str]
     units: tuple[tuple[str, ...], ...]
 
 
 class _Given(NamedTuple):
-    """The definitions that a source gives for declared symbols, and the symbols for which each module loads its own value."""
+    """The definitions that a source has for declared symbols, and the symbols whose values each module loads separately."""
 
     parts: Mapping[str, list[bytes]]
     loaded: Collection[str]
 
 
 class _Reached(NamedTuple):
-    """Everything that a definition reaches: a digest, and a bit for each part that must not exist in two modules."""
+    """A digest of everything that a definition reaches, and a bit for each reached part that must not exist in two modules."""
 
     content: bytes
     own: int
 
 
 def name_together(functions: Iterable[str], common: bytes) -> Naming:
-    """Return names with one digest for functions that are compiled together."""
-    names = {name: _named(name, common) for name in functions}
+    """Return func_names with the digest `common` for functions that are compiled together."""
+    names = {name: _content_name(name, common) for name in functions}
     return Naming(names, (tuple(names.values()),))
 
 
 def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
-    """Name functions by what they reach.
+    """Return the func_names of functions, with digests of everything that they reach.
 
     Args:
         source: a frozen source.
-        text: its code as LLVM prints it, before it is optimized.
-        functions: how each function is exported, including its symbol, by plain name.
+        text: its code as LLVM prints it, before optimization.
+        functions: the export options of each function, with its symbol, by plain name.
     """
     given, options = given_parts(source), [*option_parts(source), *_stored_with(source)]
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)
         if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
-            raise Unreadable  # archives have a state, and call what they find; what is not there is an error when the source is compiled
+            raise Unreadable  # archives have a state, and call other functions; compiling the source reports missing functions
     except Unreadable:
         parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
         return name_together(functions, digest_of([b"module", *parts]))
@@ -78,11 +78,11 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
-    """Return for each symbol that a module defines, as LLVM prints it before optimization, a digest of everything that it reaches.
+    """Return a digest of everything that each symbol of a module reaches, by symbol; empty if the module is not readable.
 
-    Nothing is returned if that is unknown.
-
-    `data` are the values of variables that are not in the text.
+    Args:
+        text: the module as LLVM prints it, before optimization.
+        data: the values of variables that are not in the text.
     """
     try:
         definitions = read_definitions(text)
@@ -97,7 +97,10 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
     """Return the digest of an exported function, of `CONTENT_SIZE` bytes; zeros if the digest of its code is not known.
 
-    `salt` covers everything that the source specifies apart from its code.
+    Args:
+        salt: a digest of everything that the source specifies apart from its code.
+        code: the function's digest from `symbol_digests`, or None.
+        signature: the function's signature.
     """
     if code is None:
         return bytes(CONTENT_SIZE)
@@ -115,12 +118,12 @@ def _by_reach(
     names: dict[str, str] = {}
     for unit in units:
         together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
-        names |= {name: _named(name, digest_of([*common, exports[name], roots[name].content, together])) for name in unit}
+        names |= {name: _content_name(name, digest_of([*common, exports[name], roots[name].content, together])) for name in unit}
     return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
 
 def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
-    """Return everything that each definition reaches. Digests of cycles cover all of their members."""
+    """Return everything that each definition reaches, by key. The digest of a cycle covers all its members."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
     bit, nothing = 1, digest_of(())
@@ -130,8 +133,8 @@ def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
         own, parts = 0, []
         for key in sorted(cycle):
             definition = by_key[key]
-            said = digest_of(given.parts[key]) if key in given.parts else nothing
-            parts += [key.encode("utf-8", "surrogatepass"), definition.content, said]
+            definition_digest = digest_of(given.parts[key]) if key in given.parts else nothing
+            parts += [key.encode("utf-8", "surrogatepass"), definition.content, definition_digest]
             if key in given.loaded or (definition.is_own and (key in given.parts or not definition.is_declared)):
                 own |= bit
                 bit <<= 1
@@ -143,7 +146,7 @@ def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
 
 
 def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """Return the functions in their order, grouped by shared things of which two modules would have two."""
+    """Return the functions in their order, grouped by shared parts that must not exist in two modules."""
     found: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own, names = reached.own, [name]
@@ -164,5 +167,5 @@ def _stored_with(source: ModuleSource) -> list[bytes]:
     return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]
 
 
-def _named(name: str, content: bytes) -> str:
+def _content_name(name: str, content: bytes) -> str:
     return f"{check_name(name, 'function name')}-{content.hex()}"

@@ -1,6 +1,6 @@
-"""Names by content: digests of sources, and sources whose functions are named by a digest or an identity.
+"""Content names: digests of sources, and sources whose functions are named by a digest or an identity.
 
-A program that hits asks here what its functions are called. So nothing slow is imported, LLVM least of all.
+Programs compute names before a hit, so this file imports nothing slow, and never LLVM.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = [
 
 #: The kind of entries of data with the names of a source's functions.
 NAMES = "names"
-_VERSION = b"1"  # of what is digested: a name means the same for as long as this stays
+_VERSION = b"1"  # the version of the digested content; a change gives all functions new names
 _PERSON = b"compcache-source"
 _NAME_BYTES = 16
-#: Parts of so many bytes together are copied to be digested in one step.
+#: The limit in bytes up to which parts are joined and digested in one step.
 _MOST_COPIED = 1 << 20
 _MAX_SHOWN_CODE = 4096
-_TAIL = -1 - 2 * _NAME_BYTES  # where the dash is in a name of content
+_TAIL = -1 - 2 * _NAME_BYTES  # the position of the dash in a content name
 _NO_CODE = "ir must be LLVM assembly (str), bitcode (bytes) or an llvmlite module, not {}"
 
 
@@ -51,11 +51,11 @@ class NamedSource:
         self.names = names
 
     def __call__(self) -> ModuleSource:
-        """Return the source that exports all of them."""
+        """Return a source that exports all functions under their func_names."""
         return self.exporting(self.names.values())
 
     def exporting(self, func_names: Iterable[str]) -> ModuleSource:
-        """Return the source that exports the given ones, and keeps the names of all."""
+        """Return a source that exports these functions, with an entry of data that lists the names of all functions."""
         sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
         source = frozen(sealed.source)
         functions = source.functions or {}
@@ -80,10 +80,11 @@ class SealedSource:
 
 
 def seal(given: Any) -> SealedSource:
-    """Return a snapshot of a source, or of LLVM code.
+    """Return a copy of a source, or of LLVM code, that later changes do not affect.
 
     Raises:
-        CompileError: it is neither a source nor LLVM code.
+        CompileError: `given` is neither a source nor LLVM code.
+        GlobalValidationError: the value of a global cannot be stored.
     """
     source = frozen(as_source(given, "compile()"))
     if not isinstance(source.ir, (str, bytes)):
@@ -94,12 +95,12 @@ def seal(given: Any) -> SealedSource:
 
 
 def encode_names(names: Mapping[str, str]) -> bytes:
-    """Return the data of an entry of the kind `NAMES`: each name begins with the plain one, and ends with a dash and a digest."""
+    """Return the data of an entry of the kind `NAMES`: the func_names, each a plain name, a dash and a digest."""
     return "\0".join(names.values()).encode()
 
 
 def read_names(store: Store, entry: str) -> dict[str, str] | None:
-    """Return the names of a source's functions by plain name; None if no stored entry has them.
+    """Return the func_names of a source's functions by plain name, from the entry of data `entry`; None if it is not stored.
 
     The names are valid even if the functions are not stored.
     """
@@ -111,36 +112,39 @@ def read_names(store: Store, entry: str) -> dict[str, str] | None:
 
 
 def exported_as(value: Any, symbol: str) -> Function:
-    """Return how a function is exported, with its symbol."""
+    """Return the export options of a function, with its symbol. `value` is a value of `ModuleSource(functions=...)`."""
     function = value if isinstance(value, Function) else Function(value)
     return Function(function.signature, function.symbol or symbol, function.nogil, function.shown)
 
 
 def as_source(given: Any, who: str) -> ModuleSource:
-    """Return the given source, or a source for the given LLVM code.
+    """Return the given source, or a source for the given LLVM code. `who` names the receiver or the giver in the message.
 
     Raises:
-        CompileError: it is neither.
+        CompileError: `given` is neither a source nor LLVM code.
     """
     if isinstance(given, ModuleSource):
         return given
     if isinstance(given, (str, bytes, bytearray, memoryview)) or hasattr(given, "as_bitcode") or _is_llvmlite_module(given):
         return ModuleSource(given)
     if hasattr(given, "__fspath__"):
-        raise CompileError(f"{who}: {str(given)!r} is the name of a file: pass its content, open({str(given)!r}, 'rb').read()")
+        raise CompileError(f"{who}: {str(given)!r} is a path, not code: pass the file's content, open({str(given)!r}, 'rb').read()")
     verb = "got" if who == "compile()" else "returned"
-    what = "None" if given is None else f"an object of type {type(given).__name__}"
-    allowed = "a compcache.ModuleSource nor LLVM code (assembly text, bitcode, an llvmlite module)"
-    raise CompileError(f"{who} {verb} {what}, neither {allowed}")
+    found = "None" if given is None else f"an object of type {type(given).__name__}"
+    raise CompileError(
+        f"{who} {verb} {found}, but needs a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
+        if who == "compile()"
+        else f"{who} {verb} {found}, but must return a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
+    )
 
 
 def source_of(given: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
-    """Turn the return value of `build` into a source that exports the function under its func_name.
+    """Return a source that exports a function under its func_name, from the return value of `build`.
 
     With an identity, the function may have the plain label in the code and in `functions`.
 
     Raises:
-        CompileError: it is neither a source nor LLVM code.
+        CompileError: `given` is neither a source nor LLVM code.
     """
     source = as_source(given, f"build() for {func_name!r}")
     if identity is None:
@@ -168,7 +172,7 @@ def _mentions(code: Any, name: str) -> bool:
 
 
 def frozen(source: ModuleSource) -> ModuleSource:
-    """Return a copy that later changes to llvmlite's objects do not affect: its code is text or bytes."""
+    """Return a copy of a source whose code is text or bytes, so that later changes to llvmlite's objects do not affect it."""
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
@@ -189,7 +193,7 @@ def frozen(source: ModuleSource) -> ModuleSource:
 
 
 def _printed(module: Any) -> str:
-    """Return the text of a module; writing bitcode would assemble inline assembly, which may end the process."""
+    """Return the text of a module, because writing bitcode would assemble inline assembly, which may abort the process."""
     if not hasattr(module, "as_bitcode"):
         return str(module)
     from compcache.images.llvm_thread import in_llvm_thread
@@ -208,14 +212,14 @@ def _is_llvmlite_module(ir: object) -> bool:
 def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
     """Return a digest of everything that decides the behaviour of a frozen source's functions.
 
-    It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU. A
-    source without a CPU is for the machine that compiles it: its name says so, and each kind of machine has its own realization.
+    It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU.
+    For a source without a CPU, all hosts share the digest, and each kind of host has its own realization.
     """
     return digest(_framed([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
-    """Return the digest in a content name."""
+    """Return a digest of these parts, for a content name."""
     given = (_VERSION, *parts)
     if sum(map(len, given)) > _MOST_COPIED:
         return digest(_framed(given), size=_NAME_BYTES, person=_PERSON)
@@ -223,7 +227,7 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
 
 
 def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
-    """Return what a frozen source specifies about declared symbols: which functions they are, and how they are defined."""
+    """Return the imports and the globals of a frozen source as parts for a digest, by symbol."""
     found: dict[str, list[bytes]] = {}
     for symbol, name in _import_pairs(source.imports):
         found.setdefault(symbol, []).extend(_texts(["import", name]))
@@ -233,7 +237,7 @@ def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
 
 
 def option_parts(source: ModuleSource) -> list[bytes]:
-    """Return the options of a frozen source, the CPU and the identity."""
+    """Return the options, the CPU and the identity of a frozen source as parts for a digest."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archives_of(source)
@@ -241,13 +245,13 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     return [*_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
-def _several(names: Any) -> tuple[Any, ...]:
+def _as_tuple(names: Any) -> tuple[Any, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
 def _archives_among(libraries: Any) -> list[str]:
-    """Return the static libraries among those that a source names."""
-    return [name for name in map(str, _several(libraries)) if name.endswith((".a", ".rlib"))]
+    """Return the names of static libraries among the libraries of a source."""
+    return [name for name in map(str, _as_tuple(libraries)) if name.endswith((".a", ".rlib"))]
 
 
 def has_archives(source: ModuleSource) -> bool:
@@ -256,8 +260,8 @@ def has_archives(source: ModuleSource) -> bool:
 
 
 def _archives_of(source: ModuleSource) -> list[str]:
-    """Return the names and contents of a source's static libraries; a library that cannot be read is an error when it is linked."""
-    archives = [*_archives_among(source.libraries), *_several(source.archives)]
+    """Return the names and digests of a source's static libraries. An unreadable library has no digest; linking reports it."""
+    archives = [*_archives_among(source.libraries), *_as_tuple(source.archives)]
     if not archives:
         return []
     from compcache.images.archives import open_archive
@@ -272,9 +276,7 @@ def _archives_of(source: ModuleSource) -> list[str]:
 
 
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
-    """Return a digest of what the functions of a frozen source mean, which is `content_digest` without the options, the CPU and the
-    identity, and the latter: the code is read once.
-    """
+    """Return two digests of a frozen source: one without options, CPU and identity, and `content_digest`. The code is read once."""
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
     for part in _framed(_code_parts(source)):
         state.update(part)
@@ -285,10 +287,10 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
-    """Return a digest of everything other than the code that decides the behaviour of a frozen source's functions."""
+    """Return a digest of the inputs, apart from the code, that decide the behaviour of a frozen source's functions."""
     given = given_parts(source)
     parts = [part for symbol in sorted(given) for part in [*_texts([symbol]), *given[symbol]]]
-    return digest_of([*_texts([*map(str, _several(source.libraries)), "archives", *_archives_of(source)]), *parts])
+    return digest_of([*_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archives_of(source)]), *parts])
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
@@ -316,7 +318,7 @@ def _functions_of(source: ModuleSource) -> list[str]:
 
 
 def text_of_export(name: str, function: Function) -> str:
-    """Return as text how a function is exported."""
+    """Return the export options of a function as text, for a digest."""
     return repr((name, function.signature, function.symbol, function.nogil, function.shown))
 
 
@@ -329,12 +331,12 @@ def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
         yield from _texts([name, definition.kind])
         try:
             yield encoded(definition)
-        except GlobalValidationError as error:  # Python refuses to write the integer: compiling the source reports it
+        except GlobalValidationError as error:  # for example an integer too long for Python; compiling the source reports it
             yield str(error).encode()
 
 
 def _defined(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
-    """Return the definitions as they are at this moment."""
+    """Return copies of the definitions, which later changes of the values do not affect."""
     from compcache.globals import define
 
     return {name: define(value) for name, value in definitions.items()}
@@ -345,7 +347,7 @@ def _imports_of(imports: Any) -> list[str]:
 
 
 def _import_pairs(imports: Any) -> list[tuple[str, str]]:
-    """Return the symbols that are imported, and the func_names, sorted."""
+    """Return the imported symbols with their func_names, sorted."""
     if not imports:
         return []
     if isinstance(imports, str):
@@ -355,7 +357,7 @@ def _import_pairs(imports: Any) -> list[tuple[str, str]]:
 
 
 def _name_of(function: Any) -> str:
-    """Return the func_name that a value of `imports` stands for."""
+    """Return the func_name for a value of `imports`, which may be a name, a call target or an identity."""
     return str(getattr(function, "func_name", function))
 
 
@@ -368,7 +370,7 @@ def _identity_of(source: ModuleSource) -> dict[str, str]:
 
 
 def _components(source: ModuleSource) -> dict[str, str]:
-    """Return the components that `explain` compares for a function that is named by its content."""
+    """Return the components that `explain` compares for a function with a content name."""
     code = source.ir if isinstance(source.ir, str) else ""
     if not 0 < len(code) <= _MAX_SHOWN_CODE:
         raw = source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)

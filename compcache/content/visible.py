@@ -1,4 +1,4 @@
-"""The externally visible functions of LLVM code, found without LLVM where possible."""
+"""Finds the externally visible functions of LLVM code, without LLVM if possible."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123
 
 
 def exported_names(code: str | bytes) -> tuple[str, ...]:
-    """Return the externally visible functions of LLVM code. LLVM is used only if reading the code is not enough.
+    """Return the externally visible functions of LLVM code (assembly or bitcode). LLVM is used only if the code is not readable without it.
 
     Raises:
         CompileError: LLVM rejects the code.
     """
     found = names_without_llvm(code)
-    return found if found is not None else _ask_llvm(code)
+    return found if found is not None else _names_by_llvm(code)
 
 
-def _of_bitcode(code: bytes) -> tuple[str, ...] | None:
+def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
     from compcache.formats.bitcode import defined_functions
 
     try:
@@ -30,7 +30,7 @@ def _of_bitcode(code: bytes) -> tuple[str, ...] | None:
         return None
 
 
-def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
+def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
     from compcache.build import codegen
     from compcache.build.exports import choose_exports
     from compcache.build.ir_text import read_values
@@ -43,16 +43,13 @@ def _ask_llvm(code: str | bytes) -> tuple[str, ...]:
 
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:
-    """Return the visible function definitions of LLVM assembly, hand-written or from front ends; None if only LLVM can determine them."""
+    """Return the visible functions that LLVM assembly defines; None if only LLVM can determine them. The code may be hand-written."""
     found = _definitions(text)
     return None if found is None else tuple([name for name, words in found if _NOT_EXPORTED.isdisjoint(words)])
 
 
 def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Return the visible functions that give way to others of the same name, or are the same wherever they are defined.
-
-    Code that only LLVM can read yields none.
-    """
+    """Return the visible functions of LLVM code with weak or linkonce linkage. None are returned for code that only LLVM can read."""
     if isinstance(code, str):
         return frozenset([name for name, words in _definitions(code) or () if not _GIVING_WAY.isdisjoint(words)])
     from compcache.formats.bitcode import weak_functions
@@ -65,11 +62,11 @@ def weak_definitions(code: str | bytes) -> frozenset[str]:
 
 def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
     """Return the externally visible functions of LLVM code; None if only LLVM can determine them."""
-    return visible_definitions(code) if isinstance(code, str) else _of_bitcode(code)
+    return visible_definitions(code) if isinstance(code, str) else _names_in_bitcode(code)
 
 
 def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
-    """Return the names of function definitions, and the words before them; None if only LLVM can determine them."""
+    """Return the names of function definitions, and the words before each name; None if only LLVM can determine them."""
     if " alias " in text or " ifunc " in text:
         return None
     names = []

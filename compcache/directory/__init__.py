@@ -1,4 +1,4 @@
-"""The files of a cache directory: where they are, whose files are used, and which of them describes this machine."""
+"""The files of a cache directory: their paths, the users whose files are trusted, and the file that describes this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from compcache import files as file_ops
 from compcache.digest import key_suffix
 from compcache.directory.places import BUNDLES, GONE, HOSTS, INDEX, MODULES, SIGNATURES, TEMPORARY, UNCACHED, VOLUMES, module_id_of
-from compcache.errors import StorageError
+from compcache.errors import StorageError, UntrustedDirectoryError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.index import Index
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Directory"]
 
-_MAX_SMALL_FILE = 1 << 24
-_FAN = 2  # hexadecimal digits
+_MAX_SMALL_FILE = 1 << 24  # bytes
+_FAN = 2  # hexadecimal digits in the name of a directory of module files
 
 
 class Directory:
-    """The knowledge of `Store` about its directory without reading a module."""
+    """The part of `Store` that reads no module: paths, trust in files, small files, the description of the host."""
 
     __slots__ = (
         "_owners", "_processor", "_volumes", "_warned", "exposed", "files", "index", "root", "signing_key", "stamp_key", "trust",
@@ -49,22 +49,24 @@ class Directory:
             self.files = files.part(root)
         else:
             self.files = file_ops.Tree(files or file_ops.Files(), root, open_beneath)
+        if not trust and not stamp_key:
+            self.files.require_trusted = lambda status, link: _require_trusted(root, status, link)
         self.trust = trust
         self.signing_key = signing_key
         self.stamp_key = stamp_key
         self.index = Index(self.files, self.directory(INDEX), self.temporary, INDEX.suffix, self.processor)
         self._volumes: Volumes | None = None
         self._processor: Processor | None = None
-        self._warned: set[str] = set()  # the paths that a warning was given about
-        self._owners: frozenset[int] | None = None  # the users whose files are used; None: of all
-        self.exposed = False  # others can write here, and nothing but signatures tells what to believe
+        self._warned: set[str] = set()  # the paths about which a warning was issued
+        self._owners: frozenset[int] | None = None  # the users whose files are used; None: all users
+        self.exposed = False  # whether other users can write here, so that only signed files are used
 
     def check_root(self) -> bool:
-        """Check who owns the directory and who can write to it; return whether it exists.
+        """Check who owns the directory and who can write to it. Return whether it exists.
 
         Raises:
-            UntrustedDirectoryError: others can write to it, and there is neither trust nor a key.
-            StorageError: its owner cannot be determined.
+            UntrustedDirectoryError: other users can write to the directory, and the cache has neither `trust` nor a key.
+            StorageError: the owner of the directory cannot be determined.
         """
         user = os.geteuid()
         self._use_files_of(user)
@@ -72,66 +74,63 @@ class Directory:
             status, link = self.files.status()
         except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
-            return False  # where none can be made, because this or a parent is a file, the first addition reports that
+            return False  # if the directory cannot be created, the first addition reports that
         except OSError as error:
             reraise_interrupt(error)
+            if isinstance(error, UntrustedDirectoryError):
+                raise
             message = f"cannot open the cache directory {self.root}: {error.strerror or error}"
             raise StorageError(message, path=self.root, errno=error.errno) from error
         if self.trust:
             return True
-        # The superuser can change what runs here in any case, as in a package that was installed for all users.
-        if status.st_uid not in (user, 0) or status.st_mode & file_ops.WRITABLE_BY_OTHERS or link.st_uid not in (user, 0):
-            if not self.stamp_key:
-                from compcache.publish.verify import distrust
-
-                raise distrust(self.root, status, link, user)
+        if _is_foreign(user, status, link):
             self.exposed = True
         else:
             self._use_files_of(user, status.st_uid)
         return True
 
     def _use_files_of(self, *users: int) -> None:
-        """Accept the files of these users, and signed files of others; accept derived data only from these users."""
+        """Accept files of these users, and signed files of other users. Accept derived data only from these users."""
         if not self.trust:
             self._owners = self.index.vouching = frozenset(users)
             self.index.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
-        """Return whether this status belongs to a file that foreign users can write to."""
+        """Return whether the file with this status can be written by a user whose files are not used."""
         return self._owners is not None and file_ops.writer(status) not in self._owners
 
     # ------------------------------------------------------------------ paths
 
     @property
     def source(self) -> str:
-        """Return the path that the user named: the bundle, if this is its unpacked directory."""
+        """Return the path that the user gave: the path of the bundle if this is an unpacked bundle, else the root."""
         return self.root
 
     @property
     def temporary(self) -> str:
-        """Return the directory in which files are written before they are renamed."""
+        """Return the path of the directory in which files are written before they are renamed."""
         return self.directory(TEMPORARY)
 
     def module_path(self, module_id: bytes) -> str:
-        """Return the path of a module, for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
+        """Return the path of a module file, for example ``<root>/modules-v1/3f/3f9c...e1.ccm``."""
         name = module_id.hex()
         return f"{self.root}/{MODULES.directory}/{name[:2]}/{name}{MODULES.suffix}"
 
     def directory(self, place: Place) -> str:
-        """Return the directory of files of this kind."""
+        """Return the path of the directory of files of a kind."""
         return f"{self.root}/{place.directory}"
 
     def path(self, place: Place, file_name: str = "") -> str:
-        """Return the path of a file; a kind with a single file needs no `file_name`."""
+        """Return the path of a file of a kind. `file_name` is not needed for a kind with a single file."""
         directory = self.directory(place) if place.directory else self.root
         return f"{directory}/{file_name or place.name}"
 
     def names(self, place: Place) -> list[str]:
-        """Return the names of the files of this kind, sorted; empty if the directory cannot be read. For tools."""
+        """Return the names of the files of a kind, sorted; an empty list if the directory cannot be read. For tools."""
         return [name for name in self.names_in(self.directory(place)) if place.includes(name)]
 
     def names_in(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted; empty if it does not exist or cannot be read."""
+        """Return the names in a directory, sorted; an empty list if the directory cannot be read."""
         try:
             return sorted(self.files.listdir(directory))
         except OSError as error:
@@ -139,78 +138,81 @@ class Directory:
             return []
 
     def is_cache(self) -> bool:
-        """Return whether the directory has been used as a cache. An empty cache has its directories, too."""
+        """Return whether the directory has been used as a cache. An empty cache still has its directories."""
         return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
-        """Yield the ids of all modules on disk, or in these directories, unordered. For tools, never for look-ups."""
+        """Yield the ids of all modules on disk, or of modules whose ids start with the digits `fans`, unordered.
+
+        For tools, never for look-ups.
+        """
         base = self.directory(MODULES)
         present = self.directories()
         for fan in fans or self.fans():
-            found = set(self.volumes.of_directory(fan))
+            module_ids = set(self.volumes.of_directory(fan))
             for name in self.present_names(f"{base}/{fan}") if fan in present else ():
                 module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
-                    found.add(module_id)
-            yield from found
+                    module_ids.add(module_id)
+            yield from module_ids
 
     def fans(self) -> list[str]:
-        """Return the first two digits of module_ids: those with a directory, or all if there are volumes."""
+        """Return the first two digits of module_ids that may exist: the digits with a directory, or all if there are volumes."""
         return [f"{number:02x}" for number in range(256)] if self.volumes.are_there() else self.directories()
 
     def directories(self) -> list[str]:
-        """Return the names of the directories of module files, sorted."""
+        """Return the names of the directories with module files, which are two digits each, sorted."""
         names = self.present_names(self.directory(MODULES))
         return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
 
     @property
     def volumes(self) -> Volumes:
-        """The files that hold several modules. They are searched for modules without a file of their own."""
+        """Return the files that hold several modules. They are searched for modules that have no own file."""
         if self._volumes is None:
             from compcache.formats.volumes import Volumes
 
             suffixes = VOLUMES.suffix, GONE.suffix
-            self._volumes = Volumes(self.files, self.directory(VOLUMES), suffixes, self._tell_damaged, self.tell_unreadable)
+            self._volumes = Volumes(self.files, self.directory(VOLUMES), suffixes, self._warn_of_damaged_volume, self.report_unreadable)
             self._volumes.owners, self._volumes.vouching = self.index.owners, self._owners
         return self._volumes
 
     def signatures_of(self, module_id: bytes) -> bytes:
-        """Return the signatures of a module; empty if none can be read."""
-        known = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
-        if known is not None:
-            return known
+        """Return the content of a module's file of signatures; b"" if the module has no readable signatures."""
+        content = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
+        if content is not None:
+            return content
         return self.volumes.signatures(module_id)
 
     def status_of(self, module_id: bytes) -> tuple[int, float]:
-        """Return the size of a module on disk in bytes, and the time of its writing, in seconds since the epoch.
+        """Return the size of a module on disk in bytes, and the time when it was written, in seconds since the epoch.
 
         Raises:
             FileNotFoundError: the module does not exist.
-            OSError: this cannot be determined.
+            OSError: the status of its file cannot be read.
         """
         try:
             status = self.files.stat(self.module_path(module_id))
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            found = self.volumes.status_of(module_id)
-            if found is None:
+            in_volume = self.volumes.status_of(module_id)
+            if in_volume is None:
                 raise
-            return found
+            return in_volume
         return status.st_size, status.st_mtime
 
-    def _tell_damaged(self, name: str, reason: str) -> None:
-        """Warn once about a damaged volume, whose modules are made again."""
+    def _warn_of_damaged_volume(self, name: str, reason: str) -> None:
+        """Warn about a damaged volume, once for each path."""
         path = self.path(VOLUMES, name)
         if self.is_first_warning(path):
             from compcache.publish.quarantine import warn
 
-            warn(f"{path} is not used as a whole: {reason}; missing modules are compiled again; 'compcache check --repair' repairs it")
+            warn(f"damaged modules in {path} are not used and are compiled again: {reason}; 'compcache check --repair' repairs the file")
 
     def present_names(self, directory: str) -> list[str]:
-        """Return the names in a directory, unordered; empty if it does not exist.
+        """Return the names in a directory, unordered; an empty list if the directory does not exist.
 
         Raises:
-            StorageError: the directory cannot be read, so its content is unknown; see `tell_unreadable`.
+            StorageError: the directory cannot be read, and `report_unreadable` raises.
         """
         try:
             return self.files.listdir(directory)
@@ -219,22 +221,23 @@ class Directory:
             return []
         except OSError as error:
             reraise_interrupt(error)
-            self.tell_unreadable(directory, error)
+            self.report_unreadable(directory, error)
             return []
 
-    def tell_unreadable(self, path: str, error: OSError) -> None:
-        """Report that a part of the directory cannot be read, so its content is unknown: an error, in a layer a warning."""
+    def report_unreadable(self, path: str, error: OSError) -> None:
+        """Raise `StorageError` for a part of the directory that cannot be read. In a layer, warn instead."""
         raise self.unreadable(path, error) from error
 
     @staticmethod
     def unreadable(path: str, error: OSError) -> StorageError:
-        """Return the error about a part of the directory that cannot be read."""
+        """Return the `StorageError` for a file or directory that cannot be read."""
         return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
     def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
-        """Return the content of a file of at most this size; None if it does not exist or cannot be read.
+        """Return the content of a file; None if it does not exist, cannot be read, or has more than `most` bytes.
 
-        None also if another user may have written it, unless the reader has its content `authenticated`.
+        None also if a user whose files are not used may have written it. If `authenticated` is true, the caller checks a signature of
+        the content, and the file of any user is read.
         """
         if self.exposed and not authenticated:
             return None
@@ -245,7 +248,7 @@ class Directory:
             return None
 
     def is_first_warning(self, path: str) -> bool:
-        """Return whether this is the first warning about a path; each is issued once."""
+        """Return whether this is the first call for a path. Each warning about a path is issued once."""
         if path in self._warned:
             return False
         self._warned.add(path)
@@ -254,30 +257,52 @@ class Directory:
     # ------------------------------------------------------------------- host
 
     def processor(self) -> Processor:
-        """Return this machine's processor, described by its own words."""
+        """Return the processor of this machine, described by the processor itself (CPUID or HWCAP)."""
         if self._processor is None:
             from compcache.hit.target import load_runtime
 
-            self._processor = host.read_processor(load_runtime(), self._until_boot, self._name_of_cpu)
+            self._processor = host.read_processor(load_runtime(), self._host_key, self._cpu_name)
         return self._processor
 
     def host_file(self) -> tuple[str, HostFile | None]:
-        """Return the name of this machine's file (empty if the machine cannot be identified), and its trusted content."""
+        """Return the name of the file that describes this machine, and its content.
+
+        The name is "" if the machine cannot be identified. The content is None if there is no trusted file.
+        """
         from compcache.formats.host_file import decode_host
         from compcache.hit.target import load_runtime
 
-        key = self._until_boot(load_runtime().processor())
+        key = self._host_key(load_runtime().processor())
         if key is None:
             return "", None
         name = HOSTS.file_name(key + key_suffix(self.signing_key))
         data = self.read_file(HOSTS, name, authenticated=self.signing_key is not None)
         return name, decode_host(data, name, self.signing_key) if data else None
 
-    def _until_boot(self, processor: bytes) -> str | None:
+    def _host_key(self, processor: bytes) -> str | None:
+        """Return a key of this machine that is valid until its next boot; None if the machine cannot be identified."""
         from compcache.formats.host_file import host_key
 
         return host_key(self.files, processor)
 
-    def _name_of_cpu(self) -> str:
-        _, known = self.host_file()
-        return known.cpu if known else ""
+    def _cpu_name(self) -> str:
+        """Return the name of the CPU from the file of this machine; "" without a file."""
+        _, content = self.host_file()
+        return content.cpu if content else ""
+
+
+def _is_foreign(user: int, status: os.stat_result, link: os.stat_result) -> bool:
+    """Return whether a user other than `user` can write to a directory with this status, or can change the link to it.
+
+    The superuser is trusted, because it can change the code of this process in any case.
+    """
+    return status.st_uid not in (user, 0) or bool(status.st_mode & file_ops.WRITABLE_BY_OTHERS) or link.st_uid not in (user, 0)
+
+
+def _require_trusted(root: str, status: os.stat_result, link: os.stat_result) -> None:
+    """Raise `UntrustedDirectoryError` if other users can write to a directory with this status."""
+    user = os.geteuid()
+    if _is_foreign(user, status, link):
+        from compcache.publish.verify import distrust
+
+        raise distrust(root, status, link, user)

@@ -1,4 +1,4 @@
-"""An open, verified module file, from a file of its own or from a volume."""
+"""An open, verified module, from its own file or from a volume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ __all__ = ["ModuleFile"]
 
 
 class ModuleFile:
-    """An open, verified module file. `read_record` returns the payload of one record. Close it after use."""
+    """An open, verified module. Close it after use.
+
+    `size` is the size of the module in bytes, `stored` the bytes that it takes on disk. The other fields without an underscore are set
+    by `describe` and by the store.
+    """
 
     __slots__ = (
         "_files", "_opened", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
@@ -32,29 +36,32 @@ class ModuleFile:
         self.descriptor = -1
         self.module_id = module_id
         self.size = 0
-        self.elsewhere = False  # in a layer, and nothing says that somebody who is trusted has made it
-        self.copied = False  # a verified copy, because others could change the file itself
-        self.volume: os.stat_result | None = None  # the status of the volume that it was read of
-        self.stored = 0  # how many bytes it takes on disk
+        self.elsewhere = False  # whether it is in a layer without a signature by a trusted key
+        self.copied = False  # whether this is a verified copy, because other users could change the file
+        self.volume: os.stat_result | None = None  # the status of its volume; None for a module with its own file
+        self.stored = 0
         self.describe(0, 0, bytes(8), 0, bytes(16))
 
     def open(self, directory: Directory) -> os.stat_result:
-        """Open the file, or its volume, until `close` or the end of this object; return the status of the file or volume.
+        """Open the module file, or read the module from its volume. Return the status of the file or the volume.
+
+        The file is open until `close`, or until this object is deleted.
 
         Raises:
-            FormatError: the module is damaged in its volume.
+            FormatError: the module in the volume is damaged.
+            FileNotFoundError: the module does not exist.
             OSError: the file or volume cannot be read.
         """
         try:
             self.adopt(self._files.open_owned(self.path, file_ops.READ_FLAGS))
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            found = directory.volumes.read(self.module_id)
-            if found is None:
+            in_volume = directory.volumes.read(self.module_id)
+            if in_volume is None:
                 raise
             from compcache.images.anonymous_file import anonymous_file
 
-            content, self.stored, self.volume = found
+            content, self.stored, self.volume = in_volume
             self.adopt(anonymous_file(content))
             self.size = len(content)
             return self.volume
@@ -67,12 +74,12 @@ class ModuleFile:
         return self.volume or self._files.fstat(self.descriptor)
 
     def adopt(self, opened: file_ops.Opened) -> None:
-        """Read from this file, which this object owns from now on."""
+        """Read from an open file from now on. This object owns the file."""
         self._opened = opened
         self.descriptor = opened.number
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
-        """Set the fields that describe the verified content; see `compcache.formats.index.ModuleEntry`."""
+        """Set the fields that describe the verified content. See `compcache.formats.index.ModuleEntry` for their meaning."""
         self.image = image
         self.records = records
         self.target_id = target_id
@@ -80,10 +87,10 @@ class ModuleFile:
         self.key = key
 
     def read_record(self, offset: int) -> bytes:
-        """Return the payload of the record at this offset of the records section.
+        """Return the payload of the record at an offset in the section of records.
 
         Raises:
-            FormatError: the record does not exist or is damaged.
+            FormatError: there is no intact record at this offset.
             StorageError: the file cannot be read.
         """
         base, descriptor, files, read = self.image, self.descriptor, self._files, file_ops.read_at
@@ -94,7 +101,11 @@ class ModuleFile:
             raise self._unreadable(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read `size` bytes of the file, or fewer at its end."""
+        """Return `size` bytes from `offset` of the file, or fewer bytes at its end.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
         try:
             return file_ops.read_at(self._files, self.descriptor, offset, size)
         except OSError as error:
@@ -106,15 +117,20 @@ class ModuleFile:
         return StorageError(message, path=self.path, errno=error.errno)
 
     def footer(self) -> Footer:
-        """Return the footer, which has the places of the sections."""
+        """Return the footer, which has the offsets and sizes of the sections.
+
+        Raises:
+            FormatError: the file has no intact footer.
+            StorageError: the file cannot be read.
+        """
         from compcache.formats.footer import FOOTER_SIZE, decode_footer
 
         if self.size < FOOTER_SIZE:
-            raise FormatError(f"it has {self.size} bytes, fewer than a module footer")
+            raise FormatError(f"the module file has {self.size} bytes, fewer than its footer needs")
         return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:
-        """Close the file descriptor."""
+        """Close the file. Further calls do nothing."""
         self.descriptor = -1
         self._opened = None
 

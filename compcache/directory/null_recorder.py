@@ -1,4 +1,4 @@
-"""Replaces the recorder in a store without statistics."""
+"""The recorder of a store without statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["NullRecorder"]
 
 
 class NullRecorder:
-    """Counts nothing: for a store without statistics. See `compcache.hit.recorder.Recorder`."""
+    """A recorder that records nothing. Each method does nothing in place of its namesake in `compcache.hit.recorder.Recorder`."""
 
     __slots__ = ("unaccounted",)
 
@@ -21,37 +21,37 @@ class NullRecorder:
         self.unaccounted = 0
 
     def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
-        """Record that a function was loaded."""
+        """Ignore that a function was loaded."""
 
     def missed(self, error: Exception) -> None:
-        """Record that a function was missing."""
+        """Ignore that a function was missing."""
 
     def refused(self, name: str, reason: str) -> None:
-        """Record that a file is not used, or a function was not cached."""
+        """Ignore that a file is not used, or that a function was not cached."""
 
     def asked(self, name: str, answer: str) -> None:
-        """Record that the remote store answered about a function."""
+        """Ignore that the remote store answered about a function."""
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Record that another process was waited for."""
+        """Ignore that this process waited for another process."""
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
-        """Record that a module was compiled."""
+        """Ignore that a module was compiled."""
 
     def added(self, size: int) -> None:
-        """Record that a module was published."""
+        """Ignore that a module was published."""
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Count something that happened."""
+        """Ignore an event."""
 
     def write_by(self, files: file_ops.Tree) -> None:
-        """Do nothing: nothing is written."""
+        """Do nothing: there are no statistics to write."""
 
     def watch(self, loader: Loader) -> None:
-        """Note that a loader holds modules from now on."""
+        """Ignore a loader, whose modules would be recorded."""
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Do nothing: nothing is pending."""
+        """Do nothing: there are no pending records."""
 
     def reset(self) -> None:
-        """Do nothing: there are no counts."""
+        """Do nothing: there are no counters."""

@@ -1,4 +1,4 @@
-"""The places of all files in a cache directory. Nothing else in the package spells these names."""
+"""The places of all files in a cache directory. Only this module contains these names."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = [
 class Place(Record):
     """One kind of file in a cache directory.
 
-    `form` is its path below the root, with variable parts in angle brackets; the version of the format is the number at
-    the end of the directory's or the file's name. `derived` files can be made again from the modules or by asking the
-    system; `cleared` ones go when a cache is cleared. `name` is empty if files have many names, `suffix` if these have no common ending.
+    `form` is the path below the root, with variable parts in angle brackets. The number at the end of the name of the directory or
+    file is the version of its format. `derived` files can be made again from the modules or from the system. `cleared` files are
+    removed when the cache is cleared. `name` is empty for a kind with many files, and `suffix` if their names have no common ending.
     """
 
     __slots__ = ("form", "directory", "name", "suffix", "derived", "cleared")
@@ -40,7 +40,7 @@ class Place(Record):
         set_field(self, "cleared", cleared)
 
     def file_name(self, stem: str) -> str:
-        """Return the name of a file of this kind."""
+        """Return the file name of this kind with this stem."""
         return stem + self.suffix
 
     def includes(self, file_name: str) -> bool:
@@ -76,7 +76,7 @@ PLACES = (
     TAG, MODULES, NUMBERS, INDEX, PARTS, HOSTS, LAYERS, MERGED_LAYERS, BUNDLES, CLOSURES, SIGNATURES, MODULE_LISTS, MODULE_FILES, JOURNALS,
     STATISTICS, SIZE, PINS, UNCACHED, VOLUMES, GONE, LOCKS, TEMPORARY, QUARANTINE,
 )  # fmt: skip
-#: What earlier versions of the package wrote to, less the version of the format.
+#: The directories of earlier versions of the package, without the version of the format.
 FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes-v")
 
 

@@ -1,1 +1,1 @@
-"""One codec per on-disk format: bytes to records and back. Only indexes handle paths, to read their segments."""
+"""Codecs of the on-disk formats, one file each: bytes to records and back. Only indexes and volumes open files."""

@@ -1,9 +1,9 @@
-"""Reads which functions LLVM bitcode defines, without LLVM.
+"""Finds the functions that LLVM bitcode defines, without LLVM.
 
-Layout (LLVM's "LLVM Bitcode File Format"): the magic ``BC C0 DE``, perhaps behind a wrapper header, then a stream of bits,
-the least significant of each byte first. What is read of it: the records of the module block, and the blob of the string table,
-which holds the names. Nested blocks begin with their length in words and are stepped over, so that the time depends on
-the number of global values, not on the size of their bodies. Bitcode older than LLVM 5 keeps names elsewhere and is not read.
+Layout (LLVM's "LLVM Bitcode File Format"): an optional wrapper header, the magic ``BC C0 DE``, then a stream of bits, the least
+significant bit of each byte first. Only the records of the module block and the string table with the names are read. Nested
+blocks begin with their length in words and are skipped, so the time depends on the number of global values, not on the size of
+functions. Bitcode from before LLVM 5 has names in other places and is not supported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _CODE_VERSION, _CODE_FUNCTION, _CODE_ALIAS, _CODE_IFUNC, _CODE_BLOB = 1, 8, 14, 
 #: Fields of a function record: name offset, name size, type, calling convention, whether it is a declaration, linkage, parameter
 #: attributes, alignment, section, visibility.
 _IS_DECLARATION, _LINKAGE, _VISIBILITY = 4, 5, 9
-#: Linkages as numbers: internal (3), private (9, and 13 and 14 of old), available_externally (12) cannot be seen from outside.
+#: The numbers of invisible linkages: internal (3), private (9; 13 and 14 in old bitcode), available_externally (12).
 _INVISIBLE = frozenset((3, 9, 12, 13, 14))
-#: weak, linkonce, and both as `_odr`, of old and now.
+#: The numbers of weak and linkonce linkages, with and without `_odr`, in old and current bitcode.
 _GIVING_WAY = frozenset((1, 4, 10, 11, 16, 17, 18, 19))
 _HIDDEN = 1
 _NAMES_IN_STRTAB = 2
@@ -42,6 +42,7 @@ class _Bits:
         self.end = 8 * len(data)
 
     def fixed(self, width: int) -> int:
+        """Return the number in the next `width` bits."""
         start, self.at = self.at, self.at + width
         if self.at > self.end:
             raise FormatError("the bitcode is truncated")
@@ -49,7 +50,7 @@ class _Bits:
         return chunk >> (start & 7) & (1 << width) - 1
 
     def vbr(self, width: int) -> int:
-        """Return a number from chunks of `width` bits. The highest bit of a chunk announces another one."""
+        """Return a number from chunks of `width` bits. The highest bit of a chunk says that another chunk follows."""
         value = shift = 0
         more = 1 << width - 1
         while True:
@@ -59,12 +60,14 @@ class _Bits:
                 return value
             shift += width - 1
             if width < _LEAST_CHUNK or shift > _MOST_BITS:
-                raise FormatError("the bitcode has a number of more than 64 bits")
+                raise FormatError("the bitcode contains a number of more than 64 bits")
 
     def align(self) -> None:
+        """Move to the next multiple of 32 bits."""
         self.at = (self.at + _WORD - 1) // _WORD * _WORD
 
     def blob(self, size: int) -> bytes:
+        """Return `size` bytes from the next multiple of 32 bits on."""
         self.align()
         start = self.at >> 3
         self.at += 8 * size
@@ -75,27 +78,26 @@ class _Bits:
 
 
 def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
-    """Return the names of a module's externally visible functions, in its order; None if only LLVM can determine them.
+    """Return the names of the externally visible functions that bitcode defines, in file order; None if only LLVM can determine them.
 
     Raises:
-        FormatError: the data is not bitcode.
+        FormatError: the data is not bitcode, or is damaged.
     """
     found = _visible(*_read(bitcode))
     return None if found is None else tuple([name for name, _ in found])
 
 
 def weak_functions(bitcode: bytes) -> frozenset[str]:
-    """Return the functions that give way to others of the same name, or are the same wherever they are defined; none if only LLVM can
-    determine them.
+    """Return the names of the visible functions with weak or linkonce linkage; none if only LLVM can determine them.
 
     Raises:
-        FormatError: the data is not bitcode.
+        FormatError: the data is not bitcode, or is damaged.
     """
     return frozenset([name for name, linkage in _visible(*_read(bitcode)) or () if linkage in _GIVING_WAY])
 
 
 def _read(bitcode: bytes) -> tuple[list[list[int]], bytes]:
-    """Return the records of the modules, and their concatenated names."""
+    """Return the records of the module blocks, and the bytes of the string table."""
     bits = _Bits(_unwrap(bitcode))
     records: list[list[int]] = []
     names = b""
@@ -116,14 +118,14 @@ def _unwrap(bitcode: bytes) -> bytes:
         offset, size = (int.from_bytes(bitcode[at : at + 4], "little") for at in (8, 12))
         bitcode = bitcode[offset : offset + size]
     if not bitcode.startswith(MAGIC):
-        raise FormatError("it is not LLVM bitcode")
+        raise FormatError("the data is not LLVM bitcode")
     return bitcode[len(MAGIC) :]
 
 
 def _enter(bits: _Bits) -> tuple[int, int, int]:
-    """Return the number of the block that begins here, the width of its abbreviation ids, and the position after it."""
+    """Read the head of a block; return its number, the width of its abbreviation ids, and the position after the block."""
     block, width = bits.vbr(8), bits.vbr(4)
-    # Words are counted from the magic, which is one word and not in `data`.
+    # Alignment is relative to the magic, which has one word, so it is the same without the magic.
     bits.align()
     words = bits.fixed(_WORD)
     return block, width, bits.at + words * _WORD
@@ -147,7 +149,7 @@ def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
         elif number - 4 < len(abbreviations):
             values, blob = _read_abbreviated(bits, abbreviations[number - 4])
             if not values:
-                raise FormatError("the bitcode has a record without a code")
+                raise FormatError("the bitcode contains a record without a code")
             found.append((values[0], values, blob))
         else:
             raise FormatError("the bitcode uses an abbreviation that it does not define")
@@ -171,8 +173,8 @@ def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[lis
     for number, (encoding, data) in enumerate(operands):
         if encoding == _ARRAY:
             element, width = operands[number + 1] if number + 1 < len(operands) else (0, 0)
-            if element == 0 or (element != _CHAR6 and not width):  # any number of them would be in the file
-                raise FormatError("the bitcode has an array of elements that take no bits")
+            if element == 0 or (element != _CHAR6 and not width):  # the file could contain any number of such elements
+                raise FormatError("the bitcode contains an array whose elements have no bits")
             values += [_scalar(bits, element, width) for _ in range(bits.vbr(6))]
             break  # the array's element type is the last operand
         if encoding == _BLOB:
@@ -188,17 +190,17 @@ def _scalar(bits: _Bits, encoding: int, data: int) -> int:
     if encoding == _CHAR6:
         return bits.fixed(6)
     if encoding not in (_FIXED, _VBR):
-        raise FormatError("the bitcode has an abbreviation of an unknown encoding")
+        raise FormatError("the bitcode contains an abbreviation with an unknown encoding")
     if not data:
         return 0
     return bits.fixed(data) if encoding == _FIXED else bits.vbr(data)
 
 
 def _visible(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
-    """Return the visible functions, each with its linkage."""
+    """Return the names and linkages of the visible functions; None if only LLVM can determine them."""
     codes = {record[0] for record in records}
     if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:
-        return None  # names are elsewhere, or an alias may stand for a function
+        return None  # names are not in the string table, or an alias may name a function
     names = []
     for _, *fields in [record for record in records if record[0] == _CODE_FUNCTION]:
         if len(fields) <= _VISIBILITY:

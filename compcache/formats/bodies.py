@@ -1,9 +1,9 @@
-"""The bodies of small functions, for modules that import these: at the end of a module file's bitcode section.
+"""The codec for bodies of small functions, which modules that import the functions may inline.
 
-Behind the other streams stand a zlib stream, its size u32 and `MAGIC`. The stream is a msgpack array of the version and, for each function,
-``[func_name, instructions, code, natives, imports]``: code is LLVM assembly of one module that defines the function as it was before it was
-optimized, each function that has a name of content under that name, always in quotes; natives are the functions of the platform that it
-calls, imports the functions with names of content.
+Bodies are at the end of a module file's bitcode section: a zlib stream, its size u32 and the magic. The stream is a msgpack array of the
+version and, for each function, ``[func_name, instructions, code, natives, imports]``. Code is LLVM assembly of a module that defines the
+function as it was before optimization. Functions with content names have these names in it, always in quotes. Natives are the functions of
+the platform that the function calls. Imports are the functions with content names that it calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST = 1 << 26
 
 
 class Body(NamedTuple):
-    """The body of a function. `instructions` is its size as inliners count it."""
+    """The body of a function. `instructions` is its number of instructions, as inliners count them."""
 
     name: str
     instructions: int
@@ -42,7 +42,7 @@ class Body(NamedTuple):
 
 
 def encode_bodies(bodies: Iterable[Body]) -> bytes:
-    """Encode the bodies for the end of the file; empty if there are none."""
+    """Return the bytes of the bodies for the end of a bitcode section; empty if there are no bodies."""
     rows = [list(body) for body in bodies]
     if not rows:
         return b""
@@ -51,10 +51,14 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 
 
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
-    """Return the bodies, by func_name, in a bitcode section that ends at this size; `read` returns bytes from an offset on.
+    """Return the bodies in a bitcode section, by func_name; empty if it has no bodies, or bodies of another version.
+
+    Args:
+        read: returns `size` bytes of the section from `offset` on.
+        end: the size of the section.
 
     Raises:
-        FormatError: they do not decode.
+        FormatError: the bodies are damaged.
     """
     if end < _TAIL.size:
         return {}
@@ -63,7 +67,7 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
         return {}
     try:
         if size > end - _TAIL.size:
-            raise FormatError("the bodies of functions are larger than their section")
+            raise FormatError("the inlinable bodies of a module are larger than their section")
         unpacking = zlib.decompressobj()
         version, rows = msgpack.unpackb(
             unpacking.decompress(read(end - _TAIL.size - size, size), _MOST), unicode_errors="surrogatepass", strict_map_key=False
@@ -71,13 +75,13 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
         return {row[0]: _body(*row) for row in rows} if version == _VERSION else {}
     except (zlib.error, ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the bodies of functions do not decode: {error}") from error
+        raise FormatError(f"the inlinable bodies of a module are damaged: {error}") from error
 
 
 def _body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
-    """Return a body from the fields of a row; TypeError if they have other types."""
+    """Return a body from the fields of a row. Raise `TypeError` if a field has another type."""
     if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
         raise TypeError("a field of a function's body has the wrong type")
     if not all(isinstance(text, str) for text in (name, code, *natives, *imports)):
         raise TypeError("a field of a function's body is not text")
-    return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # looked at above
+    return Body(name, instructions, code, tuple(natives), tuple(imports))  # type: ignore[arg-type] # checked above

@@ -1,4 +1,4 @@
-"""A compiled module before its publication: the content of its file, and its rows in indexes and listings."""
+"""A compiled module before it is published: the content of its file, and its rows in indexes and listings."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["BuiltModule"]
 class BuiltModule(NamedTuple):
     """A compiled module, or a pack of entries, ready to be published or loaded from memory.
 
-    `sections` are image, records, graph, bitcode and notes; `indexed` are the (name, record offset, requirement) of its functions and
-    entries, as the index has them. `header`, `signatures` (one for each function), `imports` (func_names) and `entries`
-    repeat what the records say, for listings of modules. `code` is the digest of its source (compcache.content.names).
-    `others` are the same code for the other targets of the source. `defined` are the link types of its functions, `used` those that it
-    expects of its imports, each with the symbol of a function that does (`compcache.hit.link_types`).
-    `null` are its weak references that nothing provides; `makers` is the text of its record of makers (`compcache.formats.makers`).
+    `sections` has image, records, graph, bitcode and notes. `indexed` has (name, record offset, requirement) of its functions and entries,
+    for the index. `header`, `signatures` (one for each function), `imports` (func_names) and `entries` repeat the content of records, for
+    listings of modules. `code` is the digest of the source (compcache.content.names). `others` are the modules for other targets of the
+    source. `defined` has the link types of its functions. `used` has the link types of its imports, each mapped to a function that uses the
+    import (`compcache.hit.link_types`). `null` has the weak references that stay undefined. `makers` is the text of its record of makers
+    (`compcache.formats.makers`).
     """
 
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -44,5 +44,5 @@ class BuiltModule(NamedTuple):
 
     @property
     def functions(self) -> tuple[tuple[str, int, str], ...]:
-        """Return the items of `indexed` that are functions; they come first."""
+        """The items of `indexed` for functions. They precede the items for entries."""
         return self.indexed[: len(self.signatures)]

@@ -1,4 +1,4 @@
-"""The compression of module files: zlib streams (RFC 1950), made fast rather than small."""
+"""The compression of module files: zlib streams (RFC 1950), for speed rather than size."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from struct import Struct
 __all__ = ["deflated"]
 
 _LEVEL = 1
-#: Data up to this size is stored uncompressed: compressing it takes longer than writing it, and saves less than a disk block.
+#: Data up to this size in bytes is stored uncompressed: compressing it takes longer than writing it, and saves less than a disk block.
 _STORED = 1 << 11
-#: The window for little data, and for more. Setting up the larger one, 260 KB, costs zlib more than compressing some hundred bytes.
+#: The size in bytes up to which the small window is used. Setting up the large window, 260 KB, takes longer than compressing some hundred
+#: bytes.
 _LITTLE = 1 << 12
 _SMALL_WINDOW, _WINDOW = 12, 15
-#: The head of a stream, and that of its one block, which is the last and stored (RFC 1951, 3.2.4): its length, and the complement of that.
+#: The head of a stream and of its only block, which is the last one and stored (RFC 1951, 3.2.4): the length and its complement.
 _HEAD = Struct("<2sBHH")
 _CHECK = Struct(">I")
 
 
 def deflated(data: bytes) -> bytes:
-    """Return the data as a zlib stream."""
+    """Return a zlib stream with the data."""
     size = len(data)
     if size <= _STORED:
         return b"".join([_HEAD.pack(b"\x78\x01", 1, size, size ^ 0xFFFF), data, _CHECK.pack(zlib.adler32(data))])

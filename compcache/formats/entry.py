@@ -1,16 +1,16 @@
-"""Entries of data: bytes that belong to cached code, as frames beside the records of functions.
+"""The codec for entries of data: bytes that belong to cached code, stored as frames beside the records of functions.
 
-Look-ups find an entry like a function: the index has its record under `index_name`, which no func_name equals, because func_names contain
-no NUL. It lies in the file of the module that it describes, or in a *pack*: a module file of the image kind "data", which has no image and
-nothing but entries (`docs/format.md`, "Entries").
+Look-ups find an entry like a function. The index has its record under `index_name`, which differs from all func_names, because it contains
+NUL. An entry is in the file of the module that it describes, or in a *pack*: a module file of the image kind "data", which contains only
+entries (`docs/format.md`, "Entries").
 
-Of several entries with one kind and name, the highest sequence is in force; of equal ones, the greater data. An entry that is marked as
-gone says that there is none.
+If several entries have the same kind and name, the entry with the highest sequence is valid; for equal sequences, the entry with the
+greater data. An entry with the mark `gone` records a removal.
 """
 
 from __future__ import annotations
 
-from _struct import Struct  # what `struct` re-exports: a file less to read
+from _struct import Struct  # avoids importing the file `struct`, which re-exports it
 from time import time_ns
 
 from compcache.digest import DIGEST_SIZE
@@ -27,20 +27,20 @@ __all__ = [
 ENTRY = b"E"
 #: The image kind of a pack, in module records and in index entries.
 PACK, PACK_FLAG = "data", IMAGE_NONE
-#: The beginning of kinds whose data is unpickled: the reader's argument decides that, not the file.
+#: The prefix of kinds whose data is unpickled. Only a reader that requests such a kind unpickles, whatever the file contains.
 PICKLED = "pickle:"
 #: The kind whose data names the function, or the label, to which a module's functions belong as parts.
 PART_OF = "part of"
-#: The kind whose data says which symbol of its module is bound in place of a function that this processor cannot run (`encode_stub`).
+#: The kind whose data names the symbol that replaces a function which this processor cannot run (`encode_stub`).
 STUB = "processor stub"
-#: The most bytes of an entry, which a reader reads at once.
+#: The size limit of an entry in bytes, because a reader reads an entry at once.
 MOST_DATA = 1 << 25
-_HEAD = Struct("<cBQIIII")  # type, whether it is gone, sequence, number of modules, the sizes of kind, name and data
+_HEAD = Struct("<cBQIIII")  # type, gone, sequence, number of modules, sizes of kind, name and data
 _MAX_SEQUENCE = 0xFFFFFFFFFFFFFFFF
 
 
 class EntryRecord(Record):
-    """One entry: `data` under a name and a kind. Without the modules in `requires` (module_ids) it has no meaning."""
+    """An entry: `data` with a kind and a name. It is valid only while the modules in `requires` (module_ids) exist."""
 
     __slots__ = ("kind", "name", "sequence", "requires", "data", "gone")
     kind: str
@@ -52,7 +52,7 @@ class EntryRecord(Record):
 
     @property
     def order(self) -> tuple[int, bool, bytes]:
-        """Return the sort key of entries with the same kind and name. The greatest is in force."""
+        """The sort key of entries with the same kind and name. The entry with the greatest key is valid."""
         return self.sequence, self.gone, self.data
 
 
@@ -67,12 +67,12 @@ def index_name(kind: str, name: str) -> str:
 
 
 def may_be_read(kind: str, *, elsewhere: bool) -> bool:
-    """Return whether entries of this kind may be read from a file. No trusted key vouches for entries in files from `elsewhere`."""
+    """Return whether entries of a kind may be read from a file. `elsewhere` says that no trusted key has signed the file."""
     return not (elsewhere and kind.startswith(PICKLED))
 
 
 def sequence_after(known: EntryRecord | None) -> int:
-    """Return the sequence for an entry that replaces this one: the time, or one more than `known` if clocks differ."""
+    """Return the sequence for an entry that replaces `known`: the time in nanoseconds, or more if the clock is behind `known`."""
     return max(0 if known is None else known.sequence + 1, time_ns())
 
 
@@ -86,42 +86,47 @@ def encode_entry(record: EntryRecord) -> bytes:
 
 
 def decode_entry(payload: bytes) -> EntryRecord:
-    """Return the entry's record in `payload`.
+    """Return the entry in the payload of a record.
 
     Raises:
-        FormatError: it is not an entry's record.
+        FormatError: the record is not an entry's, or is damaged.
     """
     if len(payload) < _HEAD.size or payload[:1] != ENTRY:
-        raise FormatError(f"an entry's record has the type {payload[:1]!r}")
+        raise FormatError(f"the record of an entry has the type {payload[:1]!r}, or is truncated")
     _, gone, sequence, count, kind_size, name_size, size = _HEAD.unpack_from(payload)
     first = _HEAD.size + count * DIGEST_SIZE
     second = first + kind_size
     third = second + name_size
     if third + size != len(payload) or gone > 1:
-        raise FormatError("an entry's record is damaged")
+        raise FormatError("the record of an entry is damaged: its sizes do not match its length")
     requires = tuple([payload[at : at + DIGEST_SIZE] for at in range(_HEAD.size, first, DIGEST_SIZE)])
     try:
         kind, name = payload[first:second].decode("utf-8", "surrogatepass"), payload[second:third].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise FormatError("an entry's record holds a text that is not UTF-8") from None
+        raise FormatError("the record of an entry contains a text that is not UTF-8") from None
     return EntryRecord(kind, name, sequence, requires, payload[third:], bool(gone))
 
 
 def encode_stub(symbol: int, features: str) -> bytes:
-    """Return the data of an entry of the kind `STUB`: the number of the symbol, and the features that the stub itself requires."""
+    """Return the data of an entry of the kind `STUB`.
+
+    Args:
+        symbol: the number of the stub's symbol in the module table.
+        features: the processor features that the stub requires.
+    """
     return symbol.to_bytes(4, "little") + features.encode("utf-8", "surrogatepass")
 
 
 def decode_stub(data: bytes) -> tuple[int, str]:
-    """See `encode_stub`.
+    """Return the symbol number and the features in the data of a stub's entry (`encode_stub`).
 
     Raises:
-        FormatError: the data is of another kind.
+        FormatError: the data is truncated, or contains invalid text.
     """
     try:
         features = data[4:].decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise FormatError("a stub's entry holds a text that is not UTF-8") from None
+        raise FormatError("the entry of a stub contains a text that is not UTF-8") from None
     if len(data) < 4:  # noqa: PLR2004 - the number
-        raise FormatError("a stub's entry is truncated")
+        raise FormatError("the entry of a stub is truncated")
     return int.from_bytes(data[:4], "little"), features

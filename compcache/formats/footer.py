@@ -1,14 +1,14 @@
-"""One module, one file: image, records, graph, bitcode and notes behind one another, and a footer.
+"""The codec for module files: image, records, graph, bitcode and notes, followed by a footer.
 
-Layout. The image comes first because `dlopen` and ORC ignore what follows it::
+Layout. The image comes first, because `dlopen` and ORC ignore the bytes after it::
 
     image | records | graph | bitcode | notes | footer (FOOTER_SIZE bytes)
 
 The footer is a struct (little-endian): magic, version, flags, the five section sizes, the module_id, a digest
-of the notes, a keyed digest (MAC) over all fields before it (zeros where the module is not signed), and a
-check of all that. `module_id` is the digest of the sections ahead of the notes and of their sizes: the name
-of the file is the digest of what matters in it. The notes (when and in how much time it was compiled) are
-left out of it, so that two builds of the same code are one module.
+of the notes, a keyed digest (MAC) over all preceding fields (zeros if the module is not signed), and a
+check of all preceding bytes. `module_id` is the digest of the sections before the notes and of their sizes,
+and the name of the file. It does not depend on the notes (time and duration of the compilation), so that two
+builds of the same code are one module.
 
 Limitations: sections are below 2**63 bytes; the bitcode section is zlib-compressed by the miss path.
 """
@@ -40,11 +40,11 @@ __all__ = [
 
 _MAGIC = b"CCMODULE"
 _VERSION = 6
-#: Versions that are read: the records of 5 have no link types.
+#: The supported versions. Records of version 5 have no link types.
 _READABLE = (5, 6)
 _FOOTER = Struct("<8sII5Q16s16s")
 FOOTER_SIZE = _FOOTER.size + MAC_SIZE + CHECK_SIZE
-#: The largest module from other users, in bytes: it is read whole, and a file can have holes.
+#: The size limit in bytes of module files of other users. Such a file is read whole, and may have holes.
 LARGEST_FOREIGN = 1 << 29
 _SIZES = Struct("<4Q")
 _PERSON = b"compcache-module"
@@ -67,19 +67,25 @@ class Footer(Record):
 
     @property
     def content(self) -> int:
-        """Return how many bytes from the start of the file `module_id` covers."""
+        """The number of bytes from the start of the file that `module_id` covers."""
         return self.image + self.records + self.graph + self.bitcode
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """Return the module_id of these sections: a digest of their sizes and their content. The content may come in any number of parts."""
+    """Return the module_id for sections of these sizes. `content` yields the bytes of all sections, in parts of any size."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 
 def encode_container(
     image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None, module_id: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """Return the module_id, and the parts of the file in order. A given `module_id` is not computed again."""
+    """Return the module_id and the parts of a module file, in order.
+
+    Args:
+        image, records, graph, bitcode, notes: the sections.
+        signing_key: the key that signs the footer; None for an unsigned module.
+        module_id: the module_id, if it is known.
+    """
     sections = [image, records, graph, bitcode]
     module_id = module_id or module_digest(sections, *map(len, sections))
     sizes = [*map(len, sections), len(notes)]
@@ -89,11 +95,15 @@ def encode_container(
 
 
 def decode_footer(data: bytes, file_size: int) -> Footer:
-    """Return the footer in the last FOOTER_SIZE bytes of a file of `file_size` bytes.
+    """Return the footer of a module file.
+
+    Args:
+        data: the last FOOTER_SIZE bytes of the file.
+        file_size: the size of the file in bytes.
 
     Raises:
-        UnknownVersionError: they are a footer of another version.
-        FormatError: the bytes are not a footer, or not that of a file of this size.
+        UnknownVersionError: the footer has another version.
+        FormatError: the bytes are not a footer, are damaged, or belong to a file of another size.
     """
     if len(data) != FOOTER_SIZE or data[:8] != _MAGIC:
         raise FormatError("the file does not end with a module footer")
@@ -101,15 +111,15 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
         raise FormatError("the module footer is damaged")
     _, version, _, *sizes, module_id, notes_digest = _FOOTER.unpack_from(data)
     if version not in _READABLE:
-        raise UnknownVersionError(f"the module has format version {version}; this release reads version {_VERSION}")
+        raise UnknownVersionError(f"the module has format version {version}, but this release reads version {_VERSION}")
     if sum(sizes) + FOOTER_SIZE != file_size:
-        raise FormatError(f"the module footer describes {sum(sizes) + FOOTER_SIZE} bytes, not {file_size}")
+        raise FormatError(f"the module footer describes a file of {sum(sizes) + FOOTER_SIZE} bytes, but the file has {file_size} bytes")
     signed = data[: _FOOTER.size]
     return Footer(*sizes, module_id, notes_digest, data[_FOOTER.size : -CHECK_SIZE], signed)
 
 
 def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], bytes]) -> None:
-    """Check that a file is the module of its name, and that its content matches the footer.
+    """Check that a file contains the module in its name, and that its content matches the footer.
 
     Args:
         footer: the footer of the file.
@@ -117,22 +127,26 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
         read: returns `size` bytes of the file from `offset` on, fewer at its end.
 
     Raises:
-        FormatError: one of them does not match.
+        FormatError: the file contains another module, or its content or notes do not match the footer.
     """
     if footer.module_id != module_id:
-        raise FormatError("the file holds a module other than the one in its name")
+        raise FormatError("the module file contains another module than its name says")
     content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
-        raise FormatError("its content does not have the digest that it was published with")
+        raise FormatError("the content of the module file does not have the digest in its name")
     if digest([read(footer.content, footer.notes)]) != footer.notes_digest:
-        raise FormatError("its notes are not those that it was published with")
+        raise FormatError("the notes of the module file do not have the digest in its footer")
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
-    """Return the footer of a whole module file after checking its content.
+    """Check the content of a whole module file, and return its footer.
+
+    Args:
+        data: the bytes of the file.
+        module_id: the expected module_id; None accepts any.
 
     Raises:
-        FormatError: the bytes are not an intact module, or not the one with this id.
+        FormatError: the bytes are not an intact module file, or contain another module.
     """
     footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
     require_intact(footer, footer.module_id if module_id is None else module_id, lambda at, size: bytes(data[at : at + size]))
@@ -140,7 +154,7 @@ def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> F
 
 
 def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """Return image, records, graph, bitcode and notes of a module file."""
+    """Return the image, records, graph, bitcode and notes of a module file. `data` are the bytes of the file."""
     found, at = [], 0
     for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
         found.append(data[at : at + size])
@@ -150,7 +164,7 @@ def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes
 
 
 def is_signed_with(footer: Footer, signing_key: bytes) -> bool:
-    """Return whether the footer carries the signature of this key (compared in constant time)."""
+    """Return whether a footer has the signature of a key. The comparison takes constant time."""
     expected = mac(footer.signed, signing_key)
     difference = 0
     for a, b in zip(expected, footer.mac, strict=True):

@@ -1,8 +1,8 @@
-"""The graph section of a module file: the module's dependency graph, for the command line and tools.
+"""The codecs for the graph and the notes of a module file, for the command line and tools.
 
-A zlib-compressed msgpack array of one row for each global value of the optimized module: ``[symbol, kind, func_name or
-None, signature, references]``, where the references are the symbols of other rows. The notes section is a msgpack map of
-what does not change the code.
+The graph section is a zlib-compressed msgpack array with a row for each global value of the optimized module: ``[symbol, kind,
+func_name or None, signature, references]``. The references are the symbols of other rows. The notes section is a msgpack map
+of facts that do not affect the code.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ __all__ = [
     "pack_notes",
 ]
 
-#: The digests in the notes: of the given code, of the code with its options, of the function that returned them.
+#: The digests in the notes: of the source's code, of the code with its options, and of the function that returned the source.
 SOURCE_DIGESTS = ("code", "source", "maker")
-#: The origin of a module, in the notes: a bundle or a remote store; nothing if it was compiled in the directory.
+#: The key in the notes for the origin of a module: a bundle or a remote store. Modules that were compiled in the directory lack it.
 ORIGIN = "origin"
-#: The kind of a node for a function of another module whose code is in this one.
+#: The kind of a node for a function of another module that may be inlined in this module.
 INLINED = "inlined"
 _MAX_GRAPH = 1 << 30
 _MAX_TIME = 1e11  # seconds; no time since the epoch, and no compilation, is longer
 
 
 class SymbolNode(NamedTuple):
-    """One node. Its kind is function, variable, global (filled at load), import, native or inlined; the signature of an inlined one is a
-    module_id.
+    """A node of a graph.
+
+    `kind` is function, variable, global (filled at load), import, native or inlined. The signature of an inlined node is a module_id.
     """
 
     symbol: str
@@ -59,7 +60,7 @@ class SymbolNode(NamedTuple):
 
 
 class ModuleGraph(NamedTuple):
-    """All nodes of a module by symbol."""
+    """The graph of a module: its nodes by symbol."""
 
     nodes: dict[str, SymbolNode]
 
@@ -71,10 +72,10 @@ def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
 
 
 def decode_graph(section: bytes) -> ModuleGraph:
-    """Return the graph in a module file's section.
+    """Return the graph in a graph section.
 
     Raises:
-        FormatError: the section does not decode as a graph.
+        FormatError: the section is damaged.
     """
     try:
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
@@ -82,22 +83,26 @@ def decode_graph(section: bytes) -> ModuleGraph:
         nodes = [_node(*row) for row in rows]
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the graph section does not decode: {error}") from error
+        raise FormatError(f"the graph section of the module is damaged: {error}") from error
     return ModuleGraph({node.symbol: node for node in nodes})
 
 
 def _node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
-    """Return a node from the fields of a row; TypeError if they have other types."""
+    """Return a node from the fields of a row. Raise `TypeError` if a field has another type."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
     if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
         raise TypeError("a field of a node is not text")
-    return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # looked at above
+    return SymbolNode(symbol, kind, func_name, signature, tuple(references))  # type: ignore[arg-type] # checked above
 
 
 def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], contents: bytes = b"") -> bytes:
-    """Return the notes section: the time and the seconds of the compilation, the module's identity, and digests.
+    """Return the notes section of a new module, with the current time.
 
-    `digests` are the known ones of `SOURCE_DIGESTS`; `contents` are those of functions (`compcache.formats.order`).
+    Args:
+        seconds: the processor time of the compilation, in seconds.
+        identity: the identity of the module, a mapping of components, or None.
+        digests: the known digests of the source (`SOURCE_DIGESTS`), by name. Empty digests are left out.
+        contents: the digests of functions (`compcache.formats.order`); empty if unknown.
     """
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:
@@ -108,24 +113,24 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
 
 
 def pack_notes(notes: Mapping[str, Any]) -> bytes:
-    """Return the notes section from which `decode_notes` returns these notes."""
+    """Return the notes section with these notes; the inverse of `decode_notes`."""
     packed: bytes = msgpack.packb(dict(notes), use_bin_type=True)
     return packed
 
 
 def decode_notes(section: bytes) -> dict[str, Any]:
-    """Return the notes in a module file's section.
+    """Return the notes in a notes section. Invalid times and identities are left out.
 
     Raises:
-        FormatError: the section does not decode as notes.
+        FormatError: the section is damaged.
     """
     try:
         notes = msgpack.unpackb(section, raw=False)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the notes section does not decode: {error}") from error
+        raise FormatError(f"the notes section of the module is damaged: {error}") from error
     if not isinstance(notes, dict):
-        raise FormatError("the notes section is not a map")
+        raise FormatError("the notes section of the module is not a map")
     for name in ("created", "seconds"):
         if name in notes and not (isinstance(notes[name], (int, float)) and 0 <= notes[name] < _MAX_TIME):
             del notes[name]

@@ -1,9 +1,9 @@
-"""The members of a group, in its file: entries of the kinds `GROUP` and `MEMBER`, beside the records of its functions.
+"""The codec for the description of a group: entries of the kinds `GROUP` and `MEMBER` in the group's file.
 
-A group is one module (decision 49). The entry of the kind `GROUP` has its name; the data is a msgpack array ``[digest, members]``: the
-digest is that of all sources and of what they were compiled for, a member is ``[label, digest of its code, names]``, where the names are
-those that it exports. The code of members, optimized and not linked yet, are entries of the kind `MEMBER` under these digests:
-zlib-compressed msgpack arrays of the fields of `compcache.translation.members.Member`.
+A group is one module (decision 49). The entry of the kind `GROUP` has the group's name. Its data is a msgpack array ``[digest, members]``.
+The digest covers all sources and their targets. A member is ``[label, digest of its code, exported names]``. The optimized code of a member
+is an entry of the kind `MEMBER` with the digest as its name: a zlib-compressed msgpack array of the fields of
+`compcache.translation.members.Member`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP, MEMBER = "group", "member"
 
 
 class GroupMember(NamedTuple):
-    """One source of a group: its label, the digest of its code (hexadecimal digits), and its definitions."""
+    """A source of a group: its label, the digest of its code (hexadecimal digits), and the names that it exports."""
 
     label: str
     digest: str
@@ -36,7 +36,7 @@ class GroupMember(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The description of a group in its module."""
+    """The description of a group: a digest of its sources and targets, and its members."""
 
     digest: str
     members: tuple[GroupMember, ...]
@@ -50,17 +50,17 @@ def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
 
 
 def decode_group(data: bytes) -> Group:
-    """Decode the entry of a group.
+    """Return the description in the data of a group's entry.
 
     Raises:
-        FormatError: the entry does not decode.
+        FormatError: the data is damaged.
     """
     try:
         digest, rows = msgpack.unpackb(data, raw=False, unicode_errors="surrogatepass")
         members = tuple([GroupMember(label, code, tuple(names)) for label, code, names in rows])
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the entry of a group does not decode: {error}") from error
+        raise FormatError(f"the entry of a group is damaged: {error}") from error
     if not all(isinstance(text, str) for member in members for text in (digest, member.label, member.digest, *member.names)):
-        raise FormatError("the entry of a group has a field that is not text")
+        raise FormatError("the entry of a group is damaged: one of its fields is not text")
     return Group(digest, members)

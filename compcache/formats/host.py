@@ -1,11 +1,11 @@
-"""What code requires of a machine, and what this machine offers: read from the processor, without LLVM.
+"""Compares the requirements of code with this host, without LLVM.
 
-A module names its platform (architecture, operating system, object format), its C library, and what its machine code needs of a
-processor. That is said in the processor's own words, so that no table of names has to be complete: masks over words of CPUID
-(x86-64; Intel's manual, volume 2, "CPUID"; AMD's, volume 3, appendix E) or of the kernel's auxiliary vector (AArch64), and lower bounds
-for numbers. All that code requires is one text, a *requirement*; `target_id` is its digest.
+A module names its platform (architecture, operating system, object format), its C library, and the processor features that its machine code
+needs. Features are stored as processor words, so that no table of names has to be complete: masks over words of CPUID (x86-64; Intel's
+manual, volume 2, "CPUID"; AMD's, volume 3, appendix E) or of the kernel's auxiliary vector (AArch64), and lower bounds for numbers. A
+*requirement* is the text with all requirements of code. `target_id` is its digest.
 
-What code requires of a processor is ``names;words``, the names for people (docs/format.md, "Requirements").
+The features of a processor are the text ``names;words``. The names are for people (docs/format.md, "Requirements").
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ __all__ = [
     "this_libc",
 ]
 
-#: The interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
+#: The version of the interface between module images, the native runtime and this package; `COMPCACHE_ABI_VERSION` in C.
 ABI_VERSION = 2
 
-#: Ranks of code on a host: it cannot run there; it was compiled for exactly that host.
+#: The ranks of code that cannot run on a host, and of code that was compiled for exactly this host.
 UNUSABLE, NATIVE = -1, 1 << 30
 
-_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # weights in ranks: a feature that the code uses and the host has; the name of its CPU
+_SHARED, _SAME_CPU = 1 << 16, 1 << 15  # weights in ranks: a feature of the host that the code uses; the same CPU name
 
 
 class Processor:
-    """A processor, described by its own words.
+    """A processor, described by its words.
 
-    `identity` is equal for processors of the same model with the same features, and empty if unknown. `words` are those that were read.
-    `accepted` are the known target_ids of code that it can run.
+    `identity` is equal for processors of the same model with the same features, and empty if unknown. `words` are the words that were read.
+    `accepted` has the target_ids of code that is known to run on it.
     """
 
     __slots__ = ("_ask", "_ask_cpu", "_cpu", "accepted", "identity", "words")
@@ -65,26 +65,26 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """Return LLVM's name of it, empty until LLVM has been asked. It is looked up once, in a file."""
+        """Return LLVM's name of the processor, from a file that is read once; empty if no process has asked LLVM since the boot."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu
 
     def meets(self, features: str) -> bool:
-        """Return whether this processor has all of these features; False if the text does not have the form above."""
+        """Return whether this processor has all features in a text ``names;words``; False for a malformed text."""
         met: bool = runtime.processor_meets(features, self.words, self.identity, self._ask)
         return met
 
     def accept(self, requirement: str) -> None:
-        """Remember that functions with this requirement can run here, and that their modules can be mapped."""
+        """Add the target_ids of a requirement, and of mapping a module with it, to `accepted`."""
         to_load = requirement.rpartition("\0")[0] + "\0"
         self.accepted |= {target_id(requirement), target_id(to_load)}
 
     def rank(self, requirement: str) -> int:
-        """Return how well code fits this processor, from UNUSABLE to NATIVE. More is better.
+        """Return how well code with a requirement fits this processor, from UNUSABLE to NATIVE. Greater is better.
 
-        Runnable code is better if it uses more features of the host, then if it is tuned for its CPU, then if it was compiled for fewer
-        features that the host lacks. A text that does not have the form above is UNUSABLE.
+        Usable code ranks higher if it uses more features of the host, then if it is tuned for the host's CPU, then if it was compiled for
+        fewer features that the host lacks. Malformed requirements are UNUSABLE. Side effect: accept the requirement of usable code.
         """
         if not platform_serves(requirement):
             return UNUSABLE
@@ -108,15 +108,18 @@ class Processor:
         return _SHARED * shared + _SAME_CPU * (bool(cpu) and cpu == self.cpu()) + _SAME_CPU - 1 - lacking
 
     def is_native(self, requirement: str) -> bool:
-        """Return whether code was compiled for exactly this host, and can run here."""
+        """Return whether code with a requirement was compiled for exactly this host, and can run on it."""
         return f"\0{self.identity}\0" in requirement and self.rank(requirement) == NATIVE
 
 
 def read_processor(runtime: Any, until_boot: Callable[[bytes], str | None], cpu: Callable[[], str]) -> Processor:
-    """Return this machine's processor, as the native runtime reads it.
+    """Return this host's processor.
 
-    Without a table of the architecture's features, its words may be incomplete; `until_boot` then returns an identity that is valid until
-    the next boot. `cpu` returns LLVM's name of it.
+    Args:
+        runtime: the native runtime, which reads the processor.
+        until_boot: returns an identity that is valid until the next boot, or None. It is used for architectures without a table of
+            features, because their words may be incomplete.
+        cpu: returns LLVM's name of the processor.
     """
     content: bytes = runtime.processor()
     words = runtime.processor_words(content)
@@ -135,31 +138,31 @@ _PLATFORM = _platform_name()
 
 
 def platform_name() -> str:
-    """Return this interpreter's platform as modules name theirs: for example ``x86_64-linux-elf``."""
+    """Return the platform of this interpreter, in the form of module records: for example ``x86_64-linux-elf``."""
     return _PLATFORM
 
 
 def requirement(abi: int, platform: str, libc: str, cpu: str, made_for: str, made_on: str, features: str) -> str:
-    """Return the requirements and the target of code as one text (docs/format.md, "Requirements")."""
+    """Return the text of a requirement (docs/format.md, "Requirements")."""
     return f"{abi}\0{platform}\0{libc}\0{cpu}\0{made_for}\0{made_on}\0{features}"
 
 
 def target_id(requirement: str) -> bytes:
-    """Return eight bytes that are equal for equal requirements."""
+    """Return a digest of a requirement, eight bytes."""
     return check(requirement.encode("utf-8", "surrogatepass"))
 
 
 def this_libc() -> str:
-    """Return the C library of this process, as requirements name it: for example ``glibc 2.36``, ``musl``."""
+    """Return the C library of this process, in the form of requirements: for example ``glibc 2.36`` or ``musl``; empty if unknown."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (AttributeError, OSError, ValueError) as error:  # another libc does not know the question
+    except (AttributeError, OSError, ValueError) as error:  # other C libraries do not have this setting
         reraise_interrupt(error)
         return "musl" if sys.platform == "linux" else ""
 
 
 def platform_serves(requirement: str) -> bool:
-    """Return whether this process has the platform and the C library that code requires. Its CPU is another question."""
+    """Return whether this process has the platform and the C library of a requirement. The CPU is not checked."""
     serves: bool = runtime.platform_serves(requirement, _PLATFORM, this_libc())
     return serves
 

@@ -1,7 +1,7 @@
-"""The stored description of a machine, valid until its next boot: LLVM's name for it.
+"""The codec for host files: LLVM's description of a host, valid until the next boot.
 
-The file is named after the boot and what the processor says of itself: a kernel does not change without a boot, and emulators and
-containers share a boot with their machine. Hits read it only to choose among realizations that fit equally well.
+The name of the file depends on the boot and on the processor's own description, because emulators and containers share a boot with their
+host. Hits read the file only to choose among realizations that fit equally well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["HostFile", "decode_host", "encode_host", "host_key"]
 
+#: The number of fields in files of version 1.0 of the package.
+_FIRST_FIELDS = 2
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def host_key(files: Files, processor: bytes) -> str | None:
-    """Return a name for this boot of this machine and its processor; None where the system does not report them.
+    """Return a name for the current boot of this host and a processor; None if the system does not report boots.
 
-    `processor` is what the processor says of itself: emulators and containers share a boot with their machine.
+    `processor` is the processor's own description, which differs in emulators.
     """
     try:
         opened = files.open_owned(_BOOT_ID, os.O_RDONLY | os.O_CLOEXEC)
@@ -37,28 +39,34 @@ def host_key(files: Files, processor: bytes) -> str | None:
 
 
 class HostFile(Record):
-    """What is stored about a machine until its next boot.
+    """The description of a host until its next boot.
 
-    `cpu` is its name in this version of LLVM. It only decides between realizations that fit equally well.
+    `cpu` is the name of its CPU in the version `llvm_version` of LLVM. Hits read only this name, to choose between realizations that fit
+    equally well. Tools also read `features` (`Host`) and `library`, which identifies the file of the LLVM that described the host. These
+    fields are empty in files of version 1.0 of the package.
     """
 
-    __slots__ = ("cpu", "llvm_version")
+    __slots__ = ("cpu", "llvm_version", "features", "library")
     cpu: str
     llvm_version: str
+    features: str
+    library: str
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
-    """Return the bytes of the file with this name, signed if there is a key."""
-    text = f"{host.cpu}\0{host.llvm_version}".encode()
+    """Return the bytes of a host file with this name, signed if there is a key."""
+    text = f"{host.cpu}\0{host.llvm_version}\0{host.features}\0{host.library}".encode()
     return _seal(text, name, signing_key) + text
 
 
 def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> HostFile | None:
-    """Return the content of a file; None if its bytes are damaged, belong to another name, or lack the key's signature."""
+    """Return the content of a host file; None if its bytes are damaged, belong to another name, or lack the key's signature."""
     text = data[CHECK_SIZE:]
     if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
         return None
     fields = text.decode("utf-8", "replace").split("\0")
+    if len(fields) == _FIRST_FIELDS:
+        fields += ["", ""]
     return HostFile(*fields) if len(fields) == len(HostFile.__slots__) else None
 
 

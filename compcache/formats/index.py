@@ -1,36 +1,34 @@
 """The index: finds the modules that realize a function, and the files that were verified, without listing modules.
 
-It is a set of immutable segment files in one directory, named ``<level>-<digest>`` and a suffix. An addition publishes a
-segment of level 0; when more than eight of them have come together they are merged with the next levels, each
-level holding eight times as many modules as the one below. So a cache of any size has a handful of segments,
-and an addition costs amortized `8 * levels / 2` rewrites of its own entries.
+The index is a set of immutable segment files in a directory, named ``<level>-<digest>`` and a suffix. An addition publishes a
+segment of level 0. More than eight segments of level 0 are merged with segments of the next levels. Each level has eight times
+as many modules as the level below. So a cache of any size has few segments, and an addition causes `8 * levels / 2` rewrites of
+its entries, amortized.
 
 A segment (little-endian) is ``"CCINDEX3" | size of the function table u64 | size of the requirements u64 | greatest number
-of an addition u64 | function table | module table | requirements``; both tables are of `compcache.formats.table`.
-A function entry is the key of the name, a module_id, the offset of the
-function's record, the first four bytes of the digest of what the function requires of a host, the number of the addition, and
-a digest of the function's content or zeros. Segments of version 2 have neither of the last two, nor the greatest number: additions that
-they name have the number 0. A module entry is
-`ModuleEntry`: the stamp under which the file was verified, and the sizes that a reader needs. The requirements are a check,
-and texts behind their numbers and lengths (`compcache.formats.host.requirement`): a host chooses among realizations without reading
-modules.
+of an addition u64 | function table | module table | requirements``. Both tables have the format `compcache.formats.table`.
+A function entry is the key of the name, a module_id, the offset of the function's record, the first four bytes of the digest of
+the function's requirement, the number of the addition, and a digest of the function's content or zeros. Segments of version 2
+have neither the last two fields nor the greatest number; the numbers of their additions are 0. A module entry is a
+`ModuleEntry`: the stamp of the verified file, and sizes for readers. The requirements are a check, and texts preceded by their
+numbers and lengths (`compcache.formats.host.requirement`). They let a host choose among realizations without reading modules.
 
-The index is derived and never believed further than it can be checked: an entry whose module file is gone is
-no entry, a stamp that does not match the file is ignored, a damaged segment is set aside and rebuilt from the
-manifests. So additions and merges need no lock; merges take one only to save work.
+The index is derived, and readers check it. An entry without a module file is ignored, and so is a stamp that does not match the
+file. A damaged segment is not used, and is rebuilt from the manifests. So additions and merges need no lock. Merges take a lock
+only to save work.
 
-The digest in a segment's name is that of its content, in every version of the format. So a segment that does not
-decode is told from a damaged one: where its name is right, another version of this package has written it, and it is
-neither used nor touched. Files with other names are not the index's at all.
+In every version of the format, the digest in a segment's name is the digest of its content. So a segment that cannot be decoded
+is either damaged, or, if the digest matches, was written by another version of this package. Such a segment is neither used nor
+changed. Files with other names do not belong to the index.
 
-Limitations: what was removed from disk stays in the segments until the next merge or prune; names are compared
-by their 128-bit key here, and in full by the reader of the record.
+Limitations: removed modules stay in the segments until the next merge or prune. The index compares the 128-bit keys of names;
+the reader of the record compares the whole names.
 """
 
 from __future__ import annotations
 
 import stat as stat_module
-from _struct import Struct  # what `struct` re-exports: a file less to read
+from _struct import Struct  # avoids importing the file `struct`, which re-exports it
 
 from compcache import files as file_ops
 from compcache.digest import DIGEST_SIZE, digest
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from compcache.formats.host import Processor
     from compcache.formats.table import Table
 
-    #: The number of the addition, how well it fits, module_id, offset of the record, digest of the content or zeros.
+    #: The number of the addition, the rank on this host, module_id, offset of the record, digest of the content or zeros.
     Numbered = tuple[int, int, bytes, int, bytes]
     #: image, records, target_id, flags, functions, key, mac of a `ModuleEntry`.
     Trusted = tuple[int, int, bytes, int, int, bytes, bytes]
@@ -70,7 +68,7 @@ NAME_SIZE = 12  # bytes of the digest in a segment's name
 
 
 class Stamp(Record):
-    """The identity of an unchanged file: inode, size, modification time and change time in nanoseconds."""
+    """The stamp of a file, which identifies its unchanged state: inode, size, modification time and change time in nanoseconds."""
 
     __slots__ = ("inode", "size", "mtime", "ctime")
     inode: int
@@ -85,16 +83,16 @@ class Stamp(Record):
 
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
-        """Return its form in an entry."""
+        """Return the stamp of a file in its encoded form, from its `stat` result."""
         return _STAMP.pack(*_stamp(status))
 
 
 class ModuleEntry(Record):
     """The index entry of a module file that was verified while it had `stamp`.
 
-    `image` and `records` are the sizes of these sections; `target_id` digests what the code requires of a
-    host; `flags` says how the image is loaded; `functions` is their number, for tools; the image's module table must repeat `key`; `mac`
-    signs the entry if the cache has a key.
+    `image` and `records` are the sizes of these sections. `target_id` is the digest of the code's requirement. `flags` says how the image
+    is loaded. `functions` is the number of functions, for tools. `key` is also in the image's module table. `mac` signs the entry if the
+    cache has a key.
     """
 
     __slots__ = ("module_id", "stamp", "image", "records", "target_id", "flags", "functions", "key", "mac")
@@ -109,7 +107,7 @@ class ModuleEntry(Record):
     mac: bytes
 
     def encode(self) -> bytes:
-        """Return the entry as bytes, its key first."""
+        """Return the encoded entry, which begins with the module_id."""
         s = self.stamp
         return MODULE.pack(
             self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
@@ -118,15 +116,13 @@ class ModuleEntry(Record):
 
     @staticmethod
     def decode(data: bytes) -> ModuleEntry:
-        """Return the entry in bytes from `encode`."""
+        """Return the entry in its encoded form (`encode`)."""
         stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
         return ModuleEntry(data[:DIGEST_SIZE], Stamp(*stamp), *fields)
 
 
 def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """Return the result of `Index.verified` for one encoded entry; an empty list if the entry belongs to another module or another state of
-    the file.
-    """
+    """Return the fields of an encoded entry as `Index.verified` does; empty if it belongs to another module or state of the file."""
     stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
     return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
@@ -136,10 +132,10 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """Return the (module_id, record offset) of realizations: the latest addition first; within an addition, the one that fits this host
-    best.
+    """Return the (module_id, record offset) of realizations of a plain name, in the order of preference. Sorts `found` in place.
 
-    Realizations with the content of the first one are equivalent: those in near modules come first, then those that fit best.
+    The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
+    one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
     """
     found.sort(reverse=True)
     content = found[0][4] if len(found) > 1 else b""
@@ -149,12 +145,12 @@ def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> 
 
 
 def requirement_number(text: str) -> bytes:
-    """Return the four bytes that stand for a requirement in function entries."""
+    """Return the four bytes that identify a requirement in function entries."""
     return target_id(text)[:NUMBER_SIZE]
 
 
 class Segment:
-    """One segment file, opened on first use. Small ones are read whole, larger ones piece by piece."""
+    """A segment file, opened on first use. Small segments are read whole, larger segments piece by piece."""
 
     __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "listed", "name", "owner")
 
@@ -165,10 +161,10 @@ class Segment:
         self._tables: tuple[Table, Table] | None = None
         self._read_rows: Callable[[], bytes] = bytes
         self._texts: dict[bytes, str] | None = None
-        self.greatest = 0  # the number of an addition that it names; known when it is open
-        self.listed: object = None  # its list, where tools made one in memory (`compcache.publish.module_lists`)
+        self.greatest = 0  # the greatest number of an addition in it; set when it is opened
+        self.listed: object = None  # the list of its modules, if tools made one in memory (`compcache.publish.module_lists`)
         self.name = name
-        self.owner = -1  # the user whose file it is; known when it is open
+        self.owner = -1  # the user who owns the file; set when it is opened
 
     @property
     def functions(self) -> Table:
@@ -199,11 +195,11 @@ class Segment:
         return _level_of(self.name)
 
     def _open(self) -> tuple[Table, Table]:
-        """Open the file. If several threads do so, each has its own descriptor until one of these is kept.
+        """Open the segment, and return its tables. Threads that open it at the same time have separate descriptors.
 
         Raises:
-            FileNotFoundError: it was merged into another one.
-            FormatError: it is damaged.
+            FileNotFoundError: the segment was merged into another segment.
+            FormatError: the segment is damaged, or other users can write to it.
         """
         opened, size = self._open_file()
         files, read_at = self._files, file_ops.read_at
@@ -218,14 +214,8 @@ class Segment:
         self._tables = functions, modules
         return self._tables
 
-    def whole(self) -> tuple[Table, Table]:
-        """Return all function and module entries in memory, for many look-ups. Raises the errors of opening."""
-        opened, size = self._open_file()
-        functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
-        return functions, modules
-
     def _open_file(self) -> tuple[file_ops.Opened, int]:
-        """Return the open file and its size."""
+        """Open the file; return it and its size. Raise `FormatError` if it is not a regular file of a trusted user."""
         try:
             opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
@@ -233,14 +223,14 @@ class Segment:
             import errno
 
             if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link, a socket
-                raise FormatError(f"{self.name} is not a regular file") from error
+                raise FormatError(f"the index segment {self.name} is not a regular file") from error
             raise
         status = self._files.fstat(opened.number)
         if not stat_module.S_ISREG(status.st_mode):
-            raise FormatError(f"{self.name} is not a regular file")
+            raise FormatError(f"the index segment {self.name} is not a regular file")
         self.owner = file_ops.writer(status)
         if self._owners is not None and self.owner not in self._owners:
-            raise FormatError(f"users other than you can write to {self.name}")
+            raise FormatError(f"other users can write to the index segment {self.name}")
         return opened, status.st_size
 
     def close(self) -> None:
@@ -249,7 +239,7 @@ class Segment:
 
 
 def _place_of(name: str) -> tuple[int, str]:
-    """Return the sort key of a segment: the largest comes first."""
+    """Return the sort key of a segment by its name: the highest level, which is the largest, is first."""
     return -_level_of(name), name
 
 
@@ -270,10 +260,10 @@ def _is_segment_name(name: str, suffix: str) -> bool:
 
 
 class Index:
-    """The segments of one directory, as this process last saw them.
+    """The segments of a directory, as this process last listed them.
 
-    A look-up that finds nothing looks at the directory again; one that finds something does not. Realizations are ranked for the
-    `processor`, which is determined at the first ranking; without one, all fit.
+    Only a look-up that finds nothing lists the directory again. Realizations are ranked for the `processor`, which is determined at the
+    first ranking. Without a processor, all realizations fit.
     """
 
     __slots__ = (
@@ -304,32 +294,32 @@ class Index:
         self.suffix = suffix
         self._segments: tuple[Segment, ...] | None = None
         self._hint: Segment | None = None
-        #: Segments, and at most as many with the same content in which names are looked up.
+        #: The segments, and the tables in memory that replace some of them in look-ups.
         self.gathered: tuple[tuple[Segment, ...], list[Segment]] | None = None
         self.ignored: set[str] = set()
         self.damaged: dict[str, str] = {}
-        self.owners: frozenset[int] | None = None  # the users whose files are used; None: of all
-        self.vouching: frozenset[int] | None = None  # of these, those whose stamps are believed
-        self.unfinished = False  # it is being rebuilt, and incomplete
+        self.owners: frozenset[int] | None = None  # the users whose files are used; None: all users
+        self.vouching: frozenset[int] | None = None  # the users whose stamps are trusted; None: all users
+        self.unfinished = False  # whether the index is being rebuilt, and therefore incomplete
         self.problem = ""  # why the last attempt to read the index, or a part of it, failed
         self._ranks: dict[bytes, int] = {}
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The segments, the largest first."""
+        """The segments, the largest first. The first access lists the directory."""
         if self._segments is None:
             self.refresh()
         assert self._segments is not None
         return self._segments
 
     def refresh(self) -> bool:
-        """List the directory again; return whether it has changed."""
+        """List the directory again; return whether its segments have changed. A failure sets `problem`."""
         before, self.problem = self.problem, ""
         names = self._names()
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
             if names:
-                self.problem = before  # that of a segment
+                self.problem = before  # the problem of a segment still exists
             return False
         self._segments = tuple([old.get(name) or Segment(self, name) for name in names])
         return True
@@ -342,7 +332,7 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
-            self.problem = f"{self.directory} cannot be read: {error.strerror}"
+            self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
         left_out = self.damaged.keys() | self.ignored
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
@@ -360,25 +350,26 @@ class Index:
         return self._segments is not None
 
     def state(self) -> bytes:
-        """Return a value that changes with the index."""
+        """Return a digest that changes with every change of the index."""
         return digest([segment.name.encode() for segment in self.segments])
 
     def take(self, segment: Segment) -> None:
-        """Use only this segment, and read no directory."""
+        """Use only this segment, without listing the directory."""
         self._segments = (segment,)
 
     def share_ranks(self, other: Index) -> None:
-        """Rank requirements as another index does, and share its knowledge of them."""
+        """Use the processor and the known ranks of another index."""
         self._processor, self._ranks = other._processor, other._ranks
 
     def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
-        """Yield the (module_id, offset of the function's record) of every realization, without duplicates, the best first: for names of
-        content.
+        """Yield the (module_id, record offset) of every realization of a content name, without duplicates, the best first.
 
-        With `rest`, yield only realizations that nothing can surpass, and put the others there, behind their ranks.
+        Segments are read lazily, the largest first. Code for exactly this host has the highest rank, so a caller that uses it opens no
+        further segments.
 
-        Segments are read lazily, the largest first: code for exactly this host cannot be surpassed, so a caller that takes it opens no
-        further segments. `key` is that of the function's name (`compcache.digest.name_key`).
+        Args:
+            key: the key of the function's name (`compcache.digest.name_key`).
+            rest: collects realizations of lower ranks as (rank, realization), which are then not yielded. None yields all realizations.
         """
         seen: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
@@ -403,7 +394,7 @@ class Index:
                 rest.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
-        """Return every realization from all segments, without duplicates, unordered: for plain names."""
+        """Return every realization of a plain name from all segments, without duplicates, unordered."""
         found: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
@@ -419,28 +410,28 @@ class Index:
         return rows
 
     def _values(self, key: bytes) -> Iterator[tuple[Segment, bytes]]:
-        """Yield the values of the function entries with this key, each with its segment; lazily, the largest segment first."""
+        """Yield (segment, value) of the function entries with a key, lazily, the largest segment first."""
         gathered = self.gathered
         waiting = gathered[1].copy() if gathered is not None and gathered[0] is self._segments else list(self.segments)
-        asked = set()
+        searched = set()
         while waiting:
             segment = waiting.pop(0)
-            asked.add(segment.name)
+            searched.add(segment.name)
             values = self.look_up(segment, key, modules=False)
-            if values is None:  # merged into another segment meanwhile
-                waiting = [other for other in self.segments if other.name not in asked]
+            if values is None:  # the segment was merged into another segment meanwhile
+                waiting = [other for other in self.segments if other.name not in searched]
                 continue
             for value in values:
                 yield segment, value
 
     def _look_for_native(self, segment: Segment, number: bytes) -> None:
-        """Find out whether the requirement with this number belongs to code for exactly this host."""
+        """Set the rank of the requirement with a number if it belongs to code for exactly this host."""
         text = self._requirements(segment).get(number)
         if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
 
     def _rank(self, segment: Segment, number: bytes) -> int:
-        """Return how well the requirement with this number fits this host; 0 if the segment does not contain it."""
+        """Return the rank of the requirement with a number on this host; 0 if the segment does not contain the requirement."""
         known = self._ranks.get(number)
         if known:
             return known
@@ -455,15 +446,15 @@ class Index:
             return segment.requirements
         except FormatError as error:
             self.set_aside(segment, error)
-        except OSError as failure:  # merged into another segment meanwhile, or it cannot be read
+        except OSError as failure:  # the segment was merged into another segment meanwhile, or cannot be read
             reraise_interrupt(failure)
         return {}
 
     def verified(self, module_id: bytes, status: os.stat_result) -> Iterator[Trusted]:
-        """Yield the entries of a module that were written while its file had this status.
+        """Yield the entries of a module for the current state of its file, as (image, records, target_id, flags, functions, key, mac).
 
-        Each is (image, records, target_id, flags, functions, key, mac); see `ModuleEntry`. The segment that answered last is read first,
-        because a module's entries are published and merged together. Entries of users whose stamps are not trusted are left out.
+        The segment of the last look-up is read first, because a module's entries are published and merged together. Entries of users whose
+        stamps are not trusted are left out.
         """
         stamp = _stamp(status)
         hint = self._hint
@@ -475,7 +466,10 @@ class Index:
                     yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        """Return the values of a segment under a key; None if the segment has been removed."""
+        """Return the values for a key in a segment's module or function table; None if the segment has been removed.
+
+        A damaged segment is set aside, and an unreadable segment sets `problem`; both have no values.
+        """
         try:
             return (segment.modules if modules else segment.functions).find(key)
         except FileNotFoundError as error:
@@ -487,11 +481,11 @@ class Index:
             return []
         except OSError as error:
             reraise_interrupt(error)
-            self.problem = f"{self.directory}/{segment.name} cannot be read: {error.strerror or error}"
+            self.problem = f"the index segment {self.directory}/{segment.name} cannot be read: {error.strerror or error}"
             return []
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
-        """Ignore a segment that does not decode, and remember the reason."""
+        """Stop using a segment that cannot be decoded, and add it to `damaged` with the reason, or to `ignored`."""
         from compcache.formats.unread_segment import reason_against
 
         reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)

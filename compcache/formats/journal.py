@@ -1,10 +1,10 @@
-"""The form of journals, to which processes append counters (`compcache.hit.recorder`). `compcache.formats.statistics` reads them."""
+"""Constants of journals. `compcache.hit.recorder` appends counters to journals, and `compcache.formats.statistics` reads them."""
 
 from __future__ import annotations
 
 __all__ = ["BATCH_END", "HOUR", "MISSES_ID"]
 
 BATCH_END = "= "
-HOUR = 3600  # seconds; the counter for events without a module
-#: In place of a module_id: the event is a miss of the function.
+HOUR = 3600  # seconds
+#: The value that replaces a module_id in misses of a function.
 MISSES_ID = bytes(16)

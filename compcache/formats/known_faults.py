@@ -1,7 +1,7 @@
-"""Versions of makers that are known to have made wrong code. Their code is not used, and prunes remove it.
+"""Versions of tools that are known to generate wrong code. Their code is not used, and prunes remove it.
 
-To add one, append a row to `FAULTS` and set `Store.known_faults` and `compcache.hit.KNOWN_FAULTS` to what `state` gives then; a test
-compares them. Stamps of files that were verified by another table do not count: every module is looked at once more.
+To add a version, append a row to `FAULTS`, and set `Store.known_faults` and `compcache.hit.KNOWN_FAULTS` to the new result of `state`. A
+test compares them. A changed table makes all stamps of verified files invalid, so every module is checked again.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ __all__ = ["FAULTS", "KnownFault", "fault_of", "state"]
 
 
 class KnownFault(NamedTuple):
-    """The faulty versions of a maker (in the form of `Versions.parse`), the fault in their code, and the date since which it is known."""
+    """Faulty versions of a maker (in the form of `Versions.parse`), the fault as a predicate, and the date when it became known."""
 
     versions: str
     wrong: str
     since: str
 
 
-#: KnownFault("lld>=17,<17.0.2", "drops the constructors of archives", "2025-03-01"), for one.
+#: An example of a row: KnownFault("lld>=17,<17.0.2", "drops the constructors of archives", "2025-03-01").
 FAULTS: tuple[KnownFault, ...] = ()
 
 
 def fault_of(makers: Iterable[Maker]) -> str:
-    """Describe the known fault in code of these makers; empty if there is none."""
+    """Return a description of the first known fault in code of these makers; empty if there is none."""
     if FAULTS:
         for maker in makers:
             for fault in FAULTS:
                 if Versions.parse(fault.versions).includes(maker):
-                    return f"{maker} made it, which {fault.wrong} (known since {fault.since})"
+                    return f"it was made by {maker}, which {fault.wrong} (known since {fault.since})"
     return ""
 
 
 def state() -> bytes:
-    """Return the bytes that stand for the table in stamps; empty if the table is empty."""
+    """Return a digest of the table for stamps; empty if the table is empty."""
     return digest(["\0".join(fault).encode() + b"\n" for fault in FAULTS]) if FAULTS else b""

@@ -1,11 +1,12 @@
-"""The description of a linked closure in its file: an entry of the kind `KIND`, beside the records of its functions.
+"""The codec for the description of a linked closure: an entry of the kind `KIND` in the closure's file.
 
-All have one name, so that the index lists them. It requires the modules whose code is in the image, its parts, and those which these use by
-plain names. The first of them are *in* the image, whole, with all that can change: who has loaded one of these does not load the image, and
-the other way round. The data is texts with NUL between them: what the closure is called, how many modules are in it, the functions that it
-was linked for, each behind a plus sign, and for each plain name the number of the module that it
-was bound to when the closure was linked, a space and the name. The index has the functions of such a module with `LINKED` in the offsets of
-their records (`compcache.formats.manifest`), so that they are not taken for additions.
+All these entries have the same name, so that the index lists them. An entry requires the modules whose code is in the image, followed by
+the modules that they use by plain names. The first modules are contained in the image with their changeable variables. A process loads
+either such a module or the image, not both.
+
+The data consists of texts separated by NUL: the label of the closure, the number of modules in it, the functions for which it was linked,
+each preceded by a plus sign, and the bindings of plain names. A binding is the number of a module, a space and the name. In the index, the
+record offsets of the closure's functions contain `LINKED` (`compcache.formats.manifest`), which distinguishes them from additions.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ KIND, NAME = "linked", "closures"
 
 
 def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> list[tuple[str, int, str]]:
-    """Return the (name, record offset, requirement) of functions for the index, for a module with entries of these kinds."""
+    """Return the (name, record offset, requirement) of a module's functions for the index, with `LINKED` if it is a linked closure.
+
+    `kinds` are the kinds of the module's entries.
+    """
     mark = LINKED if KIND in kinds else 0
     return [(name, offset | mark, requirement) for name, offset, requirement in functions]
 
 
 class Closure(Record):
-    """A linked closure: its label (a function or a set), the number of modules in it, the functions for which it was linked, and the
-    modules' numbers by the plain names that are bound to them.
+    """A linked closure.
+
+    `label` names a function or a set. `homes` is the number of modules in the closure. `roots` are the functions for which it was linked.
+    `bindings` has the number of the module to which each plain name is bound.
     """
 
     __slots__ = ("label", "homes", "roots", "bindings")
@@ -44,17 +50,17 @@ class Closure(Record):
 
 
 def encode_closure(closure: Closure) -> bytes:
-    """Return the data of the entry."""
+    """Return the data of the entry for a linked closure."""
     rows = [f"{number} {name}" for name, number in sorted(closure.bindings.items())]
     roots = [f"+{name}" for name in closure.roots]
     return "\0".join([closure.label, str(closure.homes), *roots, *rows]).encode("utf-8", "surrogatepass")
 
 
 def decode_closure(data: bytes) -> Closure:
-    """See `encode_closure`.
+    """Return the linked closure in the data of its entry (`encode_closure`).
 
     Raises:
-        FormatError: the data is of another kind.
+        FormatError: the data is damaged.
     """
     try:
         label, homes, *texts = data.decode("utf-8", "surrogatepass").split("\0")
@@ -63,4 +69,4 @@ def decode_closure(data: bytes) -> Closure:
         return Closure(label, int(homes), roots, {name: int(number) for number, _, name in rows})
     except ValueError as error:
         reraise_interrupt(error)
-        raise FormatError("the entry of a linked closure does not decode") from error
+        raise FormatError(f"the entry of a linked closure is damaged: {error}") from error

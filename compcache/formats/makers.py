@@ -1,10 +1,10 @@
-"""The makers of a module: the packages and programs that its code comes from, each with a version.
+"""The codec for the makers of a module: the packages and programs that made its code, with their versions.
 
-Their record is the second frame of a module's records, a line for each: name, space, version. The LLVM that made the code stands in the
-module record. Files without the record were written before there was one: by a compcache whose version is not known, which is
-less than any. Packs hold entries of many writers, and name no makers.
+The record of makers is the second frame of a module's records. It has a line for each maker: name, space, version. The version of LLVM is
+in the module record. Files without a record of makers were written by an early release of compcache, whose unknown version is less than all
+others. Packs contain entries of many writers, and have no makers.
 
-`Versions` says which makers are meant, in the words of Python packages: ``numba<0.66.1``, ``lld>=17,<18.1.3``, ``llvmlite==0.45.*``.
+`Versions` describes versions of makers in the syntax of Python packages: ``numba<0.66.1``, ``lld>=17,<18.1.3``, ``llvmlite==0.45.*``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 _STAGES = {"dev": -4, "a": -3, "alpha": -3, "b": -2, "beta": -2, "rc": -1, "pre": -1, "post": 1}
-#: Less than every version.
+#: The comparable form of an unknown version, which is less than all versions.
 _UNKNOWN: tuple[tuple[int, ...], int, int] = ((), 0, 0)
 
 
@@ -52,44 +52,50 @@ class Maker(NamedTuple):
 
 
 def makers_text(makers: Iterable[Maker]) -> str:
-    """Return the lines of the record, each once, sorted.
+    """Return the lines of a record of makers, sorted, without duplicates.
 
     Raises:
-        ValueError: a name or a version does not fit into the record.
+        ValueError: a name or a version has invalid characters.
     """
     lines = set()
     for name, version in makers:
         line = f"{name.lower()} {version}"
         if not _LINE.fullmatch(line):
-            raise ValueError(f"{name!r} {version!r} does not name a maker: expected a name and a version without spaces")
+            raise ValueError(f"the maker {name!r} with the version {version!r} is invalid: use a name and a version without spaces")
         lines.add(line)
     return "\n".join(sorted(lines))
 
 
 def encode_makers(text: str) -> bytes:
-    """Return the payload of the record."""
+    """Return the payload of a record of makers with these lines."""
     return MAKERS + text.encode()
 
 
 def decode_makers(payload: bytes) -> str:
-    """Return the lines in the payload.
+    """Return the lines in the payload of a record of makers.
 
     Raises:
-        FormatError: it is not the record of makers.
+        FormatError: the record is not a record of makers, or is damaged.
     """
     if payload[:1] != MAKERS:
-        raise FormatError(f"a record of makers has the type {payload[:1]!r}")
+        raise FormatError(f"the record of makers has the type {payload[:1]!r}")
     try:
         text = payload[1:].decode()
     except UnicodeDecodeError:
-        raise FormatError("a record of makers holds a text that is not UTF-8") from None
+        raise FormatError("the record of makers contains a text that is not UTF-8") from None
     if not all(map(_LINE.fullmatch, text.split("\n"))):
-        raise FormatError("a record of makers is damaged")
+        raise FormatError("the record of makers is damaged: a line is not a name and a version")
     return text
 
 
 def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...]:
-    """Return all makers of a module from its module record and its record of makers; none if that is empty."""
+    """Return all makers of a module, LLVM included; none for a pack.
+
+    Args:
+        image_kind: the kind in the module record.
+        llvm_version: the version of LLVM in the module record.
+        text: the lines of the record of makers; empty if the module has no such record.
+    """
     if is_pack(image_kind):
         return ()
     recorded = [Maker(*line.partition(" ")[::2]) for line in text.split("\n")] if text else [Maker(PACKAGE, "")]
@@ -97,7 +103,11 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
 
 
 def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
-    """Return the makers of a module. `read_record` reads its records, which have `size` bytes.
+    """Return all makers of a module, LLVM included; none for a pack.
+
+    Args:
+        read_record: returns the payload of the record at an offset.
+        size: the size of the records section, in bytes.
 
     Raises:
         FormatError: a record is damaged.
@@ -110,7 +120,7 @@ def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, 
 
 
 class Versions(NamedTuple):
-    """A set of versions of a maker; without conditions, all of them."""
+    """A set of versions of a maker. Without conditions, the set contains all versions."""
 
     name: str
     conditions: tuple[tuple[str, str], ...]
@@ -120,9 +130,9 @@ class Versions(NamedTuple):
         """Return the versions that a text describes: a name, optionally followed by conditions separated by commas.
 
         Raises:
-            ValueError: it does not have this form.
+            ValueError: the text does not have this form.
         """
-        advice = f"{text!r} does not name versions of a maker: expected a name and conditions, like 'numba<0.66.1' or 'lld>=17,<18'"
+        advice = f"{text!r} does not describe versions of a maker: use a name and conditions, like 'numba<0.66.1' or 'lld>=17,<18'"
         name = _NAME.match(text.strip()) if isinstance(text, str) else None
         if name is None:
             raise ValueError(advice)
@@ -139,7 +149,7 @@ class Versions(NamedTuple):
         return self.name + ",".join(map("".join, self.conditions))
 
     def includes(self, maker: Maker) -> bool:
-        """Return whether a maker is in the set. An unknown version, or one that is not a number, is less than all others."""
+        """Return whether a maker is in the set. A version that is unknown or not a number is less than all versions."""
         return maker.name == self.name and all(_meets(maker.version, *condition) for condition in self.conditions)
 
 
@@ -156,9 +166,7 @@ def _numbers(version: str) -> tuple[str, ...]:
 
 
 def _key(version: str) -> tuple[tuple[int, ...], int, int] | None:
-    """Return a version in a comparable form: its numbers without zeros at the end, then a mark for pre- or post-releases; None for other
-    texts.
-    """
+    """Return a version in a comparable form: its numbers without trailing zeros, and its stage of release. None for other texts."""
     match = _VERSION.match(version)
     if match is None:
         return None

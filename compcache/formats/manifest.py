@@ -1,25 +1,26 @@
-"""The manifest of a module: records that decode one at a time.
+"""The codec for the manifest of a module: records that are decoded one at a time.
 
-The records section of a module file is a row of frames::
+The records section of a module file is a sequence of frames::
 
     payload length u32 | check of the payload (8 bytes) | payload
 
-The check is salted with the frame's offset and, but for the module record, personalized with the module's key. That
-digests all of the module that its author chose, so that no bytes in it, a constant least of all, can be made to pose as
-a record: an attacker who points the index at them would have to know the key before choosing the bytes.
-and the offset of a frame in the section is its name: the index points at function records, function records
-at needs records, needs records at global records and at one another. A payload is a type byte and the fields
-of one class below, integers as little-endian u32, texts as UTF-8 behind their u32 length. The first frame is
-the module record. Everything that a hit reads is in these frames, so that a hit pays neither for msgpack nor
-for the size of the module; data that only tools need is in the module file's graph section.
+The check is salted with the frame's offset and, except for the module record, personalized with the module's key. The
+key is a digest of everything in the module that its author chose. So no other bytes of a module, such as a constant, can
+imitate a record: their author would have to know the key before choosing the bytes.
 
-Decoding raises `FormatError` for anything that is not exactly a record of the expected type. Counts and lengths
-are checked against the payload before they size anything.
+A frame is identified by its offset in the section. The index refers to function records, function records refer to needs
+records, and needs records refer to global records and other needs records. A payload is a type byte and the fields of one
+class below, integers as little-endian u32, texts as UTF-8 preceded by their u32 length. The first frame is the module
+record. These frames contain everything that a hit reads, so a hit does not import msgpack, and its time does not depend on
+the size of the module. Data for tools is in the module file's graph section.
+
+Decoding raises `FormatError` for anything except a valid record of the expected type. Counts and lengths are checked
+against the payload before they are used.
 """
 
 from __future__ import annotations
 
-from _struct import Struct  # what `struct` re-exports: a file less to read
+from _struct import Struct  # avoids importing the file `struct`, which re-exports it
 
 from compcache.native import runtime
 from compcache.record import Record, set_field
@@ -60,27 +61,25 @@ __all__ = [
 FRAME = Struct("<I8s")
 FUNCTION_HEAD = Struct("<cIII8sIII")
 NO_ENTRY = 0xFFFFFFFF
-#: The slot of an import for which the linker has left places.
+#: The slot number of an import for which the image has places.
 NO_SLOT = 0xFFFFFFFF
-#: The kind of a global record that is not a variable: its slot has the number of the function that runs the module's constructors.
+#: The kind of a global record whose slot is the number of the function that runs the module's constructors.
 STARTUP = "startup"
-#: The beginning of signatures of symbols that can be imported and not called: variables, hidden functions.
+#: The prefix of signatures of symbols that can be imported but not called: variables and hidden functions.
 LINK_ONLY = "= "
-#: The same for a variable that belongs to its module alone, and is not merged with others of its name.
+#: The prefix of signatures of variables that are not merged with other variables of the same name.
 VARIABLE = "= variable "
-#: The same for one that is merged: the first loaded module provides it.
+#: The prefix of signatures of merged variables, whose storage is in the module that is loaded first.
 MERGED = "= merged variable "
-#: The same for a merged one that gives way to a definition that is not merged.
+#: The prefix of signatures of merged variables that give way to a definition which is not merged.
 WEAK = "= merged variable (weak) "
-#: How an image is loaded, as the index remembers it: by the dynamic linker, through ORC, or as the kind does that the module record
-#: names; a
-#: file of entries of data has none.
+#: The flags of module entries in the index: the image is a shared object, an object or of another kind, or the file is a pack.
 IMAGE_SHARED, IMAGE_OBJECT, IMAGE_OTHER, IMAGE_NONE = 1, 2, 3, 4
-#: In place of these: a maker of the module is known to have made wrong code (`compcache.formats.known_faults`).
+#: The flag of a module one of whose makers is known to generate wrong code (`compcache.formats.known_faults`).
 SUSPECT = 5
-#: Set in the offsets that the index has of functions of linked closures (`compcache.formats.linked`); other look-ups skip these.
+#: A bit in the index's record offsets for functions of linked closures (`compcache.formats.linked`). Other look-ups skip these rows.
 LINKED = 1 << 31
-#: The kinds that the native runtime maps from the module's own file.
+#: The flags of images that the native runtime maps from the module's file.
 MAPPED_IN_PLACE = frozenset((IMAGE_SHARED,))
 
 #: The first byte of a payload: the type of the record.
@@ -88,12 +87,12 @@ MODULE, FUNCTION, NEEDS, GLOBAL, LINK_TYPE = b"M", b"F", b"N", b"G", b"T"
 
 
 class FunctionRecord(Record):
-    """One exported function: where its code and its entry point are, and what loading it needs.
+    """An exported function: the numbers of its code and its entry point, and its needs.
 
-    `function` and `entry` number symbols of the image's module table. `entry` is NO_ENTRY if Python cannot call the function; `signature`
-    then says why, or, after `LINK_ONLY`, what kind of symbol it is. `needs` is the offset of a needs record, 0 for none. `target_id`
-    stands for what the function requires of a host (`ModuleRecord.features_of`). `link_type` is the digest (8) of its link type and the
-    offset of the record that has it; empty or zeros where it is not known.
+    `function` and `entry` are symbol numbers in the image's module table. `entry` is NO_ENTRY if Python cannot call the function. Then
+    `signature` contains the reason, or `LINK_ONLY` and the kind of the symbol. `needs` is the offset of a needs record; 0 for none.
+    `target_id` is the digest of the function's requirement (`ModuleRecord.features_of`). `link_type` is the digest (8 bytes) of its link
+    type and the offset of the link type's record; empty or zeros if the type is unknown.
     """
 
     __slots__ = ("name", "symbol", "signature", "target_id", "function", "entry", "needs", "link_type")
@@ -109,7 +108,7 @@ class FunctionRecord(Record):
     def __init__(
         self, name: str, symbol: str, signature: str, target_id: bytes, function: int, entry: int, needs: int, link_type: bytes = b""
     ) -> None:
-        # Every load makes one: this takes a fifth of the time of the general constructor.
+        # Every load creates a function record, and this takes a fifth of the time of the general constructor.
         set_field(self, "name", name)
         set_field(self, "symbol", symbol)
         set_field(self, "signature", signature)
@@ -121,13 +120,13 @@ class FunctionRecord(Record):
 
 
 class NeedsRecord(Record):
-    """The needs of a set of functions: imports, global variables, native symbols, further needs.
+    """The needs of a set of functions: imports, global variables, native symbols and further needs.
 
-    `imports` are (symbol number of the slot, func_name); `globals` are offsets of global records; `natives`
-    are symbols of the process that may be missing in another one; `children` are offsets of needs records. `places` are,
-    for each of the imports, where the image holds its address, less what is to be added to it: pairs of i64, the distance
-    from the module table and that number. The slot of such an import is `NO_SLOT`. Empty where all have slots. `link_types` are,
-    for each of the imports, what `FunctionRecord.link_type` is: of the type that the code expects. Empty where none is known.
+    `imports` has (symbol number of the slot, func_name). `globals` has offsets of global records. `natives` has symbols of the process that
+    other processes may lack. `children` has offsets of needs records. `places` has, for each import, the places of its address in the image
+    as pairs of i64: the distance from the module table, and a number to add to the address. Such an import has the slot `NO_SLOT`. `places`
+    is empty if all imports have slots. `link_types` has, for each import, the link type that the code expects, in the form of
+    `FunctionRecord.link_type`. It is empty if no type is known.
     """
 
     __slots__ = ("imports", "globals", "natives", "children", "places", "link_types")
@@ -147,7 +146,7 @@ class NeedsRecord(Record):
         places: tuple[bytes, ...] = (),
         link_types: tuple[bytes, ...] = (),
     ) -> None:
-        set_field(self, "imports", imports)  # as in `FunctionRecord`: a load of many modules makes one for each function
+        set_field(self, "imports", imports)  # faster than the general constructor, as in `FunctionRecord`
         set_field(self, "globals", globals)
         set_field(self, "natives", natives)
         set_field(self, "children", children)
@@ -156,12 +155,12 @@ class NeedsRecord(Record):
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
-    """Return the function record in `payload`. Raises `FormatError` if it is malformed."""
+    """Return the function record in a payload. Raise `FormatError` if it is malformed."""
     return FunctionRecord(*runtime.function_record(payload))
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:
-    """Decode the needs record in `payload`. Raises `FormatError` if it is malformed."""
+    """Return the needs record in a payload. Raise `FormatError` if it is malformed."""
     return NeedsRecord(*runtime.needs_record(payload))
 
 
@@ -169,10 +168,10 @@ def read_frame(read: Callable[[int, int], bytes] | bytes, offset: int, limit: in
     """Return the verified payload of a frame.
 
     Args:
-        read: the records section, or a function that returns `size` bytes of it from `offset` on.
-        offset: the position of the frame in it.
-        limit: the size of the section.
-        key: the module's key; the module record does not depend on it.
+        read: the records section, or a function that returns `size` bytes of the section from `offset` on.
+        offset: the position of the frame in the section.
+        limit: the size of the section in bytes.
+        key: the module's key. The check of the module record does not depend on the key.
 
     Raises:
         FormatError: the frame does not exist or is damaged.

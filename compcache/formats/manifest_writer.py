@@ -1,4 +1,4 @@
-"""Writes manifests, and reads whole ones, which no hit does (`compcache.formats.manifest`)."""
+"""Writes manifests, and reads whole manifests. Hits only read single records (`compcache.formats.manifest`)."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ __all__ = [
 
 _U32 = Struct("<I")
 _PAIR = Struct("<II")
-_KEY_AT = 9  # where a module record holds its key: behind type, ABI and the length of the key
-#: The kind of globals that are read by unpickling.
+_KEY_AT = 9  # the offset of the key in a module record, after the type, the ABI version and the length of the key
+#: The kind of globals that are unpickled.
 PICKLED_GLOBAL = "pickle"
 _IMAGE_FLAGS = {"shared": IMAGE_SHARED, "object": IMAGE_OBJECT, "data": IMAGE_NONE}
 
 
 def image_flag(kind: str) -> int:
-    """Return the flag in index entries that says how an image of this kind is loaded."""
+    """Return the flag of index entries for images of a kind."""
     return _IMAGE_FLAGS.get(kind, IMAGE_OTHER)
 
 
 def _text(value: str) -> bytes:
-    """Encode a text, preceded by its length in bytes."""
+    """Return an encoded text, preceded by its length in bytes."""
     data = value.encode("utf-8", "surrogatepass")
     return _U32.pack(len(data)) + data
 
@@ -79,7 +79,7 @@ def encode_module(record: ModuleRecord) -> bytes:
 
 
 def encode_function(record: FunctionRecord) -> bytes:
-    """Encode the payload of a function record: type, numbers, the lengths of the texts, the texts, and its link type if known."""
+    """Return the payload of a function record: type, numbers, lengths of the texts, texts, and the link type if it is known."""
     texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature)]
     head = FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, record.target_id, *map(len, texts))
     return b"".join([head, *texts, record.link_type])
@@ -98,7 +98,7 @@ def encode_needs(record: NeedsRecord) -> bytes:
 
 
 def encode_link_type(text: str) -> bytes:
-    """Return the payload of the record of a link type."""
+    """Return the payload of a link type record."""
     return LINK_TYPE + _text(text)
 
 
@@ -110,7 +110,7 @@ def encode_global(record: GlobalRecord) -> bytes:
 
 
 class ManifestWriter:
-    """Collects frames and returns their offsets."""
+    """Collects the frames of a records section. `size` is the size of the section so far."""
 
     __slots__ = ("_frames", "_key", "size")
 
@@ -120,7 +120,7 @@ class ManifestWriter:
         self.size = 0
 
     def add(self, payload: bytes) -> int:
-        """Append a frame, the module record first; return its offset."""
+        """Append a frame, and return its offset. The first frame must be the module record."""
         offset = self.size
         self._frames += (FRAME.pack(len(payload), check(payload, offset, self._key)), payload)
         if not offset:
@@ -139,7 +139,7 @@ def _key_in(payload: bytes) -> bytes:
 
 
 def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset and verified payload of every frame of a whole records section, in order.
+    """Yield the offset and the verified payload of every frame of a records section, in order.
 
     Raises:
         FormatError: a frame is damaged.
@@ -155,10 +155,10 @@ def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class WholeManifest:
-    """A whole records section. The records of a kind are decoded on request.
+    """A whole records section, whose frames are verified. The methods decode the records of a type. `header` is the module record.
 
     Raises:
-        FormatError: a record is damaged, or the first one is not a module record; here and in every method.
+        FormatError: a record is damaged, or the first record is not a module record. All methods raise it.
     """
 
     __slots__ = ("_frames", "header")
@@ -173,18 +173,18 @@ class WholeManifest:
         return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
 
     def entries(self) -> list[tuple[int, EntryRecord]]:
-        """Return the entries of data, each with the offset of its record."""
+        """Return the (record offset, entry) of all entries of data."""
         return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
-        """Return the index entries of the module: its functions, and its entries of data under their own names (`index_name`)."""
+        """Return the (name, record offset, requirement) of functions and entries, for the index. Entries have their `index_name`."""
         requirement = self.header.requirement()
         entries = self.entries()
         functions = marked(self.functions(), [record.kind for _, record in entries])
         return functions + [(index_name(record.kind, record.name), offset, requirement) for offset, record in entries]
 
     def imports(self) -> tuple[str, ...]:
-        """Return the functions and variables that the module imports, each once."""
+        """Return the func_names of all functions and variables that the module imports, without duplicates."""
         needs = [decode_needs(payload) for _, payload in self._of(NEEDS)]
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 

@@ -1,11 +1,11 @@
-"""The table that an image exports: the places of its functions, entry points, slots and variables.
+"""The module table, which an image exports: the addresses of its functions, entry points, slots and variables.
 
 Layout (little-endian), at the address of `TABLE_SYMBOL`::
 
     magic "CCMODULE" | ABI version u32 | number of symbols u32 | key of the module (16 bytes) | offsets i32
 
-An offset is counted from the start of the table, one for each symbol; the linker resolves all of them, so that mapping
-relocates nothing. The key is that of the module record; magic, version and key are compared before an offset is used.
+The table has an offset from its start for each symbol. The offsets are computed when the image is made, so mapping the image
+relocates nothing. The key is the key of the module record. Magic, version and key are compared before an offset is used.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ __all__ = ["TABLE_HEAD_SIZE", "TABLE_MAGIC", "TABLE_SYMBOL", "has_table"]
 
 TABLE_SYMBOL = "compcache_module"
 TABLE_MAGIC = b"CCMODULE"
-TABLE_HEAD_SIZE = len(TABLE_MAGIC) + 8  # what stands before the key
+TABLE_HEAD_SIZE = len(TABLE_MAGIC) + 8  # the number of bytes before the key
 
 
 def has_table(image: bytes, key: bytes, abi: int, symbols: int) -> bool:
-    """Return whether an image holds a table with this key, this ABI version and at least this number of symbols."""
+    """Return whether an image contains a table with this key, this ABI version and at least this number of symbols."""
     at = image.find(key)
     while at >= 0:
         head = image[max(at - TABLE_HEAD_SIZE + len(TABLE_MAGIC), 0) : at]

@@ -1,8 +1,8 @@
-"""The order of additions, in the notes of a module: for a plain name, the addition with the greatest number is used.
+"""The order of additions: for a plain name, a look-up uses the addition with the greatest number.
 
-A number is one more than the greatest that the directory knew when the module was added. It is no part of the module's content, but
-it is in the module's file, so that it survives the loss of the index and travels with copies and bundles. Two additions that knew nothing
-of each other may have the same one. What was written before there were numbers has 0.
+The number of an addition is one more than the greatest number that the directory knew when the module was added. It is in the notes of the
+module's file, so it survives the loss of the index, and copies and bundles contain it. It is not part of the module's content. Concurrent
+additions may have the same number. Modules of releases without numbers have the number 0.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["GREATEST_NUMBER", "UNNUMBERED", "Order", "inherited", "is_numbered", "order_of", "with_number"]
 
-#: The greatest number: the segment of all layers uses the bits above for the place of a layer.
+#: The greatest number. The segment of all layers uses the higher bits for the position of a layer.
 GREATEST_NUMBER = (1 << 48) - 1
 _NUMBER, _CONTENTS = "order", "contents"
 _NO_CONTENT = bytes(CONTENT_SIZE)
 
 
 class Order(NamedTuple):
-    """The number of an addition, and digests of its functions, of `CONTENT_SIZE` bytes each, in the order of their records."""
+    """The number of an addition, and the digests of its functions, `CONTENT_SIZE` bytes each, in the order of their records."""
 
     number: int
     contents: bytes = b""
 
     def content(self, position: int) -> bytes:
-        """Return the digest of the function at this position; zeros if it is unknown."""
+        """Return the digest of the function at a position; zeros if the digest is unknown."""
         return self.contents[position * CONTENT_SIZE : (position + 1) * CONTENT_SIZE] or _NO_CONTENT
 
 
@@ -37,24 +37,24 @@ UNNUMBERED = Order(0)
 
 
 def order_of(notes: Mapping[str, Any]) -> Order:
-    """Return the place of a module among additions, from its notes."""
+    """Return the order of a module from its notes. Invalid values are replaced by 0 and no digests."""
     number, contents = notes.get(_NUMBER), notes.get(_CONTENTS)
     known = isinstance(number, int) and 0 <= number <= GREATEST_NUMBER
     usable = isinstance(contents, bytes) and len(contents) % CONTENT_SIZE == 0
-    return Order(number if known else 0, contents if usable else b"")  # type: ignore[arg-type] # looked at above
+    return Order(number if known else 0, contents if usable else b"")  # type: ignore[arg-type] # checked above
 
 
 def is_numbered(notes: Mapping[str, Any]) -> bool:
-    """Return whether the notes contain a number. A derived module has the number of its origin."""
+    """Return whether the notes of a module contain a number."""
     return _NUMBER in notes
 
 
 def inherited(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the notes of a derived module with the place of its origin among additions."""
+    """Return the notes of a derived module, with the number and the digests of the module that it was derived from (`origin`)."""
     number, contents = order_of(origin)
     return {**notes, _NUMBER: number, _CONTENTS: contents}
 
 
 def with_number(notes: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the notes with this number."""
+    """Return the notes of a module with another number, limited to `GREATEST_NUMBER`."""
     return {**notes, _NUMBER: min(number, GREATEST_NUMBER)}

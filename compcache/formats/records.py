@@ -1,6 +1,6 @@
-"""Records of a manifest that few hits read: module record, global variables, link types.
+"""The records of a manifest that few hits read: module record, global records and link type records.
 
-Their form is described in `compcache.formats.manifest`.
+`compcache.formats.manifest` describes their form.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from compcache.digest import KEY_SIZE
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.host import requirement, target_id
-from compcache.formats.manifest import GLOBAL, LINK_TYPE, MODULE, FunctionRecord
+from compcache.formats.manifest import LINK_TYPE, MODULE, FunctionRecord
+from compcache.native import runtime
 from compcache.record import Record
 
 TYPE_CHECKING = False
@@ -22,14 +23,12 @@ __all__ = [
 
 
 class ModuleRecord(Record):
-    """The fields that hold for a whole module.
+    """The properties of a whole module.
 
-    `key` (16 bytes) is what the image's module table repeats; `image_kind` names the kind of its image (`compcache.images.kinds`).
-    `features` are what its
-    functions require of a processor, each text once. `libc` is the C library that it needs; `cpu` and `machine_features` are what LLVM
-    was given,
-    `made_for` is what these allowed it to use, `made_on` the processor that the code was compiled for exactly. The forms are those of
-    `compcache.formats.host`.
+    `key` (16 bytes) is also in the image's module table. `image_kind` is the name of the image's kind (`compcache.images.kinds`).
+    `features` has the distinct texts of the processor features that its functions require. `libc` is the C library that it needs. `cpu` and
+    `machine_features` are the CPU and features that were given to LLVM. `made_for` are the features that LLVM was allowed to use. `made_on`
+    is the identity of the processor for which the code was compiled exactly, or empty. The forms are described in `compcache.formats.host`.
     """
 
     __slots__ = ("key", "image_kind", "triple", "cpu", "features", "libc", "machine_features", "llvm_version", "made_for", "made_on", "abi")
@@ -46,26 +45,26 @@ class ModuleRecord(Record):
     abi: int
 
     def requirement(self, features: str = "") -> str:
-        """Return the host requirement of functions that use these features; without features, the requirement for mapping the module."""
+        """Return the requirement of functions that need these processor features; without features, for mapping the module."""
         return requirement(self.abi, self.triple, self.libc, self.cpu, self.made_for, self.made_on, features)
 
     def features_of(self, record: FunctionRecord) -> str:
-        """Return the processor features that one of its functions requires.
+        """Return the processor features that a function of this module requires.
 
         Raises:
-            FormatError: the record belongs to another module.
+            FormatError: the module does not have the requirement of the function's record.
         """
         for text in self.features:
             if target_id(self.requirement(text)) == record.target_id:
                 return text
-        raise FormatError(f"the record of function {record.name!r} names a requirement that its module does not have")
+        raise FormatError(f"the record of the function {record.name!r} names a requirement that its module does not have")
 
 
 class GlobalRecord(Record):
-    """One global variable: the place and the form of its storage, and its definition, still serialized.
+    """A global variable: its storage, and its serialized definition.
 
-    `slot` numbers a symbol of the image's module table; `form` and `size` describe the storage (see
-    `compcache.globals.Storage`); `kind` names the class that decodes `payload`.
+    `slot` is a symbol number in the image's module table. `form` and `size` describe the storage (`compcache.globals.Storage`). `kind`
+    names the class that decodes `payload`.
     """
 
     __slots__ = ("name", "slot", "form", "size", "kind", "payload")
@@ -78,20 +77,20 @@ class GlobalRecord(Record):
 
 
 class _Reader:
-    """Reads fields from a payload; anything unexpected is a FormatError."""
+    """Reads the fields of a payload in order. All methods raise `FormatError` for a malformed record."""
 
-    __slots__ = ("_at", "_data", "_what")
+    __slots__ = ("_at", "_data", "_record")
 
-    def __init__(self, data: bytes, expected: bytes, what: str) -> None:
+    def __init__(self, data: bytes, expected: bytes, record: str) -> None:
         self._data = data
         self._at = 1
-        self._what = what
+        self._record = record
         if data[:1] != expected:
             self.fail(f"has the type {data[:1]!r}")
 
     def fail(self, reason: str) -> NoReturn:
-        """Raise the error of a damaged record."""
-        raise FormatError(f"a {self._what} record {reason}")
+        """Raise `FormatError` with the predicate `reason` about the record."""
+        raise FormatError(f"the {self._record} record {reason}")
 
     def u32(self) -> int:
         """Return the next integer."""
@@ -102,7 +101,7 @@ class _Reader:
         return int.from_bytes(self._data[at : at + 4], "little")
 
     def blob(self) -> bytes:
-        """Return the next bytes, which are preceded by their number."""
+        """Return the next field of bytes, which is preceded by its size."""
         size = self.u32()
         at = self._at
         self._at = at + size
@@ -111,39 +110,32 @@ class _Reader:
         return self._data[at : at + size]
 
     def text(self) -> str:
-        """Read the next text, which is preceded by its length in bytes."""
+        """Return the next text, which is preceded by its length in bytes."""
         try:
             return self.blob().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            self.fail("holds a text that is not UTF-8")
-
-    def count(self, item_size: int) -> int:
-        """Return the number of the items that follow, each of at least this size."""
-        number = self.u32()
-        if number * item_size > len(self._data) - self._at:
-            self.fail("is truncated")
-        return number
+            self.fail("contains a text that is not UTF-8")
 
     def end(self) -> None:
-        """Require that all fields are read."""
+        """Check that the payload ends after the last field."""
         if self._at != len(self._data):
             self.fail("is longer than its fields")
 
 
 def decode_module(payload: bytes) -> ModuleRecord:
-    """Return the module record in `payload`. Raises `FormatError` if it is malformed."""
+    """Return the module record in a payload. Raise `FormatError` if it is malformed."""
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
     if len(key) != KEY_SIZE:
-        reader.fail(f"has a key of {len(key)} bytes")
+        reader.fail(f"has a key of {len(key)} bytes, not of {KEY_SIZE} bytes")
     image_kind, triple, cpu, features, *texts = [reader.text() for _ in range(9)]
     reader.end()
     return ModuleRecord(key, image_kind, triple, cpu, tuple(features.split("\n")), *texts, abi)
 
 
 def decode_link_type(payload: bytes) -> str:
-    """Return the link type in the payload of its record. Raises `FormatError` if it is malformed."""
+    """Return the link type in the payload of its record. Raise `FormatError` if the record is malformed."""
     reader = _Reader(payload, LINK_TYPE, "link type")
     text = reader.text()
     reader.end()
@@ -151,17 +143,12 @@ def decode_link_type(payload: bytes) -> str:
 
 
 def decode_global(payload: bytes) -> GlobalRecord:
-    """Return the global record in `payload`, its definition still serialized. Raises `FormatError` if it is malformed."""
-    reader = _Reader(payload, GLOBAL, "global")
-    slot, size = reader.u32(), reader.u32()
-    name, form, kind = reader.text(), reader.text(), reader.text()
-    definition = reader.blob()
-    reader.end()
-    return GlobalRecord(name, slot, form, size, kind, definition)
+    """Return the global record in a payload, with the serialized definition. Raise `FormatError` if it is malformed."""
+    return GlobalRecord(*runtime.global_record(payload))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return a version of LLVM, as module records and users write it, in a comparable form: (21, 1, 8).
+    """Return a version of LLVM, from a module record or a setting, in a comparable form, for example (21, 1, 8).
 
     Raises:
         ValueError: the text is not a version.
@@ -170,4 +157,4 @@ def version_numbers(version: str) -> tuple[int, ...]:
         return tuple([int(part) for part in version.split(".")])
     except ValueError as error:
         reraise_interrupt(error)
-        raise ValueError(f"{version!r} is not a version of LLVM: expected numbers, like 22 or 21.1") from None
+        raise ValueError(f"{version!r} is not a version of LLVM: use numbers like 22 or 21.1") from None

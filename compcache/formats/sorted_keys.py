@@ -1,4 +1,4 @@
-"""Sorted keys with values, in blocks: keys with a common beginning are found by reading one block, whatever the number of keys.
+"""The codec for files of sorted keys with values, in blocks. Finding the keys with a common prefix reads few blocks of a large file.
 
 Layout (little-endian), version 1::
 
@@ -6,8 +6,8 @@ Layout (little-endian), version 1::
     index of blocks: check | msgpack array of the first key, offset and length of each block
     magic "CCKEYS01" | offset and length of the index u64 | length u32 and 64 bytes of the summary | check of the 92 bytes before it
 
-Keys are bytes, each once, in ascending order. The summary is what the writer says of all. The file is written from its beginning to its
-end, from keys that are never in memory together; it is read by `read(offset, size)`.
+Keys are distinct bytes in ascending order. The summary describes all keys, in a form of the writer. The file is written sequentially, and
+the keys need not be in memory together. It is read through a function `read(offset, size)`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_INDEX = 1 << 30
 
 
 def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
-    """Yield the items of sorted sources in order. For a key in several sources, yield the item of the first source."""
+    """Yield the items of sorted sources in order. If several sources have a key, only the item of the first source is yielded."""
     last = None
     for item in heapq.merge(*sources, key=_key_of):
         if item[0] != last:
@@ -58,7 +58,7 @@ def _key_of(item: Item) -> bytes:
 
 
 def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator[bytes]:
-    """Encode a file of these sorted items. `summary` is called after the last one.
+    """Yield the parts of a file with sorted items. `summary` is called after the last item, and returns the summary.
 
     Raises:
         ValueError: the summary has more than `SUMMARY_SIZE` bytes.
@@ -72,15 +72,15 @@ def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator
         yield block
     packed = _pack([field for row in firsts for field in row])
     yield check(packed) + packed
-    told = summary()
-    if len(told) > SUMMARY_SIZE:
-        raise ValueError("the summary of sorted keys is too long")
-    tail = _TAIL.pack(_MAGIC, at, CHECK_SIZE + len(packed), len(told), told)
+    content = summary()
+    if len(content) > SUMMARY_SIZE:
+        raise ValueError(f"the summary of sorted keys has {len(content)} bytes, but at most {SUMMARY_SIZE} are allowed")
+    tail = _TAIL.pack(_MAGIC, at, CHECK_SIZE + len(packed), len(content), content)
     yield tail + check(tail)
 
 
 def _blocks(items: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the first key of each block, and its content."""
+    """Yield the first key and the content of each block."""
     block: list[bytes] = []
     size = 0
     for key, value in items:
@@ -99,10 +99,14 @@ def _pack(values: list[Any]) -> bytes:
 
 
 class SortedKeys:
-    """A file of sorted keys with this many bytes, read through `read(offset, size)`.
+    """An open file of sorted keys. `summary` is the writer's summary.
+
+    Args:
+        read: returns `size` bytes of the file from `offset` on, fewer at its end.
+        size: the size of the file in bytes.
 
     Raises:
-        FormatError: the file is of another kind, or damaged. All methods raise it.
+        FormatError: the file is not a file of sorted keys, or is damaged. All methods raise it.
     """
 
     __slots__ = ("_blocks", "_firsts", "_places", "_read", "summary")
@@ -110,50 +114,51 @@ class SortedKeys:
     def __init__(self, read: Read, size: int) -> None:
         tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
         if len(tail) != TAIL_SIZE or check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:] or tail[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("the end of a file of sorted keys is damaged")
-        _, at, length, told, summary = _TAIL.unpack_from(tail)
-        if at + length + TAIL_SIZE != size or length > _MAX_INDEX or told > SUMMARY_SIZE:
-            raise FormatError("a file of sorted keys is truncated")
+            raise FormatError("the file of sorted keys is damaged: its end is not valid")
+        _, at, length, summary_size, summary = _TAIL.unpack_from(tail)
+        if at + length + TAIL_SIZE != size or length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
+            raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
         self._read = read
-        self.summary: bytes = summary[:told]
+        self.summary: bytes = summary[:summary_size]
         self._firsts, self._places = self._read_index(at, length)
         self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
 
     def _unpack(self, at: int, length: int) -> Any:
         data = self._read(at, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
-            raise FormatError("a block of sorted keys is damaged")
+            raise FormatError("a block of sorted keys is damaged: its checksum does not match")
         try:
             return msgpack.unpackb(memoryview(data)[CHECK_SIZE:], raw=False)
         except (ValueError, msgpack.UnpackException) as error:
             reraise_interrupt(error)
-            raise FormatError("a block of sorted keys does not decode") from error
+            raise FormatError("a block of sorted keys is not valid msgpack") from error
 
     def _read_index(self, at: int, length: int) -> tuple[list[bytes], list[tuple[int, int]]]:
         """Return the first keys of the blocks, and the places of the blocks."""
         index = self._unpack(at, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
-            raise FormatError("the index of a file of sorted keys does not decode")
+            raise FormatError("the index of a file of sorted keys is not a list of keys and places")
         places = list(zip(index[1::3], index[2::3], strict=True))
         if not all(type(at) is type(size) is int and CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= at < 1 << 60 for at, size in places):
-            raise FormatError("the index of a file of sorted keys does not decode")
+            raise FormatError("the index of a file of sorted keys contains an invalid place of a block")
         return index[::3], places
 
     def _load(self, number: int, key: bytes) -> list[bytes]:
-        """Yield the keys and values of a block. The last block for each first byte of keys is kept, because the next
-        request is often near.
+        """Return the keys and values of a block, alternating.
+
+        The last block for each first byte of requested keys is kept, because the next request often needs the same block.
         """
         known = self._blocks.get(key[:1])
         if known is not None and known[0] == number:
             return known[1]
         block: list[bytes] = self._unpack(*self._places[number])
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
-            raise FormatError("a block of sorted keys does not decode")
+            raise FormatError("a block of sorted keys is not a list of keys and values")
         self._blocks[key[:1]] = number, block
         return block
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
-        """Yield the items with keys from `start` to before `end`, in order."""
+        """Yield the items with `start` <= key < `end`, in order."""
         for number in range(max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)):
             block = self._load(number, start)
             keys = block[::2]

@@ -1,20 +1,19 @@
-"""The formats of statistics files: the counts of one process, or the sum of several files.
+"""The codecs for statistics files: journals of events, and sums of several files.
 
-A journal is what the processes of one host append to, each write one batch: an empty line,
-lines of text, and ``= `` with a check of these. A line is ``time counter amount [module_id [name key]]`` for an
-event. A batch that is torn does not count.
-A journal that was renamed to the name of a sum is sealed: no process opens it to append any more.
+The processes of a host append to a journal. Each write is a batch: an empty line, lines of text, and ``= `` with a check of
+these lines. A line is ``time counter amount [module_id [name key]]`` for an event. Incomplete batches are ignored. A journal
+that was renamed to the name of a sum is sealed: processes no longer append to it.
 
-A sum is published once, complete or not at all::
+A sum is published once, as a complete file::
 
     magic "CCSTATS1" | four section lengths u32 | counters | uses | inputs | check of all before it
 
-(little-endian). *Counters* are rows of ``hour u32 | value f64 | name length u8 | name``: what was counted in
-that hour since the epoch. *Uses* are rows of ``name key | module_id | count u64 | last use f64``; a name key of
-zeros counts the processes that loaded the module and whose saved seconds are not in the counters yet, a module_id of
-zeros the misses of the name. *Inputs*
-are the names, one per line, of the files that were folded into this one: a reader that finds both counts only this one,
-so that a fold that was interrupted counts nothing twice. The last section is empty; earlier versions had rows of modules in it.
+(little-endian). *Counters* are rows of ``hour u32 | value f64 | name length u8 | name``, with the hours since the epoch.
+*Uses* are rows of ``name key | module_id | count u64 | last use f64``. A name key of zeros counts the processes that loaded
+the module and whose saved seconds are not yet in the counters. A module_id of zeros counts the misses of the name. *Inputs*
+are the names, one per line, of the files whose counts are in the sum. A reader that finds a sum and its inputs counts only
+the sum, so an interrupted summation counts nothing twice. The last section is empty; in earlier versions, it had rows of
+modules.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ LOADS_KEY = bytes(KEY_SIZE)
 _HEAD = Struct("<8s4I")
 _COUNTER = Struct("<IdB")
 _END_OF_TIME = HOUR << 32  # seconds; hours are stored in 32 bits
-_MAX_AMOUNT = 1e15  # the largest count: no sum of these is infinite
+_MAX_AMOUNT = 1e15  # the limit of a count, so that no sum of counts is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 _CHUNK = 1 << 20
-_PAGE = 128  # uses that are read at a time
-#: Behind all uses of a module.
+_PAGE = 128  # the number of uses that are read at a time
+#: A suffix that is greater than all name keys.
 _BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
 
 
@@ -61,7 +60,11 @@ _AT = "@"
 
 
 class StatsFile(Record):
-    """The content of one file of `size` bytes: counters by (hour, name), uses by (name key, module_id) as (count, last use)."""
+    """The content of a statistics file of `size` bytes.
+
+    `counters` has values by (hour, name). `uses` has (count, time of the last use) by (name key, module_id). `inputs` has the names of the
+    files whose counts are in it.
+    """
 
     __slots__ = ("counters", "inputs", "size", "uses")
     counters: dict[tuple[int, str], float]
@@ -71,24 +74,31 @@ class StatsFile(Record):
 
 
 def counter_of(counter: str, store: str) -> str:
-    """Return the name of a counter for one remote store, from its general name and the address of the store: ``remote_hits@s3://bucket``."""
+    """Return the name of a counter for a remote store, from its general name and the store's address: ``remote_hits@s3://bucket``."""
     return f"{counter}{_AT}{'%20'.join(store.split())}"
 
 
 def store_of(counter: str) -> tuple[str, str]:
-    """Return the general name of a counter and the address of its store; the address is "" for a counter of no store."""
+    """Return the general name of a counter and the address of its remote store; the address is empty for other counters."""
     name, _, store = counter.partition(_AT)
     return name, store
 
 
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:
-    """Return the bytes of a statistics file. Uses in the order of module_ids and keys can be looked up in it."""
+    """Return the bytes of a sum. `UsesInSum` requires that `uses` are in the order of module_ids, then of name keys."""
     packed = b"".join([_USE.pack(*key, *value) for key, value in uses.items()])
     return b"".join(encode_sum(counters, len(packed), [packed], inputs))
 
 
 def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Iterable[str]) -> Iterator[bytes]:
-    """Yield the same in pieces, from uses encoded by `encode_use`, of `size` bytes in total."""
+    """Yield the parts of a sum.
+
+    Args:
+        counters: values by (hour, name).
+        size: the total size of the uses in bytes.
+        uses: uses that `encode_use` has encoded, in parts of any size.
+        inputs: the names of the files whose counts are in the sum.
+    """
     texts = [(hour, value, name.encode()) for (hour, name), value in counters.items()]
     counted = b"".join([_COUNTER.pack(hour, value, len(name)) + name for hour, value, name in texts])
     names = "\n".join(inputs).encode()
@@ -101,12 +111,12 @@ def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Ite
 
 
 def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
-    """Return a use in its form in sums."""
+    """Return an encoded use for a sum. `key` is the name key, `last` the time of the last use in seconds since the epoch."""
     return _USE.pack(key, module_id, count, last)
 
 
 def decode_stats(data: bytes) -> StatsFile:
-    """Return the content of a statistics file. Of a journal, only complete batches count.
+    """Return the content of a statistics file. Incomplete batches of a journal are ignored.
 
     Raises:
         FormatError: the file is a damaged sum.
@@ -114,10 +124,10 @@ def decode_stats(data: bytes) -> StatsFile:
     if not data.startswith(_MAGIC):
         return decode_journal(data)
     if len(data) < _HEAD.size + CHECK_SIZE or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("the statistics file is damaged or incomplete")
+        raise FormatError("the statistics file is damaged: its checksum does not match")
     _, *sizes = _HEAD.unpack_from(data)
     if _HEAD.size + sum(sizes) + CHECK_SIZE != len(data):
-        raise FormatError("this is not a statistics file of a known version")
+        raise FormatError("the statistics file has an unknown version: its size does not match its header")
     sections = []
     at = _HEAD.size
     for size in sizes:
@@ -127,19 +137,19 @@ def decode_stats(data: bytes) -> StatsFile:
         uses = {
             (name, module): (count, last)
             for name, module, count, last in _USE.iter_unpack(sections[1])
-            if 0 <= last < _END_OF_TIME  # NaN is neither
+            if 0 <= last < _END_OF_TIME  # false for NaN
         }
         return StatsFile(counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), size=len(data), uses=uses)
     except (StructError, ValueError) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the statistics file does not decode: {error}") from error
+        raise FormatError(f"the statistics file is damaged: {error}") from error
 
 
 def decode_journal(data: bytes) -> StatsFile:
-    """Return the counts in the complete batches of a journal; torn or damaged ones are left out."""
+    """Return the counts in the complete batches of a journal. Incomplete and damaged batches are left out."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
-    for part in data.split(b"\n\n"):  # an empty line is before each batch, and in none
+    for part in data.split(b"\n\n"):  # an empty line precedes each batch, and no batch contains one
         text, _, expected = part.strip(b"\n").rpartition(b"\n" + BATCH_END.encode())
         if text and check(text).hex().encode() == expected:
             _add_batch(counters, uses, text.decode("utf-8", "replace").split("\n"))
@@ -148,15 +158,15 @@ def decode_journal(data: bytes) -> StatsFile:
 
 def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], lines: list[str]) -> None:
     try:
-        for line in lines:  # of half a million, after a long batch
+        for line in lines:
             first, counter, *rest = line.split(" ")
-            if first == "row":  # of an earlier version, which kept data here that is in lists of modules now
+            if first == "row":  # from an earlier version, which stored rows of modules in journals
                 continue
             when = float(first)
             amount = float(rest[0])
             if not (0 <= when < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
-                raise ValueError(f"{when} is not a time, or {amount} not an amount")
-            if counter != "loads":  # they are counted when their compile seconds are known
+                raise ValueError(f"the line has an invalid time or amount: {line}")
+            if counter != "loads":  # loads are counted when the seconds of their compilation are known
                 hour = int(when) // HOUR, counter
                 counters[hour] = counters.get(hour, 0) + amount
             if len(rest) > 1 and rest[1]:
@@ -166,15 +176,18 @@ def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, b
                 uses[use] = count + round(amount), max(last, when)
     except (ValueError, IndexError) as error:
         reraise_interrupt(error)
-        return  # of another version
+        return  # another version has written the batch
 
 
 class UsesInSum:
-    """Looks up the uses in a sum by module. `read(offset, size)` returns pieces of the file, which the checksum of the whole does not
-    cover.
+    """Looks up uses in a sum without reading the whole file, and therefore without verifying its checksum (`require_intact`).
+
+    Args:
+        read: returns `size` bytes of the file from `offset` on, fewer at its end.
+        size: the size of the file in bytes.
 
     Raises:
-        FormatError: the file is not a sum of `size` bytes.
+        FormatError: the file is not a sum of this size.
     """
 
     __slots__ = ("_count", "_end", "_firsts", "_read", "_start", "inputs")
@@ -182,10 +195,10 @@ class UsesInSum:
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         head = read(0, _HEAD.size)
         if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
-            raise FormatError("this is not a sum of statistics")
+            raise FormatError("the statistics file is not a sum")
         _, counters, uses, *rest = _HEAD.unpack(head)
         if _HEAD.size + counters + uses + sum(rest) + CHECK_SIZE != size or uses % _USE.size:
-            raise FormatError("the statistics file is incomplete")
+            raise FormatError(f"the statistics file is damaged: its size of {size} bytes does not match its header")
         self._read = read
         self._start = _HEAD.size + counters
         self._end = size - CHECK_SIZE
@@ -194,7 +207,7 @@ class UsesInSum:
         self.inputs = read_inputs(read)
 
     def require_intact(self) -> None:
-        """Read all of it and compare it with its checksum.
+        """Read the whole file and verify its checksum.
 
         Raises:
             FormatError: the file is damaged.
@@ -207,26 +220,27 @@ class UsesInSum:
             state.update(part)
             at += len(part)
         if state.digest() != self._read(self._end, CHECK_SIZE):
-            raise FormatError("the statistics file is damaged or incomplete")
+            raise FormatError("the statistics file is damaged: its checksum does not match")
 
     def counters(self) -> dict[tuple[int, str], float]:
-        """Return the counters by (hour, name)."""
+        """Return the values of counters by (hour, name). Raise `FormatError` if they are damaged."""
         try:
             return _decode_counters(self._read(_HEAD.size, self._start - _HEAD.size))
         except (StructError, ValueError) as error:
             reraise_interrupt(error)
-            raise FormatError(f"the statistics file does not decode: {error}") from error
+            raise FormatError(f"the counters of the statistics file are damaged: {error}") from error
 
     def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
-        """Yield the name keys under which a module was used, or only the given one, each with the number of uses and the time of the last
-        one.
-        """
+        """Yield (name key, (number of uses, time of the last use)) of a module, for all name keys or only for `key`."""
         wanted = module_id + key
         for (_, name), count, last in self.between(wanted, wanted + (b"\0" if key else _BEHIND_ALL)):
             yield name, (count, last)
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
-        """Yield the uses from `start` to before `end` in order. Both are prefixes of module_ids and name keys."""
+        """Yield ((module_id, name key), number of uses, time of the last use) from `start` to before `end`, in order.
+
+        The bounds are prefixes of a module_id followed by a name key.
+        """
         page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_of) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
@@ -234,12 +248,12 @@ class UsesInSum:
                 where = module + name
                 if where >= end:
                     return
-                if where >= start and 0 <= last < _END_OF_TIME:  # NaN is neither
+                if where >= start and 0 <= last < _END_OF_TIME:  # false for NaN
                     yield (module, name), count, last
             page += 1
 
     def _first_of(self, page: int) -> bytes:
-        """Return the module and the name key of the first use on a page."""
+        """Return the module_id and the name key, joined, of the first use on a page."""
         first = self._firsts.get(page)
         if first is None:
             data = self._read(self._start + page * _PAGE * _USE.size, 2 * KEY_SIZE)
@@ -248,12 +262,12 @@ class UsesInSum:
 
 
 def is_sum(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a sum, not a journal."""
+    """Return whether a statistics file that begins with these bytes is a sum. Other files are journals."""
     return head.startswith(_MAGIC)
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
-    """Return the names of the files that were folded into a sum, which `read(offset, size)` reads in pieces."""
+    """Return the names of the files whose counts are in a sum; none for other files. `read(offset, size)` returns bytes of the file."""
     head = read(0, _HEAD.size)
     if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         return ()
@@ -267,7 +281,7 @@ def _decode_counters(section: bytes) -> dict[tuple[int, str], float]:
     while at < len(section):
         hour, value, length = _COUNTER.unpack_from(section, at)
         at += _COUNTER.size + length
-        if 0 <= value < _MAX_AMOUNT:  # NaN is neither
+        if 0 <= value < _MAX_AMOUNT:  # false for NaN
             counters[hour, section[at - length : at].decode()] = value
     return counters
 

@@ -1,4 +1,4 @@
-"""An immutable table of fixed-size entries by 16-byte key. A look-up takes two reads, whatever the size.
+"""An immutable table of fixed-size entries by 16-byte key. A look-up takes two reads, independent of the table's size.
 
 Layout (little-endian), version 1::
 
@@ -6,14 +6,13 @@ Layout (little-endian), version 1::
     2**bits buckets: end u64 (index of the entry after the bucket's last) | check of the bucket's entries
     count entries of `width` bytes, sorted; the first 16 bytes of an entry are its key
 
-Keys are digests, hence uniform: the top `bits` bits of a key number its bucket, which holds about sixteen
-entries. Each bucket carries its own checksum, so that a look-up verifies what it reads without reading the
-rest. Several entries may have the same key.
+Keys are digests, and therefore uniform. The top `bits` bits of a key are the number of its bucket, which has about sixteen
+entries. Each bucket has a checksum, so a look-up verifies the bucket that it reads. Several entries may have the same key.
 
-It is read by the native runtime (`hit/native/formats.c`).
+The native runtime reads tables (`hit/native/formats.c`).
 
-Limitations: at most 2**32 entries; an entry is at least a key; keys that are not uniform make long buckets, of
-which none can have more than 64 MiB.
+Limitations: a table has at most 2**32 entries, and an entry contains at least a key. Keys that are not uniform make long
+buckets. A bucket cannot have more than 64 MiB.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     class Table:
-        """A table in a source, from `base` on.
+        """A table that begins at the offset `base` of a source.
 
-        The source is bytes, whose buckets are each verified once, or a function that returns `size` bytes from `offset` on, or fewer at
-        the end; then each look-up verifies what it reads. All methods raise `FormatError` for damaged parts.
+        The source is bytes, whose buckets are verified once, or a function that returns `size` bytes from `offset` on, fewer at the end.
+        With a function, each look-up verifies the bucket that it reads. All methods raise `FormatError` for damaged parts.
         """
 
         width: int  # bytes of an entry
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
         def __init__(self, source: Callable[[int, int], bytes] | bytes, base: int = 0, /) -> None: ...
 
         def find(self, key: bytes, /) -> list[bytes]:
-            """Return the entries with this key, without the key, in their order."""
+            """Return the entries with a key, in order. The returned entries do not contain the key."""
 
         def bucket_entries(self, number: int, /) -> list[bytes]:
-            """Return the entries of one bucket, with their keys."""
+            """Return the entries of a bucket, with their keys, in order."""
 
         def entries_of_range(self, number: int, bits: int, /) -> list[bytes]:
-            """Return the entries, with their keys and in order, whose first `bits` bits (at most 32) are this number."""
+            """Return the entries whose first `bits` bits (at most 32) are `number`, with their keys, in order."""
 
 else:
     Table = runtime.Table
@@ -54,6 +53,6 @@ __all__ = ["Table", "all_entries"]
 
 
 def all_entries(table: Table) -> Iterator[bytes]:
-    """Yield every entry of a table with its key, in order. Each bucket is verified before its first entry. Raises FormatError."""
+    """Yield every entry of a table with its key, in order. Each bucket is verified first. Raises `FormatError`."""
     for number in range(1 << table.bits):
         yield from table.bucket_entries(number)

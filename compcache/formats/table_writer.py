@@ -1,4 +1,4 @@
-"""Writes tables of fixed-size entries (`compcache.formats.table`) from entries in memory, or from a function that reads them."""
+"""Writes tables of fixed-size entries (`compcache.formats.table`) from entries in memory or in a file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,24 @@ _AT_ONCE = 1 << 13
 
 
 def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """Return the bytes of a table of entries of `width` bytes, which come sorted, without duplicates, one or more in a piece."""
+    """Return the bytes of a table.
+
+    Args:
+        entries: the entries, sorted and without duplicates. An item may contain several entries.
+        width: the size of an entry in bytes.
+    """
     content = b"".join(entries)
     return b"".join(table_parts(lambda at, size: content[at : at + size], len(content), width))
 
 
 def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
-    """Yield the same in parts, from entries with `size` bytes in total that `read(offset, size)` returns."""
+    """Yield the parts of a table.
+
+    Args:
+        read: returns `size` bytes of the sorted entries from `offset` on.
+        size: the total size of the entries in bytes.
+        width: the size of an entry in bytes.
+    """
     count = size // width
     bits = _bits(count)
     header = _HEADER.pack(_MAGIC, width, bits, count)
@@ -61,5 +72,5 @@ def _bits(count: int) -> int:
 
 
 def encoded_size(size: int, width: int) -> int:
-    """Return the size in bytes of a table whose entries have `size` bytes in total."""
+    """Return the size in bytes of a table. `size` is the total size of its entries, `width` the size of an entry."""
     return _HEADER.size + CHECK_SIZE + (_BUCKET.size << _bits(size // width)) + size

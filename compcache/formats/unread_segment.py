@@ -1,4 +1,4 @@
-"""Finds out why an index segment cannot be used: it is damaged, or of another version. Hits with a sound index do not read this."""
+"""Determines whether an index segment that cannot be decoded is damaged or of another version. Hits with an intact index do not need it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = ["reason_against"]
 
-#: The largest segment whose digest is compared with its name, in bytes: millions of modules take less, and a file can have holes.
+#: The size limit in bytes of segments whose digests are compared with their names. Segments of millions of modules are smaller, and a
+#: larger file may have holes.
 _MOST_DIGESTED = 1 << 30
 _CHUNK = 1 << 20
 
 
 def reason_against(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
-    """Return the error for a file that does not decode. It is an `UnknownVersionError` if the digest in its name (`named`) fits its
-    content.
+    """Return the error for a segment that cannot be decoded: `UnknownVersionError` if the segment is intact, otherwise `error`.
+
+    Args:
+        files: the operations to use.
+        path: the path of the segment.
+        named: the digest in its name, in hexadecimal. It matches the content of an intact segment.
+        error: the error of decoding the segment.
     """
     try:
         actual = digest(_chunks(files, path), size=len(named) // 2).hex()
@@ -31,7 +37,7 @@ def reason_against(files: file_ops.Files, path: str, named: str, error: FormatEr
         return error
     if named != actual:
         return error
-    return UnknownVersionError(f"{os.path.basename(path)} is of another version of the format: {error}")
+    return UnknownVersionError(f"the index segment {os.path.basename(path)} has another version of the format: {error}")
 
 
 def _chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:

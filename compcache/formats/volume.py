@@ -1,47 +1,48 @@
-"""Volumes: immutable files with many small module files, each unchanged and compressed by itself.
+"""The codec for volumes: immutable files with many small module files, which are stored unchanged and compressed separately.
 
 Layout (little-endian), version 1::
 
-    magic "CCVOLUM1" | members | dictionary | digests (12 bytes each) in the names of volumes that this one replaces | table | tail
+    magic "CCVOLUM1" | members | dictionary | digests (12 bytes each) in the names of volumes that this volume replaces | table | tail
 
-A member is a raw deflate stream (RFC 1951) with the dictionary before it: of a module file, and behind it of its signatures, if there
-are some. The table (`compcache.formats.table`) has for each module_id: offset u64, length of the stream u32, sizes of the module file and
-of its signatures u32, modification time of the file f64. The tail (32 bytes) is the offset of the dictionary u64, its size and the number
-of digests u32, the offset of the table u64, and a check (8) of these 24 bytes, the dictionary and the digests. No two volumes have one
-name.
+A member is a raw deflate stream (RFC 1951) that uses the dictionary. It contains a module file, followed by its signatures, if any. The
+table (`compcache.formats.table`) has for each module_id: offset u64, length of the stream u32, sizes of the module file and of its
+signatures u32, modification time of the file f64. The tail (32 bytes) is the offset of the dictionary u64, its size and the number of
+digests u32, the offset of the table u64, and a check (8) of these 24 bytes, the dictionary and the digests. Volumes have distinct names.
 
-Beside a volume is the list of the modules in it that were removed: a module_id and its check (8) for each, appended in one write. It is
-there before the volume, so that what is removed while a volume is written is in it. A volume that has its own name among those that it
-replaces is passed over where it has no list; of others, as version 1.0 wrote them, nothing was removed then.
+Beside a volume is a list of its removed modules: a module_id and its check (8) for each, appended in one write. The list is created before
+the volume, so that it contains modules that are removed while the volume is written. A volume that lists its own name among the replaced
+volumes is not used without its list. Other volumes, which version 1.0 wrote, may lack the list if no module was removed.
 
-A volume that another one replaces is passed over, so that one rename is enough to put others together.
+A volume that another volume replaces is ignored, so a single rename replaces several volumes.
 """
 
-from __future__ import annotations
-
-import stat as stat_module
+# Hits read volumes. So modules for damage, removals and other users are imported late, and not `__future__` (see `compcache.hit`).
+import os
+from stat import S_ISREG
 from struct import Struct
 
-from compcache import files as file_ops
-from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.formats.table import Table
+from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
+
+    from compcache.errors import FormatError
+    from compcache.formats.table import Table
 
     #: Offset, length of the stream, size of the module file, size of its signatures, modification time.
     Member = tuple[int, int, int, int, float]
 
-__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone"]
+__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone", "reraise_interrupt"]
 
 MAGIC = b"CCVOLUM1"
+CHECK_SIZE, DIGEST_SIZE = 8, 16  # as `compcache.digest` has them
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # as `compcache.files` has them
 NAME_SIZE = 12
 TAIL = Struct(f"<QIIQ{CHECK_SIZE}s")
 MEMBER = Struct(f"<{DIGEST_SIZE}sQIIId")
-#: Neither a module file in a volume nor its signatures are larger.
+#: The size limit in bytes of a module file in a volume, and of its signatures.
 LARGEST = 1 << 20
 _FIELDS = Struct("<QIIId")
 _GONE = DIGEST_SIZE + CHECK_SIZE
@@ -50,16 +51,43 @@ _RAW = -15
 
 
 def encode_gone(module_id: bytes) -> bytes:
-    """Return the row for a removed module in the list beside a volume."""
-    return module_id + check(module_id)
+    """Return the row for a removed module in the list of a volume."""
+    return module_id + _check(module_id)
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """See `compcache.files.reraise_interrupt`."""
+    from compcache import files
+
+    files.reraise_interrupt(error)
+
+
+def _check(data: bytes) -> bytes:
+    checksum: bytes = runtime.digest(data, CHECK_SIZE)
+    return checksum
+
+
+def _damaged(reason: str) -> "FormatError":
+    from compcache.errors import FormatError
+
+    return FormatError(reason)
 
 
 class Volume:
-    """An open volume. `suffixes` are those of its name and of the list beside it. With `needs_list`, it is not used without the list.
+    """An open volume.
+
+    `replaced` has the names of the volumes that it replaces. A volume with `needs_list` is not used without its list.
+
+    Args:
+        files: the operations to use.
+        directory: the path of its directory.
+        name: the name of its file.
+        suffixes: the suffixes of the names of volumes, and of their lists.
+        owners: the users whose files are used; None for all users.
 
     Raises:
         OSError: the file cannot be read.
-        FormatError: the file is not a volume, or is damaged.
+        FormatError: the file is not a volume, is damaged, or other users can write to it.
     """
 
     __slots__ = (
@@ -79,39 +107,50 @@ class Volume:
         "table",
     )
 
-    def __init__(
-        self, files: file_ops.Files, directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None
-    ) -> None:
+    def __init__(self, files: "Any", directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None) -> None:
         self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
-        self._opened = files.open_owned(f"{directory}/{name}", file_ops.READ_FLAGS)
-        self.status = files.fstat(self._opened.number)
-        if owners is not None and file_ops.writer(self.status) not in owners:
-            raise FormatError("users other than you can write to it")
+        self._opened: Any = files.open_owned(f"{directory}/{name}", _READ_FLAGS)
+        self.status: os.stat_result = files.fstat(self._opened.number)
+        if owners is not None:
+            from compcache.files import writer
+
+            if writer(self.status) not in owners:
+                raise _damaged("other users can write to the volume")
         size = self.status.st_size
-        if not stat_module.S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
-            raise FormatError("it is not a volume of modules")
+        if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
+            raise _damaged("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
         at, length, replaced, table, expected = TAIL.unpack(tail)
         rest = length + NAME_SIZE * replaced
         if length > _LARGEST_DICTIONARY or replaced > _MOST_REPLACED or at + rest != table or table > size - TAIL.size:
-            raise FormatError("its tail is damaged")
+            raise _damaged("the tail of the volume is damaged: it describes impossible sizes")
         data = self._read(at, rest)
-        if check(tail[:-CHECK_SIZE] + data) != expected:
-            raise FormatError("its tail is damaged")
+        if _check(tail[:-CHECK_SIZE] + data) != expected:
+            raise _damaged("the tail of the volume is damaged: its checksum does not match")
         self._dictionary = data[:length]
         names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
         self.replaced = names - {name}
         self.needs_list = name in names
-        self.table = Table(lambda offset, count: self._read(table + offset, count))
+        self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
-            raise FormatError("the rows of its table have an unexpected size")
-        #: The size of each module in addition to its stream: its share of the dictionary, the table and the rest.
+            raise _damaged(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
+        #: The bytes of the volume outside of streams, divided by the number of its modules.
         self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 
     def _read(self, offset: int, size: int) -> bytes:
-        return file_ops.read_at(self._files, self._opened.number, offset, size)
+        """Return `size` bytes, or fewer at the end of the file. Raises the errors of `compcache.files.read_at`."""
+        try:
+            data: bytes = self._files.pread(self._opened.number, size, offset)
+        except OSError as error:
+            reraise_interrupt(error)
+            data = b""
+        if len(data) < size:
+            from compcache.files import read_at
+
+            data = read_at(self._files, self._opened.number, offset, size)
+        return data
 
     @property
     def gone_name(self) -> str:
@@ -119,7 +158,9 @@ class Volume:
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
     def gone(self) -> frozenset[bytes]:
-        """Return the removed modules, as listed by users whose files are used.
+        """Return the module_ids of removed modules. The list is read again if it has changed.
+
+        An unreadable list, or a list of a user whose files are not used, is treated as empty.
 
         Raises:
             FileNotFoundError: the list is missing, and the volume is not used without it.
@@ -128,62 +169,72 @@ class Volume:
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
-                self._gone = frozenset(_decode_gone(file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+                self._gone = self._read_gone(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
                 self._gone_state = status.st_ino, status.st_size
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            if self.needs_list:
-                raise
-            return frozenset()
         except OSError as error:
             reraise_interrupt(error)
-            return frozenset()  # nobody whose files are used says that anything was
+            if self.needs_list and isinstance(error, FileNotFoundError):
+                raise
+            return frozenset()  # no user whose files are used has removed a module
         return self._gone
 
-    def find(self, module_id: bytes) -> Member | None:
-        """Return the place of a module in this volume; None if it is not there or was removed. Raises the errors of reading."""
+    def _read_gone(self, path: str) -> frozenset[bytes]:
+        from compcache.files import read_file
+
+        return frozenset(_decode_gone(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+
+    def find(self, module_id: bytes) -> "Member | None":
+        """Return the place of a module in this volume; None if the volume does not contain it, or it was removed.
+
+        Raises:
+            OSError: the volume or its list cannot be read.
+            FormatError: the volume's table is damaged.
+        """
         rows = self.table.find(module_id)
         if not rows or module_id in self.gone():
             return None
         member: Member = _FIELDS.unpack(rows[0])
         return member
 
-    def members(self, first: int | None = None) -> Iterator[tuple[bytes, Member]]:
-        """Yield all modules that were not removed, or those whose ids begin with this byte, in order. Raises the errors of reading."""
+    def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
+        """Yield (module_id, place) of the modules that were not removed, in order. Raises the errors of `find`.
+
+        `first` limits them to module_ids that begin with this byte.
+        """
         gone = self.gone()
         for number in range(256) if first is None else (first,):
             for row in self.table.entries_of_range(number, 8):
                 if row[:DIGEST_SIZE] not in gone:
                     yield row[:DIGEST_SIZE], _FIELDS.unpack(row[DIGEST_SIZE:])
 
-    def content(self, member: Member) -> tuple[bytes, bytes]:
-        """Return a module file and its signatures.
+    def content(self, member: "Member") -> tuple[bytes, bytes]:
+        """Return the bytes of a module file and of its signatures. The digest of the module file is not verified.
 
         Raises:
-            FormatError: the member is damaged. Only its digest shows that it is the module.
+            FormatError: the member is damaged.
             OSError: the volume cannot be read.
         """
         import zlib
 
         offset, length, size, signatures, _ = member
         if max(length, size, signatures) > LARGEST:
-            raise FormatError("it is larger than any module in a volume")
+            raise _damaged(f"the table of the volume describes a module of more than {LARGEST} bytes")
         total = size + signatures
         try:
             data = zlib.decompressobj(_RAW, self._dictionary).decompress(self._read(offset, length), total + 1)
         except zlib.error as error:
-            raise FormatError(f"it does not decompress: {error}") from error
+            raise _damaged(f"a module in the volume cannot be decompressed: {error}") from error
         if len(data) != total:
-            raise FormatError("its length differs from the one in its volume's table")
+            raise _damaged(f"a module in the volume has {len(data)} bytes, not {total} as its table says")
         return data[:size], data[size:]
 
 
-def _decode_gone(data: bytes) -> Iterator[bytes]:
+def _decode_gone(data: bytes) -> "Iterator[bytes]":
     at = 0
     while at + _GONE <= len(data):
         module_id = data[at : at + DIGEST_SIZE]
-        if check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
+        if _check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
             yield module_id
             at += _GONE
-        else:  # torn by a crash
+        else:  # a crash has left an incomplete row
             at += 1

@@ -1,40 +1,42 @@
-"""The volumes of a cache directory: which are in force, and which of them holds a module."""
+"""The volumes of a cache directory: determines the volumes in use, and finds modules in them."""
 
-from __future__ import annotations
-
+# Hits read volumes: see `compcache.formats.volume` about imports.
 import time
 
-from compcache import files as file_ops
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.formats.volume import Volume
+from compcache.formats.volume import Volume, reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
+    from compcache.errors import FormatError
     from compcache.formats.volume import Member
 
     _T = TypeVar("_T")
 
 __all__ = ["Volumes"]
 
-#: Longer than any tick of a file system's clock, and of one with a resolution below a millisecond.
+#: Upper bounds for the resolution of a file system's clock, in general, and if times have fractions of a millisecond.
 _TICK_NS, _FINE_TICK_NS = 2_000_000_000, 20_000_000
 _MILLISECOND = 1_000_000
-#: How often a directory is listed until no volume disappears during the listing.
+#: The limit of listings of a directory until no volume disappears during a listing.
 _ATTEMPTS = 16
 
 
 class Volumes:
-    """The volumes of a cache directory at the time of each request.
+    """The current volumes of a cache directory.
 
-    `damaged` has the unreadable volumes with the reasons. `tell_damaged` is called for each with its name and the reason;
-    `tell_unreadable` with a path and an error if a temporary failure is not raised. `owners` are the users whose volumes are used; None
-    means all. If they include users that are not `vouching`, modules must carry signatures. Volumes of those users come last, and replace
-    nothing.
+    `damaged` has the reasons why volumes are not readable, by name. `owners` are the users whose volumes are used; None for all users.
+    Modules from owners that are not in `vouching` need signatures. The volumes of these owners are searched last, and replace no volumes.
+
+    Args:
+        files: the operations to use.
+        directory: the path of the directory.
+        suffixes: the suffixes of the names of volumes, and of their lists.
+        tell_damaged: called with the name of a damaged volume and the reason.
+        tell_unreadable: called with a path and an error, if a failure to read is not raised.
     """
 
     __slots__ = (
@@ -44,11 +46,11 @@ class Volumes:
 
     def __init__(
         self,
-        files: file_ops.Files,
+        files: "Any",
         directory: str,
         suffixes: tuple[str, str],
-        tell_damaged: Callable[[str, str], object],
-        tell_unreadable: Callable[[str, OSError], object],
+        tell_damaged: "Callable[[str, str], object]",
+        tell_unreadable: "Callable[[str, OSError], object]",
     ) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
         self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
@@ -61,10 +63,10 @@ class Volumes:
         self.vouching: frozenset[int] | None = None
 
     def current(self) -> list[Volume]:
-        """Return the present volumes that no other one replaces.
+        """Return the volumes that no other volume replaces. List the directory if it has changed.
 
         Raises:
-            OSError: a volume cannot be read now.
+            OSError: a volume cannot be read.
         """
         self._look()
         own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
@@ -72,27 +74,33 @@ class Volumes:
         return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
 
     def replaced(self) -> list[Volume]:
-        """Return the replaced volumes that still exist and were readable at the last look."""
+        """Return the readable volumes that another volume replaces. Raise `OSError` if a volume cannot be read."""
         current = self.current()
         return [volume for volume in self._known.values() if volume not in current]
 
     def lists_to_mark(self, module_id: bytes) -> dict[str, bool]:
-        """Return the names of the lists that must record a module's removal: those of volumes that have it, and of volumes that are being
-        written, which may contain it. The values say whether the volume exists. This lists the directory.
+        """Return the names of the lists that must record a module's removal, and whether the volume of each list exists.
+
+        These are the lists of volumes that contain the module, and of volumes that are being written and may contain it. The directory is
+        listed again.
 
         Raises:
-            OSError: a volume cannot be read now.
+            OSError: a volume cannot be read.
         """
         self._state = 0, 0
-        found = self._ask(self._all, lambda volume: volume.find(module_id))
+        found = self._query(self._all, lambda volume: volume.find(module_id))
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
-        """Return whether only this user could have written a volume."""
-        return self.vouching is None or file_ops.writer(volume.status) in self.vouching
+        """Return whether only users in `vouching` can have written a volume."""
+        if self.vouching is None:
+            return True
+        from compcache.files import writer
+
+        return writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
-        """Return the volume of this name, if it could be opened."""
+        """Return the open volume with a name; None if there is none, or it is damaged."""
         return self._known.get(name)
 
     def _all(self) -> list[Volume]:
@@ -100,7 +108,7 @@ class Volumes:
         return list(self._known.values())
 
     def _look(self) -> None:
-        """List the directory, unless it is unchanged since the last listing."""
+        """List the directory if it has changed since the last listing."""
         try:
             status = self._files.stat(self._directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -116,7 +124,7 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory; return whether every volume could be opened. A missing volume was replaced by another one that exists."""
+        """List the directory and open its volumes; return False if a volume disappeared meanwhile, because another volume replaced it."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         known, whole = {}, True
@@ -129,23 +137,24 @@ class Volumes:
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 whole = False
-            except FormatError as error:
+            except _format_error() as error:
                 self._note(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
         self._known = known
         return whole
 
-    def _note(self, name: str, error: FormatError) -> None:
+    def _note(self, name: str, error: "FormatError") -> None:
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
-    def _ask(
-        self, volumes: Callable[[], list[Volume]], question: Callable[[Volume], _T | None], most: int = 1 << 30
-    ) -> list[tuple[Volume, _T]]:
-        """Return the answers of these volumes, at most this many. A damaged part of a volume has none.
+    def _query(
+        self, volumes: "Callable[[], list[Volume]]", question: "Callable[[Volume], _T | None]", most: int = 1 << 30
+    ) -> "list[tuple[Volume, _T]]":
+        """Call `question` with volumes; return (volume, answer) for answers other than None, at most `most`.
 
-        If a volume's list is gone, another volume has replaced it, and is asked.
+        A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
+        are used.
         """
         for attempt in range(_ATTEMPTS):
             found = []
@@ -165,24 +174,24 @@ class Volumes:
             break
         return found
 
-    def _answer(self, volume: Volume, question: Callable[[Volume], _T | None]) -> _T | None:
+    def _answer(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
         try:
             return question(volume)
-        except FormatError as error:
+        except _format_error() as error:
             self._note(volume.name, error)
             return None
 
-    def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
-        """Return the place of a module; None if no volume has it. A damaged part of a volume has nothing.
+    def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":
+        """Return the volume of a module, and the module's place in it; None if no readable volume contains the module.
 
         Raises:
-            OSError: a volume cannot be read now.
+            OSError: a volume cannot be read.
         """
-        found = self._ask(self.current, lambda volume: volume.find(module_id), most=1)
+        found = self._query(self.current, lambda volume: volume.find(module_id), most=1)
         return found[0] if found else None
 
-    def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
-        """Return the file of a module, its size in the volume, and the volume's status; None if no volume has it.
+    def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
+        """Return the bytes of a module file, its size in the volume, and the volume's status; None if no volume contains the module.
 
         Raises:
             FormatError: the member is damaged.
@@ -192,50 +201,56 @@ class Volumes:
         return None if found is None else (found[0].content(found[1])[0], found[1][1] + found[0].share, found[0].status)
 
     def signatures(self, module_id: bytes) -> bytes:
-        """Return the signatures of a module; empty if none can be read."""
+        """Return the signatures of a module; empty if it has none, or they cannot be read."""
         try:
             found = self.find(module_id)
             return b"" if found is None else found[0].content(found[1])[1]
-        except (OSError, FormatError) as error:
+        except (OSError, _format_error()) as error:
             reraise_interrupt(error)
             return b""
 
     def status_of(self, module_id: bytes) -> tuple[int, float] | None:
-        """Return the size of a module in its volume, in bytes, and its modification time; None if no volume has it.
+        """Return the size of a module in its volume, in bytes, and its modification time; None if no volume contains the module.
 
         Raises:
-            OSError: a volume cannot be read now.
+            OSError: a volume cannot be read.
         """
         found = self.find(module_id)
         return None if found is None else (found[1][1] + found[0].share, found[1][4])
 
     def are_there(self) -> bool:
-        """Return whether there are any. A failure to read calls `tell_unreadable`."""
-        return bool(self._of_readable(lambda _: True))
+        """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""
+        return bool(self._query_readable(lambda _: True))
 
-    def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
-        """Return the modules whose ids begin with these digits: their sizes in bytes, their modification times, and the status of the
-        volume.
+    def of_directory(self, digits: str) -> "dict[bytes, tuple[int, float, os.stat_result]]":
+        """Return the size in bytes, the modification time, and the status of the volume of modules, by module_id.
 
-        A failure to read calls `tell_unreadable`.
+        `digits` are the first two hexadecimal digits of their module_ids. A failure to read calls `tell_unreadable`, and no modules are
+        returned.
         """
         first = int(digits, 16)
         return {
             module_id: (member[1] + volume.share, member[4], volume.status)
-            for volume, members in self._of_readable(lambda volume: dict(volume.members(first)))
+            for volume, members in self._query_readable(lambda volume: dict(volume.members(first)))
             for module_id, member in members.items()
         }
 
-    def _of_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
+    def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
         try:
-            return self._ask(self.current, question)
+            return self._query(self.current, question)
         except OSError as error:
             reraise_interrupt(error)
             self._tell_unreadable(self._directory, error)
             return []
 
     def close(self) -> None:
-        """Close the files."""
+        """Close all volumes. The next request lists the directory again."""
         self._known = {}
         self._begun = []
         self._state = (0, 0)
+
+
+def _format_error() -> "type[FormatError]":
+    from compcache.errors import FormatError
+
+    return FormatError

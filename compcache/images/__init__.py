@@ -1,3 +1,1 @@
-"""Images of compiled code, made and loaded: a folder for each kind, and what all kinds share (ELF files, linkers, the process's symbols,
-LLVM's thread).
-"""
+"""Images of compiled code: makes and loads them. Each kind has a folder; ELF files, linkers, symbols and LLVM's thread serve all kinds."""

@@ -1,4 +1,4 @@
-"""Files without a name, for code that cannot be stored, or not be mapped from its place."""
+"""Files without a name, for code that cannot be stored, or cannot be mapped from its file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ __all__ = ["anonymous_file"]
 
 
 def anonymous_file(*parts: bytes) -> Opened:
-    """Return a file with this content. It disappears when it is closed, with the last reference to it, and unmapped.
+    """Create a file without a name in memory, or on disk where memory files are not available, and write these parts to it.
+
+    The descriptor is closed with the last reference to the returned object. The content is freed once no mapping uses it.
 
     Raises:
-        OSError: memory or disk is full.
+        OSError: memory or the disk is full, or the process has too many open files.
     """
     opened = _in_memory() or _on_disk()
     _write(opened.number, parts)
@@ -28,7 +30,10 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 
 def _in_memory() -> Opened | None:
-    """Let the native runtime make the file: a number that `os.memfd_create` returned could be lost to an interrupt."""
+    """Create a memory file; return None if the system does not support memory files.
+
+    The native runtime creates the file, because an interrupt could lose the descriptor that `os.memfd_create` returns.
+    """
     from compcache.hit.target import load_runtime
 
     try:
@@ -37,7 +42,7 @@ def _in_memory() -> Opened | None:
         return None
     except OSError as error:
         reraise_interrupt(error)
-        if error.errno in (errno.ENOSYS, errno.EPERM):  # an old system, or a sandbox that does not know the call
+        if error.errno in (errno.ENOSYS, errno.EPERM):  # an old system, or a sandbox that forbids the call
             return None
         raise
     return made

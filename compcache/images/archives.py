@@ -24,9 +24,9 @@ HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgra
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
 _SIZE = slice(48, 58)  # of a member, in its header
-#: The number of archives whose symbols a process keeps: a compiler's run time has ten thousand.
+#: The number of archives whose symbols a process keeps. A compiler's run time has ten thousand symbols.
 _KEPT = 8
-#: An archive that has changed this recently is read every time: file systems' clocks may be as coarse as this, in nanoseconds.
+#: An archive is read again if it has changed within these nanoseconds, because the clocks of file systems may be this coarse.
 _SETTLED = 2_000_000_000
 #: Where compilers keep the static libraries of their run time, beside $LIBRARY_PATH.
 _PLACES = (
@@ -48,19 +48,19 @@ class Archive(NamedTuple):
 
 
 def is_archive(name: str) -> bool:
-    """Return whether a library's name is that of a static library."""
+    """Return whether the name of a library has a suffix of static libraries."""
     return name.endswith((".a", ".rlib"))
 
 
 def open_archive(name: str) -> Archive:
-    """Read which symbols a static library defines.
+    """Find a static library, and read which symbols it defines.
 
     Args:
-        name: its path, or the name of a file (``libflang_rt.runtime.a``), which is looked for in $LIBRARY_PATH and where compilers have
-            their run time.
+        name: the path of the library, or its file name (``libflang_rt.runtime.a``). A file name is searched in $LIBRARY_PATH and in the
+            usual directories of compilers.
 
     Raises:
-        LibraryError: it was not found, or it has no list of symbols.
+        LibraryError: the library is not found or not readable, is not an archive, or has no list of symbols.
     """
     path = os.path.abspath(_find(name))
     try:
@@ -72,7 +72,7 @@ def open_archive(name: str) -> Archive:
 
 
 def _state_of(path: str) -> tuple[int, ...] | None:
-    """Return a value that changes with the file at a path; None if a recent change could hide another one."""
+    """Return a value that changes with the file at a path; None if the file has changed too recently for such a value."""
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
         return None
@@ -80,18 +80,19 @@ def _state_of(path: str) -> tuple[int, ...] | None:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - in another state it is another archive
-    """Call `_read` once for all modules that name an archive, because it takes longer than compiling a small module."""
+def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - part of the cache's key
+    """Read an archive once for each state of its file, because reading takes longer than compiling a small module."""
     return _read(path, name)
 
 
 def _read(path: str, name: str) -> Archive:
     with open(path, "rb") as file:
         data = file.read()
-    return Archive(path, _symbols(data, name), digest([data], size=16, person=b"compcache-ar").hex())
+    return Archive(path, _read_symbol_list(data, name), digest([data], size=16, person=b"compcache-ar").hex())
 
 
 def _find(name: str) -> str:
+    """Return the path of an archive, or the name unchanged if it is a path. Raise `LibraryError` if no directory contains it."""
     if "/" in name or os.path.exists(name):
         return name
     places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]
@@ -99,12 +100,15 @@ def _find(name: str) -> str:
         found = sorted(glob.glob(os.path.join(place, glob.escape(name))))
         if found:
             return found[-1]  # the latest of several versions
-    raise LibraryError(f"the archive {name!r} was not found in the usual directories: give its path, or set LIBRARY_PATH", library=name)
+    raise LibraryError(
+        f"the archive {name!r} was not found in $LIBRARY_PATH and the usual directories: pass its path, or set LIBRARY_PATH", library=name
+    )
 
 
-def _symbols(data: bytes, name: str) -> frozenset[str]:
+def _read_symbol_list(data: bytes, name: str) -> frozenset[str]:
+    """Return the symbols in an archive's list. Raise `LibraryError` if the bytes are not an archive, or have no list."""
     if not data.startswith(_MAGICS):
-        raise LibraryError(f"{name!r} is not an archive", library=name)
+        raise LibraryError(f"the file {name!r} is not an archive: pass a static library", library=name)
     header = data[8 : 8 + _HEADER]
     kind = header[:16].rstrip()
     width = {b"/": 4, b"/SYM64/": 8}.get(kind)

@@ -2,9 +2,9 @@
 
 * ELF: `.llvm.lto` (clang's ``-ffat-lto-objects``) and `.llvmbc` (``-fembed-bitcode``) hold bitcode.
 * `ar` archives, as System V and BSD write them: https://man.freebsd.org/cgi/man.cgi?ar(5). Thin archives only name files.
-* ``-flto`` and ``-flto=thin`` objects are bitcode themselves; nothing is to be done for these.
+* ``-flto`` and ``-flto=thin`` objects are bitcode files. This module does not read them.
 
-Bytes that are not of the format, or end too early, raise `FormatError`; so does a file without bitcode.
+Malformed or truncated bytes raise `FormatError`, and so does a file without bitcode.
 """
 
 from __future__ import annotations
@@ -41,46 +41,50 @@ def holds_machine_code(data: bytes) -> bool:
 
 
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
-    """Return the bitcode modules of an object file or archive, in their order; at least one. Raises `FormatError`."""
+    """Return the bitcode modules of an object file or archive, in file order: at least one.
+
+    Raises:
+        FormatError: the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".
+    """
     if data.startswith(_THIN):
-        raise FormatError("it is a thin archive, which names files without holding them: pass those files")
+        raise FormatError("the file is a thin archive, which names other files without containing them: pass those files")
     if not data.startswith(_ARCHIVE):
-        return (_of_object(data),)
+        return (_bitcode_of_object(data),)
     found = []
     for name, content in _members(data):
         try:
-            found.append(content if content.startswith(BITCODE_MAGIC) else _of_object(content))
+            found.append(content if content.startswith(BITCODE_MAGIC) else _bitcode_of_object(content))
         except FormatError as error:
-            raise FormatError(f"the member {name!r} of the archive: {error}") from error
+            raise FormatError(f"the archive member {name!r} cannot be used: {error}") from error
     if not found:
-        raise FormatError("it is an archive without members")
+        raise FormatError("the file is an archive without members")
     return tuple(found)
 
 
-def _of_object(data: bytes) -> bytes:
+def _bitcode_of_object(data: bytes) -> bytes:
     if not is_elf(data):
-        kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "no object file")
-        raise FormatError(f"it is {kind}, and holds no LLVM bitcode that can be read: {_ADVICE}")
+        kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "not an object file")
+        raise FormatError(f"the file is {kind}, from which LLVM bitcode cannot be read: {_ADVICE}")
     for name, content in named_sections(data, _SECTIONS):
         if content.startswith(BITCODE_MAGIC):
             return content
-        raise FormatError(f"it is an ELF file whose section {name} is not LLVM bitcode: {_ADVICE}")
-    raise FormatError(f"it is an ELF file of machine code without LLVM bitcode: {_ADVICE}")
+        raise FormatError(f"the file is an ELF file whose section {name} is not LLVM bitcode: {_ADVICE}")
+    raise FormatError(f"the file is an ELF file of machine code without LLVM bitcode: {_ADVICE}")
 
 
 def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of an archive with their names, without symbol tables."""
+    """Yield the name and the content of each archive member, except symbol tables."""
     position = len(_ARCHIVE)
     long_names = b""
     while position < len(data):
         header = data[position : position + _HEADER]
         if len(header) < _HEADER or header[58:] != b"`\n" or not header[48:58].strip().isdigit():
-            raise FormatError(f"it is a damaged archive: no member at byte {position}")
+            raise FormatError(f"the archive is damaged: byte {position} does not start a valid member")
         name = header[:16].decode("utf-8", "replace").rstrip()
         start, size = position + _HEADER, int(header[48:58])
         content = data[start : start + size]
         if len(content) < size:
-            raise FormatError(f"it is a truncated archive: the member {name!r} should have {size} bytes")
+            raise FormatError(f"the archive is truncated: the member {name!r} should have {size} bytes, not {len(content)}")
         position = start + size + size % 2
         if name == "//":
             long_names = content

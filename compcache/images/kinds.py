@@ -1,9 +1,9 @@
-"""The kinds of images, by their names in module records, and the modules that handle them.
+"""The kinds of images, by their names in module records, and the Python modules that handle them.
 
-A kind has two sides, each a module: one that hits use, and one that works with LLVM (`LoadSide` and `MakeSide` in
-`compcache.images.sides`). Where the native runtime maps images of a kind out of the module's file, `MAPPED_IN_PLACE` in
-`compcache.formats.manifest` has the kind's number as well, and hits import nothing of the kind. Modules of unknown kinds are stored,
-listed, shown, pruned and passed on like all others.
+A Python module loads the images of a kind for hits, and another one makes them with LLVM (`LoadSide` and `MakeSide` in
+`compcache.images.sides`). If the native runtime maps images of a kind out of the module's file, `MAPPED_IN_PLACE` in
+`compcache.formats.manifest` also contains the kind's number, and hits import neither Python module. Cached modules of unknown kinds are
+stored, listed, shown, pruned and passed on like cached modules of known kinds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Table", "check_image", "is_known", "is_mapped", "load_image", "make_side", "register", "require_known", "require_table"]
 
-#: The modules of a kind's two sides, by its name. They are imported on demand.
+#: The Python modules that load and make images of a kind, by the kind's name. They are imported on demand.
 _KINDS = {
     "shared": ("compcache.images.shared.load", "compcache.images.shared.make"),
     "object": ("compcache.images.object.load", "compcache.images.object.make"),
@@ -33,7 +33,7 @@ _KINDS = {
 
 
 class Table(Record):
-    """The module table that the records of a module require of its image: its key, its ABI version, and its least number of symbols."""
+    """The module table that the records of a module expect in its image: its key, its ABI version, and its least number of symbols."""
 
     __slots__ = ("key", "abi", "symbols")
     key: bytes
@@ -42,23 +42,25 @@ class Table(Record):
 
 
 def register(kind: str, load_module: str, make_module: str) -> None:
-    """Make a kind known to this process.
+    """Register a kind of images in this process. Registering the same kind again has no effect.
 
     Args:
-        kind: its name in module records.
-        load_module: the full name of the module that is its `LoadSide`.
-        make_module: the full name of its `MakeSide`, which may be the same module.
+        kind: the kind's name in module records.
+        load_module: the full name of the Python module that implements `LoadSide`.
+        make_module: the full name of the Python module that implements `MakeSide`; it may be the same module.
 
     Raises:
-        ValueError: another kind has the name, or it is empty.
+        ValueError: the name is empty, or another kind has it.
     """
     sides = load_module, make_module
-    if not kind or _KINDS.setdefault(kind, sides) != sides:
-        raise ValueError(f"a kind of images needs a name of its own, not {kind!r}")
+    if not kind:
+        raise ValueError("the name of a kind of images must not be empty")
+    if _KINDS.setdefault(kind, sides) != sides:
+        raise ValueError(f"the kind of images {kind!r} is already registered with other modules; choose another name")
 
 
 def is_mapped(kind: str) -> bool:
-    """Return whether images of the kind are mapped unchanged, so that one image may have the code of several."""
+    """Return whether images of the kind are mapped unchanged. Only then can one image contain the code of several modules."""
     return kind == "shared"
 
 
@@ -71,36 +73,41 @@ def require_known(header: ModuleRecord, module_id: bytes) -> None:
     """Check that this process can load images of a module's kind.
 
     Raises:
-        IncompatibleTargetError: it cannot load them.
+        IncompatibleTargetError: the kind is not registered in this process.
     """
     if not is_known(header.image_kind):
         name = module_id.hex()
         raise IncompatibleTargetError(
-            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache does not load: "  # noqa: E501
-            "install a version that does, or import the package that registers this kind",
+            f"module {name} has an image of the kind {header.image_kind!r} for {header.triple}, which this version of compcache cannot "
+            "load: install a newer version, or import the package that registers this kind",
             module_id=name,
         )
 
 
 def load_image(runtime: Any, file: ImageFile) -> Any:
-    """Return the image of an open module of a known kind. Raises the errors of `LoadSide.load`."""
+    """Load the image of an open module file, and return it as an object of the native runtime.
+
+    Raises:
+        KeyError: the kind of the image is unknown.
+        OSError, ValueError, CompcacheError: see `LoadSide.load`.
+    """
     return _load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
 
 
 def check_image(kind: str, image: bytes, table: Table) -> None:
-    """Check the bytes of an image. For an unknown kind, only the digest is checked.
+    """Check that the bytes of an image are of its kind. Images of unknown kinds are not checked.
 
     Raises:
-        FormatError: the bytes are not of the kind, or lack symbols that the records name.
+        FormatError: the bytes are not an image of the kind, or lack symbols that the module's records name.
     """
     if is_known(kind):
         _load_side(kind).check(image, table)
 
 
 def require_table(image: bytes, table: Table) -> None:
-    """Check that an image contains the module table, unless the table has another version. Raises `FormatError`."""
+    """Raise `FormatError` if an image does not contain the module table. A table of another ABI version is not checked."""
     if table.abi == ABI_VERSION and not has_table(image, table.key, table.abi, table.symbols):
-        raise FormatError("its image does not hold the symbols that its records name")
+        raise FormatError("the module's image does not contain the symbols that its records name")
 
 
 def _load_side(kind: str) -> LoadSide:
@@ -109,6 +116,6 @@ def _load_side(kind: str) -> LoadSide:
 
 
 def make_side(kind: str) -> MakeSide:
-    """Return the side of a known kind that works with LLVM."""
+    """Import and return the Python module that makes images of a kind. Raise `KeyError` if the kind is unknown."""
     side: MakeSide = import_module(_KINDS[kind][1])
     return side

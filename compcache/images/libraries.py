@@ -1,7 +1,7 @@
 """Shared libraries that a module names (`ModuleSource(libraries=...)`): finds them, opens them privately, looks up symbols.
 
-A name is one of the linker's (``stdc++`` stands for ``libstdc++.so``), a soname (``libstdc++.so.6``) or a path. An image records the
-soname, by which the dynamic linker finds the library when the image is mapped.
+A name is a linker's name (``stdc++`` for ``libstdc++.so``), a soname (``libstdc++.so.6``) or a path. An image records the soname. The
+dynamic linker finds the library by its soname when the image is mapped.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Library", "advice_on_run_time", "demangle", "library_with", "loaded_libraries", "open_libraries", "unusual_directories"]
 
-#: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603), and old names.
+#: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603).
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
+#: Prefixes of Rust's symbols in the mangling before v0.
 _RUST_NAMES = ("_ZN3std", "_ZN4core", "_ZN5alloc", "__rust_", "rust_eh_personality", "rust_begin_unwind")
 #: Run-time libraries of compilers, by the prefixes of their symbols.
 _RUNTIME_LIBRARIES = (
@@ -63,24 +64,24 @@ _RUNTIMES = (
     (
         _RUST_NAMES,
         (
-            "give the .rs file (to `compcache add` or compcache.clang.compile), which brings Rust's library, or compile the crate with "
-            "--crate-type=staticlib as well and pass that .a in archives="
+            "pass the .rs file to `compcache add` or compcache.clang.compile, which add Rust's library, or also compile the crate with "
+            "--crate-type=staticlib and pass that .a file in archives="
         ),
     ),
     (
         ("NRT_", "numba_"),
         (
-            "this is code of Numba's (inspect_llvm()), which needs Numba's run time: use compcache.numba.njit, which caches the function "
-            "as it is called, or compcache.numba.export"
+            "this code comes from Numba (inspect_llvm()) and needs Numba's run time: use compcache.numba.njit, which caches the function "
+            "when it is called, or compcache.numba.export"
         ),
     ),
-    (("__zig_",), "compile with -fcompiler-rt (zig), or pass archives=['libcompiler_rt.a'] with the one in zig's cache"),
+    (("__zig_",), "compile with zig's option -fcompiler-rt, or pass the libcompiler_rt.a of zig's cache in archives="),
     (("__morestack",), "pass archives=['libgcc.a'] (`gcc --print-libgcc-file-name`)"),
     (
         ("__asan_", "__hwasan_", "__lsan_", "__msan_", "__rtsan_", "__tsan_", "__sanitizer_"),
-        "compile without -fsanitize, whose run time the whole program must have from its start",
+        "compile without -fsanitize, because a program can load a sanitizer's run time only when it starts",
     ),
-    (("llvm_gcda_", "llvm_gcov_", "__gcov_"), "compile without --coverage (-fprofile-instr-generate needs no run time)"),
+    (("llvm_gcda_", "llvm_gcov_", "__gcov_"), "compile without --coverage, or with -fprofile-instr-generate, which needs no run time"),
 )
 
 _SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
@@ -99,12 +100,12 @@ class Library(NamedTuple):
     handle: ctypes.CDLL
 
     def file(self) -> str | None:
-        """Return the file of the library, if the process shows it."""
+        """Return the path of the library; None if the process does not show it."""
         name = str(self.handle._name)
         return name if "/" in name else mapped_path(os.path.basename(name))
 
     def path_of(self, symbol: str) -> str | None:
-        """Return the file that defines a symbol, among this library and those that it needs, or None."""
+        """Return the path of the library that defines a symbol: this library or one of its dependencies. None if neither defines it."""
         try:
             address = ctypes.addressof(ctypes.c_char.in_dll(self.handle, symbol))
         except (ValueError, UnicodeEncodeError) as error:
@@ -115,7 +116,7 @@ class Library(NamedTuple):
         return os.fsdecode(info.path) if found and info.path else self._file_with(symbol)
 
     def _file_with(self, symbol: str) -> str | None:
-        """Return the file whose table has a symbol without an address: a thread-local variable."""
+        """Return the path of the library whose symbol table contains a symbol without an address (a thread-local variable), or None."""
         own = self.file()
         files = [own, *map(mapped_path, _needed(own))] if own else []
         return next((path for path in files if path and symbol in _defined(path)), None)
@@ -132,6 +133,7 @@ def _defined(path: str) -> frozenset[str]:
 
 
 def _needed(path: str) -> tuple[str, ...]:
+    """Return the names of the direct dependencies of a shared library; none if it cannot be read."""
     try:
         return needed_libraries(_content(path))
     except (OSError, FormatError) as error:
@@ -145,10 +147,10 @@ def _content(path: str) -> bytes:
 
 
 def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
-    """Open libraries for this process, without making their symbols known to others.
+    """Open libraries without adding their symbols to the process's global scope. Shared libraries stay open until the process ends.
 
     Raises:
-        LibraryError: a library cannot be found or opened; the message says where it was searched.
+        LibraryError: a library is not found, or cannot be opened. The message lists the failed attempts.
     """
     return tuple([open_archive(name) if is_archive(name) else Library(name, _open(name)) for name in names])
 
@@ -162,9 +164,9 @@ def _open(name: str) -> ctypes.CDLL:
         except OSError as error:
             reraise_interrupt(error)
             tried.append(str(error))
-    reason = "; ".join(tried) or "the system knows no such library"
+    reason = "; ".join(tried) or "the system has no library of this name"
     raise LibraryError(
-        f"the shared library {name!r} cannot be opened: {reason}; install it, or give its soname or path in libraries=", library=name
+        f"the shared library {name!r} cannot be opened: {reason}; install it, or pass its soname or path in libraries=", library=name
     )
 
 
@@ -176,7 +178,7 @@ def _candidates(name: str) -> list[str]:
 
 
 def loaded_libraries() -> tuple[Library, ...]:
-    """Return the libraries of the system that this process has loaded."""
+    """Return the libraries in the system's directories that this process has loaded."""
     return tuple([library for path in _mapped_libraries() if (library := _loaded(path)) is not None])
 
 
@@ -189,59 +191,58 @@ def _loaded(name: str) -> Library | None:
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
-    """Return the soname of the one of these libraries that defines a symbol.
+    """Return the first of these libraries that defines a symbol itself, under its soname; None if none of them defines the symbol.
 
-    Only libraries count that the dynamic linker finds by name alone, in any process.
+    Libraries that the dynamic linker does not find by name alone are ignored.
     """
     for library in libraries:
         defined_in = library.path_of(symbol)
         if defined_in is not None and os.path.realpath(defined_in) == library.name:
-            found = _loaded(os.path.basename(defined_in))  # the soname, where other libraries have loaded it
+            found = _loaded(os.path.basename(defined_in))  # succeeds if the file's name is the library's soname
             if found is not None:
                 return found
     return None
 
 
 def _mapped_libraries() -> list[str]:
-    """Return the files of mapped libraries from the system's directories."""
+    """Return the sorted paths of mapped libraries in the system's directories; none without /proc."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
     except OSError as error:
         reraise_interrupt(error)
         return []
-    return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_systems(os.path.dirname(path)))
+    return sorted(path for path in paths if os.path.basename(path).startswith("lib") and _is_system_directory(os.path.dirname(path)))
 
 
 def unusual_directories(paths: Iterable[str]) -> tuple[str, ...]:
     """Return the directories of these libraries that the dynamic linker does not search by default."""
     directories = dict.fromkeys([os.path.dirname(os.path.abspath(path)) for path in paths])
-    return tuple([directory for directory in directories if not _is_systems(directory)])
+    return tuple([directory for directory in directories if not _is_system_directory(directory)])
 
 
-def _is_systems(directory: str) -> bool:
-    """Return whether the dynamic linker searches a directory: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's
-    subdirectories.
+def _is_system_directory(directory: str) -> bool:
+    """Return whether the dynamic linker searches a directory by default.
+
+    Source: https://man7.org/linux/man-pages/man8/ld.so.8.html, and Debian's subdirectories for architectures.
     """
     parent, name = os.path.split(directory)
     return directory in _SYSTEM_DIRECTORIES or (parent in _SYSTEM_DIRECTORIES and "-linux-" in name)
 
 
 def advice_on_run_time(symbol: str) -> str | None:
-    """Return what to do about a missing symbol of a compiler's run time, usually the option of `ModuleSource` that provides it; None for
-    other symbols.
-    """
+    """Return advice about a missing symbol of a compiler's run time, to be shown in a message; None for other symbols."""
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
     if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
         return (
-            "pass archives=['libclang_rt.ubsan_minimal.a'] of `clang -print-runtime-dir` (or ..._minimal-ARCHITECTURE.a), or compile without "  # noqa: E501
-            "-fsanitize-minimal-runtime"
+            "pass the libclang_rt.ubsan_minimal.a (or ..._minimal-ARCHITECTURE.a) of `clang -print-runtime-dir` in archives=, or compile "
+            "without -fsanitize-minimal-runtime"
         )
     library = next((library for prefixes, library in _RUNTIME_LIBRARIES if symbol.startswith(prefixes)), None)
     if library is None:
         return next((option for prefixes, option in _RUNTIMES if symbol.startswith(prefixes)), None)
-    return f"pass libraries=[{library!r}]" + ("" if _is_installed(library) else "; this system has no such library: install it")
+    return f"pass libraries=[{library!r}]" + ("" if _is_installed(library) else ", after installing this library")
 
 
 @functools.cache
@@ -249,7 +250,7 @@ def _is_installed(name: str) -> bool:
     return ctypes.util.find_library(name) is not None
 
 
-#: Programs that demangle a symbol given as an argument: of Rust's users, of LLVM and of GNU's binutils.
+#: Programs that demangle a symbol given as an argument: rustfilt, LLVM's and GNU binutils'.
 _FILTERS = ("rustfilt", "llvm-cxxfilt", "c++filt")
 _FILTER_SECONDS = 5.0
 
@@ -268,10 +269,10 @@ def _demangler() -> ctypes.CDLL | None:
 def demangle(symbol: str) -> str:
     """Demangle a symbol of C++ (Itanium C++ ABI, with `__cxa_demangle`) or of Rust (v0, with an installed program).
 
-    Other symbols, and symbols without an installed demangler, are unchanged.
+    Other symbols are returned unchanged, and so are symbols for which no demangler is installed.
     """
     if symbol.startswith("_R"):
-        return _filtered(symbol)
+        return _demangle_with_program(symbol)
     library = _demangler() if symbol.startswith("_Z") else None
     if library is None:
         return symbol
@@ -285,8 +286,11 @@ def demangle(symbol: str) -> str:
         ctypes.CDLL(None).free(ctypes.c_void_p(result))
 
 
-def _filtered(symbol: str) -> str:
-    """Demangle a symbol with the first installed program, because no library of the system demangles Rust's names."""
+def _demangle_with_program(symbol: str) -> str:
+    """Run the first installed demangling program, because no library of the system demangles Rust's names.
+
+    Return the symbol unchanged if no program is installed, or the program fails.
+    """
     path = next(filter(None, map(shutil.which, _FILTERS)), None)
     if path is None:
         return symbol

@@ -1,15 +1,14 @@
 """A thread for LLVM's work, which signal handlers cannot interrupt.
 
-Python runs signal handlers in the main thread, between any two instructions, and what a handler raises (Ctrl-C, a
-timeout by `SIGALRM`) leaves an LLVM object without an owner where it falls between the making of the object and the
-assignment that keeps it. Such objects are freed too late, after their context, and that ends the process. So the main
-thread only waits here, while another one does the work and owns every object of it. What is raised meanwhile is
-raised when LLVM returns; the work ends at its next step.
+Python runs signal handlers in the main thread, between any two instructions. An exception of a handler (Ctrl-C, a timeout by `SIGALRM`)
+can arrive after an LLVM object was created and before a variable refers to it. Such an object is freed after its context, and that ends
+the process. So the main thread only waits, while another thread does the work and owns all LLVM objects. An exception that arrives in the
+meantime is raised when LLVM returns. The work ends at its next step.
 
-What is the caller's own (look-ups, pickling, globals) runs in the caller's thread all the same: `in_caller`.
+Parts of the work that belong to the caller (look-ups, pickling, globals) still run in the caller's thread (`in_caller`).
 
-A process that forks while LLVM works waits for the step under way, at most some seconds, so that the child finds LLVM
-in a state that it can use. A child forked from what `in_caller` runs has no LLVM thread and gets an error that says so.
+A fork while LLVM works waits for the current step, at most some seconds, so that the child can use LLVM. A child that is forked by a
+function which `in_caller` calls has no LLVM thread, and gets an error with this reason.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["check_abandoned", "in_caller", "in_llvm_thread", "time_spent"]
 
 _T = TypeVar("_T")
-#: LLVM's parser and its passes recurse. Only the used part takes memory.
+#: The stack size of the LLVM thread, because LLVM's parser and its passes recurse. Only the used part takes memory.
 _STACK_BYTES = 64 << 20
-#: The interval at which each thread checks the other while it waits: an interrupt may have lost a message.
-_PATIENCE = 0.1
-#: For how long an interrupted start waits for a thread of which it cannot know whether it was started.
+#: The interval at which a waiting thread checks the other thread, because an interrupt may have lost a message.
+_POLL_SECONDS = 0.1
+#: For how long an interrupted start waits for the new thread: whether the thread was started is not known.
 _START_SECONDS = 1.0
-#: For how long the end of the process waits for work whose caller was interrupted twice.
+#: For how long the end of the process waits for work that an interrupted caller has left.
 _EXIT_SECONDS = 30.0
 
 
@@ -51,77 +50,82 @@ class _AbandonedError(BaseException):
 
 
 class _Outcome(NamedTuple):
+    """The result of a task, or the exception that it raised."""
+
     value: Any
     error: BaseException | None
 
 
 class _Local(threading.local):
-    errand: _Errand[Any] | None = None
-    spent = 0.0  # by LLVM threads for this one
+    task: _Task[Any] | None = None
+    spent = 0.0  # seconds that LLVM threads have worked for this thread
 
 
-_here = _Local()
-#: The errands whose work has not ended; some may have lost their callers.
-_running: set[_Errand[Any]] = set()
+_local = _Local()
+#: The tasks whose work has not ended; some may have lost their callers.
+_running: set[_Task[Any]] = set()
 _stack_lock = threading.Lock()
 
 
 def in_llvm_thread(work: Callable[[], _T]) -> _T:
-    """Run `work` and return or raise its result. It always runs to its end, or to the next step after an interrupt.
+    """Run `work` in an LLVM thread if the caller is the main thread; return its result, or raise its exception.
 
-    Only the main thread runs signal handlers; in other threads `work` runs at once. It does so too if LLVM called the caller, or if no
-    thread can be started any more.
+    `work` runs to its end. After an interrupt, `work` runs to its next `check_abandoned`, and the interrupt is raised then. Other threads
+    run no signal handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
     """
     if threading.current_thread() is not threading.main_thread() or _is_inside_llvm():
         return work()
-    errand = _Errand(work)
-    return errand.run()
+    task = _Task(work)
+    return task.run()
 
 
 def time_spent() -> float:
-    """Return the seconds of processor time that this thread has used, and that LLVM threads have used for it."""
-    return time.thread_time() + _here.spent
+    """Return the processor time, in seconds, that this thread and the LLVM threads working for this thread have used."""
+    return time.thread_time() + _local.spent
 
 
 def in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function in the thread that waits for this one. `in_llvm_thread` raises its errors."""
-    errand = _here.errand
-    return function(*arguments) if errand is None else errand.ask(function, arguments)
+    """Call a function in the thread that waits for this LLVM thread, and return its result; call it directly in other threads.
+
+    If the function raises, the work in the LLVM thread ends, and `in_llvm_thread` raises the exception.
+    """
+    task = _local.task
+    return function(*arguments) if task is None else task.ask(function, arguments)
 
 
 def check_abandoned() -> None:
-    """End the work here if the caller was interrupted. Long work calls this between its steps."""
-    errand = _here.errand
-    if errand is not None and errand.is_abandoned():
+    """End the work of this LLVM thread with an exception if its caller was interrupted. Long work calls this between its steps."""
+    task = _local.task
+    if task is not None and task.is_abandoned():
         raise _AbandonedError
 
 
-class _Errand(Generic[_T]):
+class _Task(Generic[_T]):
     """One piece of work, and the messages between the two threads."""
 
     def __init__(self, work: Callable[[], _T]) -> None:
         self._work: Callable[[], _T] | None = work
         self._request: Callable[[], Any] | None = None
         self._ended = False
-        # An item taken from a queue is lost when an interrupt arrives with it: this queue only signals a change.
-        self._news: SimpleQueue[None] = SimpleQueue()
+        # An interrupt can lose an item that was just taken from a queue, so this queue only signals a change.
+        self._changes: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
         self._outcome = _Outcome(None, None)
         self._process = os.getpid()
         self._caller = threading.get_ident()
         self._spent = 0.0
-        # A lock is left, by an exception too, without running any Python code that a handler could interrupt.
+        # A lock releases itself after an exception without running Python code that a handler could interrupt.
         self._waiting = threading.Lock()
         self.abandoned = False
 
     # ------------------------------------------------------ the caller's side
 
     def run(self) -> _T:
-        """Start the work and wait for its end, whatever happens."""
+        """Start the work, wait for its end even after interrupts, and return or raise its outcome."""
         with self._waiting:
-            interrupt = self._start() or self._attend()
+            interrupt = self._start() or self._answer_requests()
         outcome, self._outcome = self._outcome, _Outcome(None, None)
-        _here.spent += self._spent
+        _local.spent += self._spent
         try:
             if interrupt is not None:
                 raise interrupt
@@ -129,7 +133,7 @@ class _Errand(Generic[_T]):
                 raise outcome.error
             return outcome.value  # type: ignore[no-any-return]
         finally:
-            del outcome, interrupt  # a traceback that refers to itself is left to the garbage collector
+            del outcome, interrupt  # otherwise the traceback refers to itself until the garbage collector runs
 
     def _start(self) -> BaseException | None:
         """Start the work; return an exception that was raised while it started."""
@@ -137,20 +141,20 @@ class _Errand(Generic[_T]):
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
                 is_starting = True
-                # Not `threading.Thread`: after an interrupt, its unfinished state ends the thread.
+                # Not `threading.Thread`, because an interrupt could leave it unfinished, which ends the thread.
                 _thread.start_new_thread(self._serve, ())
-        except BaseException as error:  # noqa: BLE001 - raised when the thread, if there is one, has ended
+        except BaseException as error:  # noqa: BLE001 - the caller raises it after the thread has ended
             if isinstance(error, (_thread.error, ValueError)) and interrupt_in(error) is None:
-                self._serve()  # the interpreter ends, or the system has no thread to give
+                self._serve()  # the interpreter is ending, or the system cannot start a thread
                 return None
             self.abandoned = True
             if is_starting:
-                self._await_news(_START_SECONDS)
+                self._await_change(_START_SECONDS)
             return error
         return None
 
-    def _attend(self) -> BaseException | None:
-        """Run the requests of the LLVM thread until it has ended; return an exception that was raised in between."""
+    def _answer_requests(self) -> BaseException | None:
+        """Run the requests of the LLVM thread until it has ended; return the last exception raised in the meantime, or None."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -158,32 +162,32 @@ class _Errand(Generic[_T]):
                     return interrupt
                 request, self._request = self._request, None
                 if request is None:
-                    self._await_news(_PATIENCE)
+                    self._await_change(_POLL_SECONDS)
                     continue
                 answer = request()
                 if os.getpid() != self._process:
                     raise CompileError(
-                        "the process was forked while it compiled: the child has no LLVM thread to finish it; compile "
-                        "again, or fork at another time"
+                        "the process was forked during a compilation, and the child process has no LLVM thread to finish the "
+                        "compilation; compile again, or fork before or after compiling"
                     )
                 self._answers.put(answer)
-            except BaseException as error:  # noqa: BLE001 - raised when LLVM returns
+            except BaseException as error:  # noqa: BLE001 - the caller raises it after LLVM has returned
                 if os.getpid() != self._process:
                     return error
                 self.abandoned = True
                 interrupt = error
 
-    def _await_news(self, timeout: float) -> None:
+    def _await_change(self, timeout: float) -> None:
         with contextlib.suppress(Empty):
-            self._news.get(timeout=timeout)
+            self._changes.get(timeout=timeout)
 
     # -------------------------------------------------- the LLVM thread's side
 
     def _serve(self) -> None:
-        outer, _here.errand = _here.errand, self
+        outer, _local.task = _local.task, self
         work, self._work = self._work, None
         _running.add(self)
-        if outer is None and threading.gettrace() is not None:  # as `threading.Thread` does, for coverage tools
+        if outer is None and threading.gettrace() is not None:  # for coverage tools, like `threading.Thread`
             sys.settrace(threading.gettrace())
         try:
             check_abandoned()
@@ -194,30 +198,30 @@ class _Errand(Generic[_T]):
             _clear_frames(error)
             self._outcome = _Outcome(None, error)
         finally:
-            _here.errand = outer
+            _local.task = outer
             _running.discard(self)
             if threading.get_ident() != self._caller:
                 self._spent = time.thread_time()
             self._ended = True
-            self._news.put(None)
+            self._changes.put(None)
 
     def ask(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Return the reply of the caller's thread."""
+        """Call a function in the caller's thread, and return its result. Raise `_AbandonedError` if the caller was interrupted."""
         self._request = lambda: function(*arguments)
-        self._news.put(None)
+        self._changes.put(None)
         while True:
             with contextlib.suppress(Empty):
-                return self._answers.get(timeout=_PATIENCE)
+                return self._answers.get(timeout=_POLL_SECONDS)
             if self.is_abandoned():
                 raise _AbandonedError
 
     def is_abandoned(self) -> bool:
-        """Return whether the caller was interrupted, or has even gone after two interrupts."""
+        """Return whether the caller was interrupted, or has stopped waiting."""
         return self.abandoned or not self._waiting.locked()
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Free LLVM objects in the frames of an error here, where no handler can run."""
+    """Free the LLVM objects in the frames of an error in this thread, where no signal handler can run."""
     chain: BaseException | None = error
     seen: set[int] = set()
     while chain is not None and id(chain) not in seen:
@@ -228,7 +232,7 @@ def _clear_frames(error: BaseException) -> None:
 
 @atexit.register
 def _await_running() -> None:
-    """Wait for threads in LLVM, because LLVM destroys its own tables at exit."""
+    """Wait for threads inside LLVM before the process exits, because LLVM destroys its own tables at exit."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while _running and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -248,14 +252,14 @@ def _stack_size(size: int) -> Iterator[None]:
 
 
 def _llvm_lock() -> Any:
-    """Return the lock that llvmlite holds during every call into LLVM; None if this llvmlite has a different one."""
+    """Return the lock that llvmlite holds during every call into LLVM; None if this version of llvmlite has no such lock."""
     return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
 
 
 def _is_inside_llvm() -> bool:
-    """Return whether LLVM has called this thread, which then holds LLVM's lock: another thread would wait for it.
+    """Return whether this thread runs a callback of LLVM. It then holds LLVM's lock, and an LLVM thread would wait forever.
 
-    A lock is released if its call is over and an interrupt kept llvmlite from releasing it.
+    Side effect: release LLVM's lock if no call is running, because an interrupt can keep llvmlite from releasing it.
     """
     lock = _llvm_lock()
     is_owned = getattr(lock, "_is_owned", None)
@@ -271,6 +275,6 @@ def _is_inside_llvm() -> bool:
     return False
 
 
-def _forget_errands() -> None:
-    """Drop pending requests in a forked child, which has no other thread."""
+def _forget_tasks() -> None:
+    """Drop the running tasks in a forked child, which has no other thread."""
     _running.clear()

@@ -1,6 +1,7 @@
-"""Turns a relocatable object into the image of a module, of its platform's only kind: a shared object if files are ELF files.
+"""Turns a relocatable object into the image of a module. Each platform has one kind of images: shared objects on ELF platforms.
 
-A shared object is written here if everything in the objects is known exactly (`compcache.images.writer`); a linker makes the others.
+A shared object is written without a linker if the writer knows everything in the objects exactly (`compcache.images.writer`). Otherwise a
+linker makes it.
 """
 
 from __future__ import annotations
@@ -29,19 +30,21 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryObjects", "ModuleImage", "make_image", "makes_shared_objects", "usual_kind"]
 
-_OWN_RUN_TIME = "name the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
+_OWN_RUN_TIME = "pass the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
 
 
 class EntryObjects(NamedTuple):
-    """The objects of a module's entry points, and their symbols; empty if they are in the module's own object."""
+    """The objects of a module's entry points, and their symbols; empty if the module's own object contains the entry points."""
 
     codes: tuple[bytes, ...] = ()
     symbols: tuple[str, ...] = ()
 
 
 class ModuleImage(NamedTuple):
-    """An image, the name of its kind, by symbol the places of its imports (`elf.patching.take_places`), the C library that it needs
-    (`MakeSide.requires`), and the linker that made it.
+    """The image of a module, and facts about it.
+
+    `kind` is the name of the image's kind. `places` has the places of imports by symbol (`elf.patching.extract_places`). `libc` is the C
+    library that the image needs (`MakeSide.requires`). `linker` is None if no linker made the image.
     """
 
     image: bytes
@@ -52,7 +55,7 @@ class ModuleImage(NamedTuple):
 
 
 def makes_shared_objects() -> bool:
-    """Return whether images made here are shared objects: on platforms with ELF files, where they are written or linked.
+    """Return whether this process makes shared objects: on ELF platforms with a linker, or with an architecture that the writer knows.
 
     Raises:
         LinkerError: the environment names a linker that cannot be run.
@@ -72,34 +75,35 @@ def make_image(
     libraries: Sequence[Library | Archive],
     shared_object: bool,
 ) -> ModuleImage:
-    """Return the image of an object.
+    """Return the image made from an object. Warn (`CacheWarning`) if the named linker fails and the image is written without it.
 
     Args:
         obj: the object of a module.
-        entries: the objects of its entry points, and their symbols; only a shared object can have them.
-        export: the one symbol that the image lets others see.
-        weak: the symbols that may stay without a provider.
-        imports: the symbols whose addresses are filled in when code is loaded, which only a shared object can have.
-        needs_linker: the parts of the module that only a shared object can have, in words.
+        entries: the objects of its entry points, and their symbols. Only a shared object can have them.
+        export: the one symbol that the image exports.
+        weak: the symbols that may stay undefined.
+        imports: the symbols whose addresses are filled in when code is loaded. Only a shared object can have them.
+        needs_linker: descriptions of the module's parts that only a shared object can have, for a message.
         libraries: the libraries that the source names, in addition to the platform's.
-        shared_object: whether the code was compiled for a shared object (`makes_shared_objects`); else the image is the object itself.
+        shared_object: whether the code was compiled for a shared object (`makes_shared_objects`). If not, the image is the object itself.
 
     Raises:
-        NoSharedObjectError: a linker has to make the shared object, and none is installed; or this process cannot map one of its size.
+        NoSharedObjectError: a linker has to make the shared object, and none is installed; or this process cannot map an image of this
+            size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
-        CompileError: an object cannot have what the module has.
-        LinkerError: the linker fails, and the shared object is not written without one.
+        CompileError: the image is an object, and the module has parts that need a shared object.
+        LinkerError: the linker fails, and the writer cannot make the shared object.
     """
     if not is_elf(obj):
-        return _as_object(obj, needs_linker)
+        return _object_image(obj, needs_linker)
     undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
-    named = _from_libraries([symbol for symbol in undefined if symbol not in imports], platform, libraries)
+    named = _providers([symbol for symbol in undefined if symbol not in imports], platform, libraries)
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
     if not shared_object:
-        return _as_object(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
+        return _object_image(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
     def write() -> ModuleImage:
         optional = {*undefined}.difference(always)
@@ -115,24 +119,24 @@ def make_image(
         )
         return ModuleImage(image, shared.KIND, places, shared.requires(image), linker)
 
-    return _by_named_linker(write, link) if is_named() else _written_or_linked(write, link)
+    return _link_or_write(write, link) if is_named() else _write_or_link(write, link)
 
 
-def _written_or_linked(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
+def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
     try:
         return write()
-    except FormatError as error:  # a linker may know what is not known here
+    except FormatError as error:  # a linker may support more than the writer
         refusal = error
     linker = find_linker()
     if linker is None:
         raise shared.NoSharedObjectError(
-            f"the module needs a linker, and there is none ({refusal}): install one (pip install 'compcache[linker]', or the package "
-            "binutils, mold or lld of your system)"
+            f"the module needs a linker ({refusal}), and none is installed: run `pip install 'compcache[linker]'`, or install the package "
+            "binutils, mold or lld of your system"
         )
     return link(linker)
 
 
-def _by_named_linker(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
+def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], ModuleImage]) -> ModuleImage:
     linker = find_linker()
     assert linker is not None
     try:
@@ -142,22 +146,22 @@ def _by_named_linker(write: Callable[[], ModuleImage], link: Callable[[Linker], 
             made = write()
         except FormatError:
             raise error from None
-        warnings.warn(f"{error}; the image is written without it", CacheWarning, stacklevel=2)
+        warnings.warn(f"{error}; the module's image was written without this linker", CacheWarning, stacklevel=2)
         return made
 
 
-def _as_object(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
+def _object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
     objects.require_possible(needs_linker)
     return ModuleImage(obj, objects.KIND, {}, objects.requires(obj), None)
 
 
 def usual_kind() -> str:
-    """Return the kind of the images that are made here."""
+    """Return the name of the kind of images that this process makes. Raises the errors of `makes_shared_objects`."""
     return shared.KIND if makes_shared_objects() else objects.KIND
 
 
-def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
-    """Return the symbols that the source's libraries define, and the files that define them."""
+def _providers(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
+    """Return the paths of the libraries that define undefined symbols, by symbol. The platform's symbols are left out."""
     found = {}
     for symbol in set(undefined).difference(platform) if libraries else ():
         path = next(filter(None, (library.path_of(symbol) for library in libraries)), None)
@@ -167,7 +171,7 @@ def _from_libraries(undefined: Iterable[str], platform: Iterable[str], libraries
 
 
 def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
-    """Refuse code if its own helper routines (compiler-rt) are not available in the process."""
+    """Raise `UndefinedSymbolError` for symbols, such as helper routines of compiler-rt, that no library of this process defines."""
     missing = [
         symbol
         for symbol in undefined
@@ -180,7 +184,7 @@ def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
         missing.sort()
         advice = dict.fromkeys([advice_on_run_time(symbol) or _OWN_RUN_TIME for symbol in missing])
         raise UndefinedSymbolError(
-            f"the compiled code refers to {', '.join(map(repr, missing))}, which neither the platform's "
-            f"libraries nor this process provide: {'; '.join(advice)}",
+            f"the compiled code refers to {', '.join(map(repr, missing))}, but neither the platform's "
+            f"libraries nor this process define {'this symbol' if len(missing) == 1 else 'these symbols'}: {'; '.join(advice)}",
             symbols=missing,
         )

@@ -1,4 +1,4 @@
-"""LLVM's native target, initialized once per process, and machines that translate for it."""
+"""LLVM's native target, initialized once per process, and target machines that generate code for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["borrowed_machine", "default_triple", "initialize", "target_data", "t
 
 @functools.cache
 def initialize() -> None:
-    """Initialize LLVM's native target, with the asm parser, without which inline assembly aborts."""
+    """Initialize LLVM's native target once. Without the asm parser, inline assembly would abort the process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
@@ -31,7 +31,7 @@ def default_triple() -> str:
 
 @functools.cache
 def tuning(level: int) -> Any:
-    """Return the options of LLVM's pipeline for a level. They are never changed: callers that build a pipeline copy them."""
+    """Return the options of LLVM's pipeline for an optimization level. Callers must not change the returned object."""
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     options.loop_vectorization = level > 1
     options.slp_vectorization = level > 1
@@ -43,7 +43,7 @@ def tuning(level: int) -> Any:
 def target_machine(cpu: str, features: str, level: int) -> Any:
     """Return a target machine for position-independent code.
 
-    Code that stays as given (level 0) is still translated by the good code generator.
+    Level 0 keeps LLVM IR unoptimized, but uses the code generator of level 2.
     """
     initialize()
     target = llvm.Target.from_triple(default_triple())
@@ -52,10 +52,10 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
 
 @contextlib.contextmanager
 def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
-    """Lend a target machine like that of `target_machine`, for one user at a time.
+    """Lend a target machine with the arguments of `target_machine` to one user at a time.
 
-    Making one takes LLVM 0.8 ms, with the examination of its CPU: a quarter of the translation of a tiny module. Machines keep nothing of
-    the modules that they have translated.
+    Machines are reused, because creating one takes 0.8 ms: a quarter of the translation of a tiny module. A machine keeps nothing of the
+    modules that it has translated.
     """
     idle = _idle_machines(cpu, features, level)
     try:
@@ -71,12 +71,12 @@ def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=32)
 def target_data(machine: Any) -> tuple[Any, str]:
-    """Return the sizes of types for a machine, as an object and as the text in modules."""
+    """Return the data layout of a machine, as LLVM's object and as the text in modules."""
     data = machine.target_data
     return data, str(data)
 
 
 @functools.lru_cache(maxsize=8)
-def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - what they are for
-    """Return the unused machines: as many as threads have translated at once."""
+def _idle_machines(cpu: str, features: str, level: int) -> list[Any]:  # noqa: ARG001 - the key of the cache
+    """Return the list of unused machines for these arguments. It grows to the number of threads that have translated at once."""
     return []

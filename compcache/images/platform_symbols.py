@@ -1,9 +1,9 @@
-"""Native symbols that code may use without a definition: the platform's and the process's.
+"""Native symbols that code may use without defining them: the platform's symbols and the process's symbols.
 
 Platform libraries (libc, libm, libgcc_s) are linked by name, so that their symbols get the version that a C
-compiler would bind. Everything else that the process happens to hold (libpython, libraries loaded with
-RTLD_GLOBAL) may be missing in another process: such a reference is made weak, recorded with the functions that
-reach it, and checked when one of them is loaded.
+compiler would bind. All other symbols of the process (libpython, libraries loaded with RTLD_GLOBAL) may be missing
+in another process. References to these symbols are made weak and recorded with the functions that reach them. A load
+of such a function checks its references.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = [
 ]  # fmt: skip
 
 _LIBRARIES = ("libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2")
-#: What entry points and generated code refer to, the interpreter's functions and what linkers make; always there, hence never weak,
-#: and in no C library.
+#: The prefixes of symbols that every process has: the interpreter's functions and symbols that linkers create. References to them are never
+#: weak, and no C library defines them.
 ALWAYS_THERE = ("Py", "_Py", "_GLOBAL_OFFSET_TABLE_")
-#: Symbols without a version, for programs that request them: compilers' queries of CPU features.
+#: Symbols for queries of CPU features, with the only library and version that define them: a look-up without a version does not find them.
 _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.so.1", "GCC_4.8.0"))
 
 
@@ -46,7 +46,7 @@ def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
 
 @functools.cache
 def platform_library(symbol: str) -> str | None:
-    """Return the platform library that defines a symbol, by its soname."""
+    """Return the soname of the platform library that defines a symbol, or None."""
     for name, library in _platform():
         if _has(library, symbol):
             return name
@@ -54,13 +54,13 @@ def platform_library(symbol: str) -> str | None:
 
 
 def versioned_name(symbol: str) -> str | None:
-    """Return the name by which an object requests a symbol that the platform has in one version only; None for others."""
+    """Return ``SYMBOL@VERSION`` for a symbol of the platform that only a look-up with a version finds; None for other symbols."""
     version = only_version(symbol)
     return None if version is None else f"{symbol}@{version}"
 
 
 def only_version(symbol: str) -> str | None:
-    """Return the only version of such a symbol; None for others."""
+    """Return the version of a symbol of the platform that only a look-up with a version finds; None for other symbols."""
     return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
@@ -76,7 +76,7 @@ def _versioned_address(symbol: str) -> int:
 
 
 def address_of(symbol: str) -> int:
-    """Return the address of a symbol of the platform or the process, or 0."""
+    """Return the address of a symbol of the platform or the process; 0 if neither defines it."""
     if versioned_name(symbol):
         return _versioned_address(symbol)
     library = platform_library(symbol)
@@ -99,7 +99,10 @@ def in_process(symbol: str) -> bool:
 
 @functools.cache
 def _process() -> ctypes.CDLL:
-    """Return the process's global scope, now and later. Creating this object costs more than a look-up."""
+    """Return the process's global scope. It also finds symbols of libraries that are loaded later.
+
+    The object is kept, because creating it costs more than a look-up.
+    """
     return ctypes.CDLL(None)
 
 
@@ -114,7 +117,7 @@ def _has(library: ctypes.CDLL, symbol: str) -> bool:
 
 @functools.cache
 def mapped_path(name: str) -> str | None:
-    """Return the path of a library that this process has mapped, by the name of its file."""
+    """Return the path of a mapped library with this file name; None if this process has not mapped one, or has no /proc."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:
@@ -139,9 +142,9 @@ def all_paths() -> list[str]:
 
 
 def needed_libc(undefined: Iterable[str]) -> str:
-    """Return the C library that code needs for symbols without versions, as in ``glibc``; empty if it needs none.
+    """Return the kind of C library that code with these undefined symbols needs, for example ``glibc``; empty if it needs none.
 
-    It is the kind of library with which the code was made, and whose structures and calling conventions it uses.
+    The kind is that of this process, whose structures and calling conventions the code uses.
     """
     kind, _, _ = this_libc().partition(" ")
     return kind if any(not name.startswith(ALWAYS_THERE) for name in undefined) else ""

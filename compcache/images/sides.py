@@ -1,4 +1,4 @@
-"""The operations of a kind of images, as types: for loading, and for making."""
+"""The two interfaces of a kind of images: for loading images, and for making them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,31 @@ __all__ = ["ImageFile", "LoadSide", "MakeSide"]
 
 
 class ImageFile(Protocol):
-    """The parts of an open module file that a kind needs. `image` is the size in bytes of the image, which is at the start of the file."""
+    """An open module file, as a kind reads it.
+
+    `path` is the file's path. `key` is the key in its module table. `image` is the size in bytes of the image, which begins the file.
+    """
 
     path: str
     key: bytes
     image: int
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Return bytes of the file."""
+        """Return `size` bytes of the file, from `offset` on."""
 
     def read_record(self, offset: int, /) -> bytes:
-        """Return the payload of a record."""
+        """Return the payload of the record at an offset of the manifest."""
 
 
 class LoadSide(Protocol):
     """The operations of a kind for hits, and for checks of a cache."""
 
     def load(self, runtime: Any, file: ImageFile) -> Any:
-        """Return the image, an object of the native runtime. Raises `OSError`, `ValueError` or `CompcacheError` if it cannot be loaded."""
+        """Map the image of a file, and return it as an object of the native runtime.
+
+        Raises:
+            OSError, ValueError, CompcacheError: the image cannot be loaded.
+        """
 
     def check(self, image: bytes, table: Table) -> None:
         """Raise `FormatError` if the bytes are not an image of this kind, or lack symbols that the records name."""
@@ -37,11 +44,11 @@ class LoadSide(Protocol):
 class MakeSide(Protocol):
     """The operations of a kind that run with LLVM."""
 
-    #: How images of this kind are loaded, in words.
+    #: A description of how images of this kind are loaded, for people.
     LOADED: str
 
     def requires(self, image: bytes) -> str:
-        """Return the C library that an image needs: kind and least version, as in ``glibc 2.14``; empty if it needs none."""
+        """Return the kind and the least version of the C library that an image needs, as in ``glibc 2.14``; empty if it needs none."""
 
     def is_comparable(self, obj: bytes) -> bool:
-        """Return whether the image from an object of LLVM contains the object's machine code."""
+        """Return whether the image made from this object contains the object's machine code, so that the code can be compared."""

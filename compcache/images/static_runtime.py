@@ -1,9 +1,10 @@
 """The code that the static parts of a C library and of compilers add to every shared object that they link.
 
-`atexit`, `at_quick_exit` and `pthread_atfork` register for the shared object that calls them, which they know by the
-address of its own `__dso_handle` (Itanium C++ ABI, 3.3.5; glibc's libc_nonshared.a, GCC's crtbeginS.o). A module that
-refers to one of these gets definitions of its own, and a finalizer that runs what was registered, once, when the image
-is unmapped. The dynamic linker runs finalizers in the reverse of their order: the lowest priority comes last.
+`atexit`, `at_quick_exit` and `pthread_atfork` register a function for the shared object that calls them. The address of
+`__dso_handle` identifies the shared object (Itanium C++ ABI, 3.3.5; glibc's libc_nonshared.a, GCC's crtbeginS.o). A
+module that refers to one of these symbols gets its own definitions. It also gets a finalizer, which calls the
+registered functions once, when the image is unmapped. The dynamic linker runs finalizers in reverse order, so the
+lowest priority runs last.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FINALIZE", "STATIC_RUNTIME", "static_runtime_text"]
 
-#: The destructor that runs what a module has registered.
+#: The destructor that calls the functions which a module has registered.
 FINALIZE = "compcache.finalize"
 
 _HANDLE = """\
@@ -50,10 +51,10 @@ define hidden i32 @pthread_atfork(ptr %prepare, ptr %parent, ptr %child) {
 }
 """,
 }
-#: The symbols that are provided.
+#: The symbols that this file defines.
 STATIC_RUNTIME = frozenset(("__dso_handle", *_DEFINITIONS))
 
 
 def static_runtime_text(used: Iterable[str]) -> str:
-    """Return the assembly that defines these symbols of `STATIC_RUNTIME`."""
+    """Return the LLVM assembly that defines these symbols of `STATIC_RUNTIME`, and the finalizer."""
     return "".join([_HANDLE, *(_DEFINITIONS[name] for name in used if name in _DEFINITIONS)])

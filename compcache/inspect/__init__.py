@@ -1,1 +1,1 @@
-"""Answers questions about single functions: realizations, graphs, code, why something is not cached."""
+"""Details of single functions: realizations, dependency graphs, code, reasons why a function is not cached."""

@@ -1,4 +1,4 @@
-"""The code of cached functions as text, from the bitcode that is kept beside the image (imports LLVM)."""
+"""The code of cached functions as text, from the bitcode stored with the image. This module imports LLVM."""
 
 from __future__ import annotations
 
@@ -20,67 +20,72 @@ _END = re.compile(r"^\.Lfunc_end\d+:$")
 
 
 def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
-    """See `Cache.ir`."""
-    found, symbol = _choose(store, loader, func_name, module_id)
-    return _llvm_ir(store, found, None if whole_module else symbol)
+    """Return the LLVM assembly of a function or of its whole module. See `Cache.ir`."""
+    chosen_id, symbol = _choose(store, loader, func_name, module_id)
+    return _llvm_ir(store, chosen_id, None if whole_module else symbol)
 
 
 def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
-    """See `Cache.asm`."""
-    found, symbol = _choose(store, loader, func_name, module_id)
-    return _assembly(store, found, None if whole_module else symbol)
+    """Return the native assembly of a function or of its whole module. See `Cache.asm`."""
+    chosen_id, symbol = _choose(store, loader, func_name, module_id)
+    return _assembly(store, chosen_id, None if whole_module else symbol)
 
 
 def _choose(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
-    """Return the module_id and the symbol of the selected realization."""
+    """Return the module_id and the symbol of the realization whose module_id starts with `module_id`; of the best for None.
+
+    Raises:
+        NotCachedError: no realization is selected, or several are.
+    """
     copies = realizations(store, loader, func_name)
     if not copies:
         raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}", func_name=func_name, cache_dir=store.root)
     if module_id is None:
         chosen = next((copy for copy in copies if not copy.problem), copies[0])
     else:
-        found = [copy for copy in copies if copy.module_id.startswith(module_id)]
-        if len(found) != 1:
+        matching = [copy for copy in copies if copy.module_id.startswith(module_id)]
+        if len(matching) != 1:
             known = ", ".join(copy.module_id for copy in copies)
-            which = f"{len(found)} realizations" if found else "no realization"
+            problem = f"{len(matching)} realizations match" if matching else "no realization matches"
             raise NotCachedError(
-                f"the cache {store.root} holds {which} of {func_name!r} in a module {module_id}...; there are {known}",
+                f"{problem} the module_id {module_id!r} of function {func_name!r} in the cache {store.root}: give one of {known}",
                 func_name=func_name,
                 cache_dir=store.root,
             )
-        chosen = found[0]
+        chosen = matching[0]
     return chosen.module_id, chosen.link_name.rpartition("@")[0]
 
 
 def _llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the optimized LLVM assembly of a function, or of the whole module.
+    """Return the optimized LLVM assembly of the function with a symbol; of the whole module if `symbol` is None.
 
     Raises:
-        NoCodeError: the module was stored without it.
-        FileNotFoundError, FormatError: the module is not there, or damaged.
+        NoCodeError: the module was stored without its code.
+        FileNotFoundError: the module does not exist.
+        FormatError: the module is damaged.
     """
     code = read_code(store, module_id)
 
-    def printed(context: Any) -> str:
+    def to_text(context: Any) -> str:
         module = codegen.parse(code.bitcode, context)
         return str(module if symbol is None else module.get_function(symbol)).strip()
 
-    return codegen.run(printed)
+    return codegen.run(to_text)
 
 
 def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the native assembly of a function, or of the whole module; raises what `_llvm_ir` raises.
+    """Return the native assembly of the function with a symbol; of the whole module if `symbol` is None.
 
-    It is that of the image if this process has the LLVM that made it.
+    It is the assembly of the image if this process has the LLVM that made the image. Raises the same exceptions as `_llvm_ir`.
     """
     code = read_code(store, module_id)
     level = code.level() if code.is_comparable() else None
     text = code.assembly(level or LEVELS[0])
-    return text.strip() if symbol is None else _cut(text, symbol)
+    return text.strip() if symbol is None else _extract(text, symbol)
 
 
-def _cut(text: str, symbol: str) -> str:
-    """Return one function from an assembly file: from its label to the end that LLVM marks."""
+def _extract(text: str, symbol: str) -> str:
+    """Return a function of an assembly file, from its label to the end that LLVM marks; the whole file if it has no such label."""
     lines = text.splitlines()
     plain, quoted = f"{symbol}:", f'"{symbol}":'
     start = next((i for i, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)

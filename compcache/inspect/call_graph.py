@@ -1,6 +1,6 @@
 """The dependency graph across the modules of a cache: functions by name, and the variables that they use.
 
-Functions that are private to a module are left out; their references count as those of their callers.
+Functions that are private to a module are left out. Their references count as references of their callers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ANONYMOUS = ("__const", "anon.", "switch.table", "str", ".")
 
 
 class _Module:
-    """The graph of one module, decoded once. Keys are symbols."""
+    """The decoded graph of one module. `graph` and `transparent` contain symbols; `exports` has the symbols by func_name."""
 
     __slots__ = ("_dependencies", "exports", "graph", "module_id", "problem", "transparent")
 
@@ -55,30 +55,31 @@ class _Module:
 
 
 def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
+    """Return whether a node is shown: not a private function, and not a constant that a compiler has named."""
     if kind == "function":
         return func_name is not None
     return kind != "variable" or func_name is not None or not symbol.startswith(_ANONYMOUS)
 
 
 class _Builder:
-    """Collects nodes and edges. The key of a node is its kind and its name, and the module if it belongs to one."""
+    """Collects nodes and edges of a graph. The key of a node is its kind, its name, and its module or ""."""
 
     def __init__(self, modules_of: Callable[[str], Iterator[_Module]]) -> None:
-        self._modules_of = modules_of  # the modules that realize a function, the first choice first
+        self._modules_of = modules_of  # returns the modules that realize a function, the preferred module first
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._nodes: list[GraphNode] = []
         self._edges: dict[tuple[int, int], None] = {}
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """Return the number of the node of a function, or of a variable of many modules. `walk` adds its successors."""
+        """Return the number of the node of a function or an exported variable. Add the node if it is new; `walk` adds its successors."""
         known = self._numbers.get(("function", func_name, ""))
         if known is not None:
             return known
-        found = self._find(func_name)
-        if found is None:
+        realization = self._find(func_name)
+        if realization is None:
             return self._add(("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache"))
-        module, symbol = found
+        module, symbol = realization
         symbol_node = module.graph[symbol]
         signature = symbol_node.signature.removeprefix(LINK_ONLY)
         node = GraphNode(symbol_node.kind, func_name, signature, module.module_id, module.problem)
@@ -87,13 +88,14 @@ class _Builder:
         return number
 
     def walk(self) -> None:
-        """Add everything that is reached."""
+        """Add all nodes that the added nodes reach, and their edges."""
         while self._waiting:
             number, module, symbol = self._waiting.pop()
-            for other in module.successors(symbol):
-                self._edges[number, self._add_reference(module, other)] = None
+            for successor in module.successors(symbol):
+                self._edges[number, self._add_reference(module, successor)] = None
 
     def _add_reference(self, module: _Module, symbol: str) -> int:
+        """Return the number of the node for a symbol of a module. Add the node if it is new."""
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
@@ -104,7 +106,7 @@ class _Builder:
             return known
         number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
         if node.kind == INLINED and self._find(name) is not None:
-            self._edges[number, self.add_function(name)] = None  # it was this one, and is not needed
+            self._edges[number, self.add_function(name)] = None  # an edge to the function whose body was inlined
         self._waiting.append((number, module, symbol))
         return number
 
@@ -114,7 +116,7 @@ class _Builder:
         return number
 
     def _find(self, func_name: str) -> tuple[_Module, str] | None:
-        """Return the realization that a load would choose, or else one that this host cannot use."""
+        """Return module and symbol of the realization that a load would choose, else of one that this host cannot use, else None."""
         fallback = None
         for module in self._modules_of(func_name):
             symbol = module.exports.get(func_name)
@@ -130,17 +132,17 @@ class _Builder:
 
 
 def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> FunctionGraph:
-    """Return the dependencies of these functions, transitively and across modules.
+    """Return the dependencies of functions, transitively and across modules.
 
     Args:
-        store: the directory.
+        store: the cache directory.
         loader: the loader, which knows the realizations that this process would use.
-        roots: func_names.
+        roots: the func_names of the functions.
 
     Raises:
         NotCachedError: a root is not in the cache.
     """
-    builder = _Builder(_Looked(store, loader).modules_of)
+    builder = _Builder(_LoadableModules(store, loader).modules_of)
     for name in roots:
         number = builder.add_function(name)
         if builder._nodes[number].kind == "missing":
@@ -152,35 +154,39 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
 def cache_graph(
     store: Store, loader: Loader, names: Iterable[str] | None, *, reverse: bool, progress: Progress | None = None
 ) -> FunctionGraph:
-    """See `Cache.graph`."""
+    """Return the graph of some functions, or of all for None; with `reverse`, of the functions that use them. See `Cache.graph`."""
     if names is None:
         graph = whole_graph(store, progress)
         return FunctionGraph(graph.nodes, tuple([(b, a) for a, b in graph.edges])) if reverse else graph
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
-    # Code of functions with names of content may be in modules that do not import them; the lists have imports alone.
-    among = None if any(map(is_content_name, roots)) else _using(store, roots)
-    return _users(whole_graph(store, progress, among), store, roots)
+    # A function with a content name may be inlined into modules that do not import it. The lists have only imports.
+    among = None if any(map(is_content_name, roots)) else _related_modules(store, roots)
+    return _reversed_graph(whole_graph(store, progress, among), store, roots)
 
 
-def _using(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
-    """Return the modules that hold the roots, and all that import them, directly or indirectly."""
-    found: dict[str, ModuleSummary] = {}
-    places = [ModuleLists(place) for place in (store, *store.layers)]
+def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
+    """Return the modules that hold the roots, and all modules that import them, directly or indirectly."""
+    related: dict[str, ModuleSummary] = {}
+    all_lists = [ModuleLists(layer) for layer in (store, *store.layers)]
     names = set(roots)
-    known = {module_id for lists in places for name in names for module_id in lists.holders(name) | lists.importers(name)}
-    while known:
-        rows = listings.modules_of(store, known)
-        found.update({row.module_id: row for row in rows})
+    new = {module_id for lists in all_lists for name in names for module_id in lists.holders(name) | lists.importers(name)}
+    while new:
+        rows = listings.modules_of(store, new)
+        related.update({row.module_id: row for row in rows})
         names = {name for row in rows for name, _ in row.functions}
-        users = {module_id for lists in places for name in names for module_id in lists.importers(name)}
-        known = {module_id for module_id in users if module_id.hex() not in found} - known
-    return list(found.values())
+        users = {module_id for lists in all_lists for name in names for module_id in lists.importers(name)}
+        new = {module_id for module_id in users if module_id.hex() not in related} - new
+    return list(related.values())
 
 
-def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the part of a whole graph that refers to the roots, with its edges reversed."""
+def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
+    """Return the part of a whole graph that refers to the roots, with its edges reversed.
+
+    Raises:
+        NotCachedError: a root is not in the cache.
+    """
     numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
@@ -192,7 +198,7 @@ def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> Function
             raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
         order.setdefault(numbers[name], len(order))
     waiting = list(order)
-    for number in waiting:  # grows while it is walked
+    for number in waiting:  # the loop appends to the list
         for user in users.get(number, ()):
             if user not in order:
                 order[user] = len(order)
@@ -201,8 +207,8 @@ def _users(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> Function
     return FunctionGraph(tuple(graph.nodes[n] for n in order), tuple(edges))
 
 
-class _Looked:
-    """Finds modules like a load: by the index, verified."""
+class _LoadableModules:
+    """Finds and reads modules as a load does: through the index, with verification."""
 
     def __init__(self, store: Store, loader: Loader) -> None:
         self._store = store
@@ -210,7 +216,7 @@ class _Looked:
         self._modules: dict[bytes, _Module | None] = {}
 
     def modules_of(self, func_name: str) -> Iterator[_Module]:
-        """Yield the modules that realize a function."""
+        """Yield the readable modules that realize a function, in the order of a load."""
         for module_id, _ in self._loader.candidates(func_name):
             if module_id not in self._modules:
                 self._modules[module_id] = self._read(module_id)
@@ -219,6 +225,7 @@ class _Looked:
                 yield module
 
     def _read(self, module_id: bytes) -> _Module | None:
+        """Return a module, with the reason why this host cannot use it; None if it cannot be read."""
         problem = ""
         try:
             with self._store.open_module(module_id) as file:
@@ -233,18 +240,20 @@ class _Looked:
 
 
 def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[ModuleSummary] | None = None) -> FunctionGraph:
-    """Return all functions, or those of some modules, with their dependencies. Every module is read once; unreadable parts are left out.
+    """Return the graph of all functions, or of the functions of some modules. Unreadable modules are left out.
+
+    Every module is read once. Linked closures are left out, because their functions are in other modules.
 
     Args:
-        store: the directory.
-        progress: called with (modules read, modules to read) now and then.
-        among: the modules; None for all.
+        store: the cache directory.
+        progress: called now and then with the numbers of read modules and of all modules.
+        among: the modules; None for all modules.
     """
     realized: dict[str, list[bytes]] = {}
     problems: dict[bytes, str] = {}
     derived = {module_id.hex() for module_id in linked_closures(store)}
-    found = listings.modules(store, progress) if among is None else among
-    for module in (module for module in found if module.module_id not in derived):
+    summaries = listings.modules(store, progress) if among is None else among
+    for module in (module for module in summaries if module.module_id not in derived):
         module_id = bytes.fromhex(module.module_id)
         problems[module_id] = module.problem
         for name, _ in module.functions:
@@ -271,6 +280,7 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
 
 
 def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:
+    """Return a module without verification; None if it cannot be read."""
     try:
         with ModuleSections(store, module_id) as file:
             return _Module(module_id.hex(), decode_graph(file.graph()), problem)

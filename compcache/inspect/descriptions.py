@@ -1,4 +1,4 @@
-"""Records that the package returns to callers and tools. All are frozen."""
+"""Frozen records that the package returns to callers and tools."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Realization:
     """One stored copy of a function.
 
     Attributes:
-        func_name: the function.
-        link_name: the name of this copy, unique among all.
-        module_id: the module that holds it.
-        signature: its signature as text.
-        cpu: the processor that it is for, in LLVM's words.
-        features: what it requires of one, likewise.
-        llvm_version: the version of LLVM that compiled it.
+        func_name: the name of the function.
+        link_name: the unique name of this copy.
+        module_id: the module that holds the copy.
+        signature: the signature as text.
+        cpu: LLVM's name of the processor for which the copy was compiled.
+        features: the features of the processor that the copy requires, in LLVM's terms.
+        llvm_version: the version of the LLVM that compiled the copy.
         image_kind: the kind of the module's image, like ``elf-shared``.
-        size: that of the module's file, in bytes.
-        created: when it was compiled, in seconds since the epoch.
-        loaded: whether this cache object has it in memory.
-        problem: why this host cannot use it; empty where it can.
+        size: the size of the module in bytes.
+        created: the time of the compilation, in seconds since the epoch.
+        loaded: whether this cache object has the module in memory.
+        problem: the reason why this host cannot use the copy; empty if it can.
     """
 
     func_name: str
@@ -60,12 +60,12 @@ class Realization:
 
 
 class Signer(NamedTuple):
-    """A name in the signatures of a module, and the result of its check.
+    """The name of a key in the signatures of a module, and the result of the check of the signature.
 
     Attributes:
-        name: the name.
-        status: trusted (by a key that is trusted here), wrong (such a key has that name, and has not signed this), unknown (no key
-            of that name is trusted here) or unchecked (without PyNaCl).
+        name: the name of the key.
+        status: "trusted" (a trusted key of this name has signed the module), "wrong" (a trusted key of this name has not signed it),
+            "unknown" (no trusted key has this name) or "unchecked" (PyNaCl is not installed).
     """
 
     name: str
@@ -74,20 +74,20 @@ class Signer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Provenance(Shown):
-    """The recorded origin of a stored module. Which user compiled it, and on which host, is not recorded.
+    """The recorded origin of a stored module. The user and the host that compiled it are not recorded.
 
     Attributes:
         module_id: the module.
-        makers: the packages and programs that made its code, by name and version; an empty version is not recorded.
+        makers: the packages and programs that made the code, by name and version; an empty version is not recorded.
         digests: digests of the given `code`, of the code with its options (`source`), and of the function that returned it (`maker`).
-        compiled: when it was compiled, by the clock of the compiling host.
-        added: when its file was written to the directory that has it.
-        owner: the user that the file belongs to.
-        origin: how it came to the directory: compiled, bundle, or remote. Copies by other programs keep their origin.
-        layer: the layer that has it; empty if it is in the directory itself.
-        order: the number of its addition; 0 if it has none.
-        signers: the keys that are said to have signed it.
-        keyed_digest: own (made with this cache's `signing_key`), other, or empty.
+        compiled: the time of the compilation by the clock of the compiling host, in seconds since the epoch; 0.0 if unknown.
+        added: the time when the file was written to its directory, in seconds since the epoch; 0.0 for a module in memory.
+        owner: the name or number of the user who owns the file; empty for a module in memory.
+        origin: the way to the directory: "compiled", "bundle" or "remote". Copies by other programs keep their origin.
+        layer: the layer that holds the module; empty if the module is in the directory itself.
+        order: the number of the addition; 0 if the module has no number.
+        signers: the keys named in the signatures of the module.
+        keyed_digest: "own" (made with the `signing_key` of this cache), "other", or empty.
     """
 
     module_id: str
@@ -108,9 +108,9 @@ class LoadedState:
     """The contents of a cache object in memory.
 
     Attributes:
-        modules: ids of modules.
-        targets: names of call targets.
-        bytes_mapped: the size of the mapped images, in bytes.
+        modules: the module_ids of the loaded modules.
+        targets: the func_names of the call targets.
+        bytes_mapped: the total size of the mapped images in bytes.
     """
 
     modules: tuple[str, ...]
@@ -120,28 +120,28 @@ class LoadedState:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo(Shown):
-    """A whole cache directory: its content, and the compiler that it would use.
+    """A summary of a cache directory and of the host: content, counters, linker, loader, processor, versions.
 
     Attributes:
-        directory: its path.
-        exists: whether it is there.
-        format: the version of its format.
-        other_formats: the directories of formats that this version does not use; `prune` with `stale` removes them.
+        directory: the path of the directory.
+        exists: whether the directory exists.
+        format: the names of its format, with versions.
+        other_formats: the directories of formats that this version does not use. `prune` with `stale` removes them.
         modules: the number of modules.
         functions: the number of names of functions.
         realizations: the number of stored copies of functions.
-        size: that of the modules, in bytes.
-        max_size: the limit below which additions keep `size`, in bytes; None: no limit.
-        other_size: that of all other files, in bytes.
-        hits: loads by all processes since the statistics were zeroed.
-        misses: requests that found nothing usable, likewise.
-        quarantined: the number of damaged files that were put aside.
-        linker: the linker that would be used; empty if none is needed or found.
-        loader: how images are loaded.
-        platform: architecture, operating system and kind of object files.
-        cpu: LLVM's name of this processor.
-        features: its features, in LLVM's words.
-        llvm_version: the version of LLVM that compiles here.
+        size: the total size of the modules in bytes.
+        max_size: the limit in bytes under which additions keep `size`; None: no limit.
+        other_size: the total size of all other files in bytes.
+        hits: the number of loads by all processes since the statistics were zeroed.
+        misses: the number of requests without a usable function since the statistics were zeroed.
+        quarantined: the number of damaged files in quarantine.
+        linker: the linker for images that need one; "none" if no linker was found.
+        loader: the way in which images are loaded, as text.
+        platform: architecture, operating system and object format.
+        cpu: LLVM's name of the processor.
+        features: the features of the processor in LLVM's terms.
+        llvm_version: the version of the LLVM that compiles in this process.
         version: the version of compcache.
     """
 
@@ -168,14 +168,14 @@ class CacheInfo(Shown):
 
     @property
     def hit_rate(self) -> float:
-        """Hits among all requests that were not answered from memory; 0.0 if there were none."""
+        """Return the share of hits in the requests not answered from memory; 0.0 without such requests."""
         requests = self.hits + self.misses
         return self.hits / requests if requests else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalReport:
-    """One global variable that loading fills: the `kind` of its definition, and `definition`, its description in words."""
+    """A global variable that a load fills. `size` is in bytes; `definition` describes the definition of kind `kind` as text."""
 
     name: str
     kind: str
@@ -186,23 +186,23 @@ class GlobalReport:
 
 @dataclass(frozen=True, slots=True)
 class FunctionReport(Shown):
-    """Everything that is known about one cached function.
+    """The details of a cached function.
 
     Attributes:
-        func_name: its name.
-        signature: its signature as text.
-        module_id: the module that a load would choose.
+        func_name: the name of the function.
+        signature: the signature as text.
+        module_id: the module that a load would choose. It is the source of `dependencies`, `globals` and `natives`.
         realizations: all stored copies.
-        dependencies: the functions that it uses, in `module_id`.
-        globals: the variables that a load fills, in `module_id`.
-        natives: the symbols of the process that it uses, in `module_id`.
-        has_code: whether the optimized code is kept, for `Cache.ir` and `Cache.asm`.
+        dependencies: the functions that the function uses.
+        globals: the global variables that a load fills.
+        natives: the symbols of the process that the function uses.
+        has_code: whether the optimized code is stored, for `Cache.ir` and `Cache.asm`.
         seconds: the processor time that compiling the module took.
-        identity: the names and texts of its components, as its builder gave them.
-        uses: for each realization, in the same order, how often it was loaded, and when last (0.0: never).
-        parts: functions that were made for it, or for all of its label.
-        entries: the entries of data that require its modules, or have its name or its label.
-        provenance: the origin of each realization.
+        identity: the names and texts of the components of the `Identity`; empty without an `Identity`.
+        uses: for each realization, in the same order, the number of loads, and the time of the last load (0.0: never).
+        parts: functions that were made for this function, or for all functions of its label.
+        entries: the entries of data that require a module of the function, or have its name or label.
+        provenance: the origin of each realization, in the same order.
     """
 
     func_name: str
@@ -223,12 +223,11 @@ class FunctionReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """One node of a cache's dependency graph.
+    """A node of a dependency graph. `module_id` is empty if the node belongs to no module.
 
-    kind: "function"; "missing", a function that something imports and the cache does not hold; "global", filled when
-    code is loaded; "variable", which other modules can import if it has a signature, and which otherwise belongs to a module; "native", a
-    symbol of the process; or "inlined", code of a function of the module `module_id`, which may be in the functions that refer to it.
-    `module_id` is empty if the node belongs to no module.
+    `kind` is one of six words. "function" is a cached function. "missing" is an imported function that is not in the cache. "global" is
+    a variable that a load fills. "variable" is a variable of a module, which other modules can import if it has a signature. "native" is
+    a symbol of the process. "inlined" is a function of the module `module_id`, whose code may be in the functions that refer to the node.
     """
 
     kind: str
@@ -243,8 +242,8 @@ class FunctionGraph(Shown):
     """A dependency graph across modules.
 
     Attributes:
-        nodes: functions and variables, the ones asked for first.
-        edges: pairs of numbers of nodes: the user, and what it uses.
+        nodes: functions and variables, the requested functions first.
+        edges: pairs of node numbers: a node, and a node to which it refers.
     """
 
     nodes: tuple[GraphNode, ...]

@@ -1,4 +1,4 @@
-"""Explains why a function was, or would be, a miss: each realization with the reason against it, and the nearest variants."""
+"""Explanations of hits and misses: each realization with the reason why it is not used, and the variants stored before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compcache.inspect.inlined import inlined_into
 from compcache.inspect.names import suggestion
 from compcache.inspect.passed_over import passed_over
 from compcache.inspect.separate_state import SeparateState, separate_state
-from compcache.inspect.uncached import Refusal, read_all
+from compcache.inspect.uncached import Refusal, read_refusals
 from compcache.publish.module_reader import read_notes
 
 if TYPE_CHECKING:
@@ -28,22 +28,25 @@ if TYPE_CHECKING:
     from compcache.store import IsNear, Store
     from compcache.usage.module_files import Progress
 
+    #: The time when the file of a module was written, the name of a function in the module, and the module_id.
+    _Addition = tuple[float, str, bytes]
+
 __all__ = ["Explanation", "Overload", "Variant", "Verdict", "explain", "newest_of_label"]
 
-_MAX_COMPARED = 64
-_MAX_SHOWN = 5
+_MAX_COMPARED = 64  # variants
+_MAX_SHOWN = 5  # variants
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether one realization can be loaded.
+    """The result of trying to load one realization.
 
     Attributes:
         realization: the realization.
-        reason: why not: absent, cpu, damaged, dependency, global and others; empty if it can.
-        message: the reason in words.
-        passed_over: realizations of its imports that have another link type than it expects.
-        inlined: functions of other modules whose code may be in it.
+        reason: the reason why it cannot be loaded, in one word (absent, cpu, damaged, dependency, global, ...); empty if it can.
+        message: the reason as a sentence; empty if the realization can be loaded.
+        passed_over: realizations of its imports that do not have the expected link type, as texts.
+        inlined: functions of other modules whose code may be in it, as texts.
     """
 
     realization: Realization
@@ -55,13 +58,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A stored function with the same label, or an older module with the same plain name, and its differences from the requested one.
+    """A stored function with the same label, or an older addition with the same plain name, compared with the requested function.
 
     Attributes:
-        func_name: its name.
-        module_id: its module.
-        created: when its file was written, in seconds since the epoch.
-        differences: the components that differ; None if one of the two was stored without an `Identity`.
+        func_name: the name of the stored function.
+        module_id: the module of the stored function.
+        created: the time when its file was written, in seconds since the epoch.
+        differences: the components that differ; None if one of the two functions was stored without an `Identity`.
     """
 
     func_name: str
@@ -72,10 +75,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """A function that is stored for these types of arguments, ``kernels.total(int64)``, with whether its code can be loaded.
+    """The latest stored function for some types of arguments, like ``kernels.total(int64)``.
 
-    Of several for the same types, this is the latest. Only a process with the source knows whether it is up to date. `before` is the one
-    that was stored before it for these types, if any.
+    `hit` tells whether its code can be loaded, and `message` why not. Only a process with the source knows whether the code is up to
+    date. `before` is the function stored before for the same types; None if there is no such function.
     """
 
     label: str
@@ -87,20 +90,20 @@ class Overload:
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Shown):
-    """The explanation of why a function can be loaded, or cannot.
+    """The explanation of a hit or a miss.
 
     Attributes:
-        func_name: the requested function; for a label, the newest function with it.
-        hit: whether a load succeeds now.
-        reason: why not, in one word as in `Verdict`; empty if it does.
-        message: the reason in words.
-        verdicts: all realizations.
-        variants: the other stored functions with the same label, or earlier additions under a plain name: the most similar first if an
-            `Identity` was given, otherwise the latest first.
-        refusals: why a function with that label was compiled and not cached, the latest first; on a miss, `message` says it as well.
-        overloads: for a name without types, the stored functions by types of arguments; `hit` is then whether one of these can be loaded.
-        remote: the remote store's present answer; None for a cache without one.
-        separate: variables that the function does not share with others of its module, which are used from another module.
+        func_name: the requested function; for a label, the newest function of the label.
+        hit: whether a load succeeds now. For a name without types: whether one of the `overloads` can be loaded.
+        reason: the reason of the miss in one word, as in `Verdict`; empty for a hit.
+        message: the reason as a sentence; empty for a hit.
+        verdicts: the result for each realization.
+        variants: the other stored functions of the label, or earlier additions under a plain name. The most similar function comes first
+            if an `Identity` was given, else the latest function.
+        refusals: the reasons why functions of the label were compiled and not cached, the latest first. `message` of a miss has them, too.
+        overloads: for a name without types, the stored functions by types of arguments.
+        remote: the current answer of the remote store; None without a remote store.
+        separate: variables that the function does not share with functions of its module, because those are used from another module.
     """
 
     func_name: str
@@ -128,7 +131,7 @@ class _OneRealization(Loader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Return the one realization for its function, and all realizations of other functions."""
+        """Return only the one realization for its function, and all realizations for other functions."""
         return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again, linked=linked)
 
 
@@ -140,33 +143,42 @@ def explain(
     progress: Progress | None = None,
     remote: RemoteAnswer | None = None,
 ) -> Explanation:
-    """Explain why a function can be loaded, or cannot; see `Cache.explain`."""
+    """Explain why a function is a hit or a miss; see `Cache.explain`.
+
+    Args:
+        store: the cache directory.
+        loader: the loader of the cache, whose settings are used.
+        func_name: the function.
+        identity: the `Identity` with which the function was requested; None: the stored identity is compared.
+        progress: called now and then with the numbers of read files and of all files.
+        remote: the answer of the remote store.
+    """
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     verdicts = []
     for module_id, offset in store.find_all(func_name):
         if module_id in copies:
             alone = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
-            error = _try(alone, func_name)
+            error = _try_load(alone, func_name)
             reason = "" if error is None else miss_reason(error)
             unfit = passed_over(store, module_id, offset)
             inlined = inlined_into(store, module_id, offset)
             verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), unfit, inlined))
-    error = _try(Loader(store, allow_pickle=loader.allow_pickle), func_name)
-    own = identity.components() if identity is not None else _components_of(store, copies)
+    error = _try_load(Loader(store, allow_pickle=loader.allow_pickle), func_name)
+    components = identity.components() if identity is not None else _components_of(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
     refusals = _refusals(store, label)
-    same = _stored(store, func_name, label, progress)
-    overloads = _overloads(store, loader, func_name, same) if error is not None and not copies else ()
+    same_label = _functions_of_label(store, func_name, label, progress)
+    overloads = _overloads(store, loader, func_name, same_label) if error is not None and not copies else ()
     reason, message = ("", "") if error is None else (miss_reason(error), str(error))
-    if reason == "absent" and not same:
+    if reason == "absent" and not same_label:
         message += suggestion(store, func_name)
     if reason == "absent" and refusals:
         reason, message = "refused", "; ".join(refusal.text for refusal in refusals)
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
     separate = separate_state(store, loader, func_name) if copies else ()
-    variants = _variants(store, same, own)
-    variants += [variant for variant in _variants(store, _older(func_name, copies), own) if variant.differences]
+    variants = _variants(store, same_label, components)
+    variants += [variant for variant in _variants(store, _older_additions(func_name, copies), components) if variant.differences]
     if identity is not None:
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
     shown = tuple(variants[:_MAX_SHOWN])
@@ -174,27 +186,28 @@ def explain(
 
 
 def newest_of_label(store: Store, name: str) -> str:
-    """Return the newest function with this label, or the name itself if it is stored or is no label.
+    """Return the newest function of a label; `name` itself if it is the name of a stored function or not a label.
 
-    The label of a Numba function may omit the types of its arguments, if only one combination is stored.
+    The label of a Numba function may omit the types of its arguments if functions for only one combination of types are stored.
     """
     if any(True for _ in store.find_all(name)):
         return name
-    same = _stored(store, name, name, None)
-    return same[0][1] if len({label_of(other) for _, other, _ in same}) == 1 else name
+    same_label = _functions_of_label(store, name, name, None)
+    return same_label[0][1] if len({label_of(func_name) for _, func_name, _ in same_label}) == 1 else name
 
 
-def _belongs(name: str | None, label: str) -> bool:
-    """Return whether a name is the label, or the label with the types of arguments."""
+def _has_label(name: str | None, label: str) -> bool:
+    """Return whether `name` is the label, or the label with types of arguments."""
     return name is not None and (name == label or name.startswith(f"{label}("))
 
 
 def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
-    return tuple([refusal for refusal in read_all(store) if _belongs(refusal.name, label)])
+    """Return the stored refusals of functions of a label, the latest first."""
+    return tuple([refusal for refusal in read_refusals(store) if _has_label(refusal.name, label)])
 
 
-def _try(loader: Loader, func_name: str) -> Exception | None:
-    """Load the function as a hit would, then release it; return the error, if there is one."""
+def _try_load(loader: Loader, func_name: str) -> Exception | None:
+    """Load a function as a hit does, and release it. Return the error of the load; None if it succeeds."""
     try:
         loader.load(func_name)
     except (CompcacheError, OSError) as error:
@@ -206,57 +219,59 @@ def _try(loader: Loader, func_name: str) -> Exception | None:
 
 
 def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
-    """Return the identity with which one of these modules was stored."""
+    """Return the components of the identity with which the first of these modules with an identity was stored; None without one."""
     for module_id in modules:
         try:
             with store.open_module(module_id) as module:
-                found = read_notes(module).get("identity")
+                identity = read_notes(module).get("identity")
         except (FileNotFoundError, CompcacheError, FormatError) as error:
             reraise_interrupt(error)
             continue
-        if isinstance(found, dict):
-            return {str(name): str(text) for name, text in found.items()}
+        if isinstance(identity, dict):
+            return {str(name): str(text) for name, text in identity.items()}
     return None
 
 
-def _stored(store: Store, func_name: str, label: str, progress: Progress | None) -> list[tuple[float, str, bytes]]:
-    """Return the other stored functions of a label, the latest first: when, under which name, in which module."""
+def _functions_of_label(store: Store, func_name: str, label: str, progress: Progress | None) -> list[_Addition]:
+    """Return the stored functions of a label except `func_name`, the latest first."""
     from compcache.publish.module_lists import ModuleLists
     from compcache.usage.snapshot import statuses_of
 
-    rows = []
-    for place in (store, *store.layers):
-        lists = ModuleLists(place, progress)
-        found = [each for prefix in (f"{label}\0", f"{label}(") for each in lists.functions(prefix)]
-        found = [(name, module_id) for name, module_id in found if name != func_name and _belongs(label_of(name), label)]
-        present = statuses_of(place, {module_id for _, module_id in found})
-        rows += [(present[module_id].modified, name, module_id) for name, module_id in found if module_id in present]
-    return sorted(rows, reverse=True)
+    additions = []
+    for layer in (store, *store.layers):
+        lists = ModuleLists(layer, progress)
+        listed = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
+        pairs = [(name, module_id) for name, module_id in listed if name != func_name and _has_label(label_of(name), label)]
+        present = statuses_of(layer, {module_id for _, module_id in pairs})
+        additions += [(present[module_id].modified, name, module_id) for name, module_id in pairs if module_id in present]
+    return sorted(additions, reverse=True)
 
 
-def _older(func_name: str, copies: Mapping[bytes, Realization]) -> list[tuple[float, str, bytes]]:
-    """Return the modules that were added under a plain name before the newest one."""
+def _older_additions(func_name: str, copies: Mapping[bytes, Realization]) -> list[_Addition]:
+    """Return the additions of a plain name except the newest addition."""
     return [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
 
 
-def _overloads(store: Store, loader: Loader, func_name: str, same: list[tuple[float, str, bytes]]) -> tuple[Overload, ...]:
-    rows: dict[str, list[tuple[float, str, bytes]]] = {}
-    for row in same:
-        label = label_of(row[1]) or ""
+def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Addition]) -> tuple[Overload, ...]:
+    """Return the latest function for each combination of argument types of a function, sorted by label."""
+    by_label: dict[str, list[_Addition]] = {}
+    for addition in additions:
+        label = label_of(addition[1]) or ""
         if label.startswith(f"{func_name}("):
-            rows.setdefault(label, []).append(row)
-    found = []
-    for label, ((_, name, module_id), *older) in sorted(rows.items()):
-        error = _try(Loader(store, allow_pickle=loader.allow_pickle), name)
+            by_label.setdefault(label, []).append(addition)
+    overloads = []
+    for label, ((_, name, module_id), *older) in sorted(by_label.items()):
+        error = _try_load(Loader(store, allow_pickle=loader.allow_pickle), name)
         before = _variants(store, older[:1], _components_of(store, {module_id: None}))
-        found.append(Overload(label, name, error is None, "" if error is None else str(error), before[0] if before else None))
-    return tuple(found)
+        overloads.append(Overload(label, name, error is None, "" if error is None else str(error), before[0] if before else None))
+    return tuple(overloads)
 
 
-def _variants(store: Store, same: list[tuple[float, str, bytes]], own: dict[str, str] | None) -> list[Variant]:
-    found = []
-    for created, name, module_id in same[:_MAX_COMPARED]:
+def _variants(store: Store, additions: list[_Addition], components: dict[str, str] | None) -> list[Variant]:
+    """Compare the first additions with the components of an identity."""
+    variants = []
+    for created, name, module_id in additions[:_MAX_COMPARED]:
         stored = _components_of(store, {module_id: None})
-        differences = None if own is None or stored is None else compare(own, stored)
-        found.append(Variant(name, module_id.hex(), created, differences))
-    return found
+        differences = None if components is None or stored is None else compare(components, stored)
+        variants.append(Variant(name, module_id.hex(), created, differences))
+    return variants

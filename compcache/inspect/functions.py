@@ -1,4 +1,4 @@
-"""Details of cached functions for tools (imports msgpack and dataclasses; not on the hit path)."""
+"""Details of cached functions for tools. This module imports msgpack and dataclasses, and is not on the hit path."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ __all__ = ["cache_info", "dependencies", "describe_function", "realizations"]
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
-    """Return every stored, undamaged copy of a function, those in linked closures last."""
+    """Return all stored, undamaged copies of a function. Copies in linked closures come last."""
     loaded = {module.module_id for module in loader.loaded_modules()}
-    found = []
+    copies = []
     linked = [(module_id, offset ^ LINKED) for module_id, offset in store.find_here(func_name, linked=True) if offset & LINKED]
     for module_id, offset in [*store.find_all(func_name), *linked]:
         try:
             with store.open_module(module_id) as module:
-                found.append(_describe(loader, module, offset, loaded=module_id in loaded))
+                copies.append(_describe_copy(loader, module, offset, loaded=module_id in loaded))
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             continue
-    return tuple(found)
+    return tuple(copies)
 
 
-def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
+def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
+    """Return the description of the copy whose record is at an offset of an open module."""
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))
     problem = ""
@@ -74,26 +75,33 @@ def _describe(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) 
 
 
 def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bool) -> tuple[str, ...]:
-    """Return the func_names to which a function refers, directly or through functions that are private to its module."""
+    """Return the func_names to which a function refers, directly or through private functions of its module.
+
+    With `transitive`, add the names to which these functions refer, and so on; functions that are not cached have no further names.
+
+    Raises:
+        NotCachedError: the function is not in the cache.
+    """
     order: dict[str, None] = {}
     waiting = [func_name]
     seen = {func_name}
     while waiting:
         name = waiting.pop(0)
-        found = _direct_dependencies(store, loader, name)
-        if found is None:
+        direct = _direct_dependencies(store, loader, name)
+        if direct is None:
             if name == func_name:
                 raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
             continue
-        for other in found:
-            order[other] = None
-            if transitive and other not in seen:
-                seen.add(other)
-                waiting.append(other)
+        for dependency in direct:
+            order[dependency] = None
+            if transitive and dependency not in seen:
+                seen.add(dependency)
+                waiting.append(dependency)
     return tuple(order)
 
 
 def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[str] | None:
+    """Return the func_names to which a function refers in the first readable module; None if there is no such module."""
     for module_id, offset in loader.candidates(func_name):
         try:
             with store.open_module(module_id) as module:
@@ -106,6 +114,7 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[s
 
 
 def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
+    """Return the func_names to which a symbol refers, directly or through nodes without a func_name."""
     edges = {name: node.references for name, node in graph.nodes.items()}
     named = {
         name: node.func_name
@@ -113,21 +122,23 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
         if node.func_name is not None and node.kind in ("function", "import", "variable", INLINED)
     }
     transparent = [name for name in edges if name not in named]
-    found = DependencyGraph(edges).through(symbol, transparent)
-    return list(dict.fromkeys([named[name] for name in found if name in named]))
+    reached = DependencyGraph(edges).through(symbol, transparent)
+    return list(dict.fromkeys([named[name] for name in reached if name in named]))
 
 
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """Return the counts of the whole cache, from the heads of the lists of modules, or module by module if there are few; see `CacheInfo`.
+    """Return a summary of a cache directory; see `CacheInfo`. The counts come from module lists, which may have to be made first.
 
-    `maps_files` is that of `Loader`, `max_size` the limit that the cache was opened with, as for `Cache`; `progress` is called with
-    (files, all files) now and then while lists are made.
+    Args:
+        store: the cache directory.
+        maps_files: the setting of `Loader` of this name.
+        max_size: the size limit that was given to `Cache`; None: the limit in the settings.
+        progress: called now and then with the numbers of read files and of all files while lists are made.
     """
     from compcache import __version__
-    from compcache.build import codegen
     from compcache.formats import host
     from compcache.images.linkers.find import find_linker
-    from compcache.publish.host_file import describe_host
+    from compcache.publish.host_file import query_host
     from compcache.usage.limits import effective_limit
     from compcache.usage.snapshot import count_modules
     from compcache.usage.statistics import hits_and_misses
@@ -135,7 +146,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
     counts = count_modules(store, progress)
     hits, misses = hits_and_misses(store)
-    machine = describe_host(store, keep=False)  # a query creates nothing
+    machine = query_host(store)
     return CacheInfo(
         directory=store.root,
         exists=os.path.isdir(store.root),
@@ -151,54 +162,51 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
         other_size=_size_below(store.root, leave_out={MODULES.directory, VOLUMES.directory}),
         quarantined=len(store.names(QUARANTINE)),
         linker=str(find_linker() or "none"),
-        loader=_loading(store, maps_files),
+        loader=_loader_text(store, maps_files),
         platform=host.platform_name(),
         cpu=machine.cpu,
         features=machine.features,
-        llvm_version=codegen.llvm_version(),
+        llvm_version=machine.llvm_version,
         version=__version__,
     )
 
 
-def _loading(store: Store, maps_files: int) -> str:
+def _loader_text(store: Store, maps_files: int) -> str:
+    """Return a text about how images are loaded."""
     from compcache.hit.target import load_runtime
     from compcache.images.kinds import is_mapped, make_side
     from compcache.images.making import usual_kind
-    from compcache.images.shared.load import way_into_memory
+    from compcache.images.shared.load import describe_loading
 
     loaded = make_side(usual_kind()).LOADED
-    return f"{loaded}, {way_into_memory(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
+    return f"{loaded}, {describe_loading(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
 
 
 def _size_below(root: str, *, leave_out: set[str]) -> int:
+    """Return the total size of the files below a directory in bytes, without its subdirectories `leave_out`."""
     total = 0
-    with suppress(FileNotFoundError):  # the root is not there
+    with suppress(FileNotFoundError):  # the directory may not exist
         for directory, directories, files, descriptor in os.fwalk(root):
             if directory == root:
                 directories[:] = set(directories) - leave_out
             for name in files:
-                with suppress(OSError):  # removed meanwhile
+                with suppress(OSError):  # the file may have been removed since
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
     return total
 
 
-def _because(store: Store) -> str:
-    return f" ({store.index.problem})" if store.index.problem else ""
-
-
 def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionReport:
-    """Describe everything that is known about one function.
+    """Return the details of a function.
 
     Raises:
-        NotCachedError: no module on disk holds it.
+        NotCachedError: no intact module holds the function.
     """
     copies = realizations(store, loader, func_name)
     offsets = dict(store.find_all(func_name)) if copies else {}
     copies = tuple([copy for copy in copies if bytes.fromhex(copy.module_id) in offsets])
     if not copies:
-        raise NotCachedError(
-            f"function {func_name!r} is not in the cache {store.root}{_because(store)}", func_name=func_name, cache_dir=store.root
-        )
+        problem = f" ({store.index.problem})" if store.index.problem else ""
+        raise NotCachedError(f"function {func_name!r} is not in the cache {store.root}{problem}", func_name=func_name, cache_dir=store.root)
     chosen = next((copy for copy in copies if not copy.problem), copies[0])
     module_id = bytes.fromhex(chosen.module_id)
     offset = offsets[module_id]
@@ -236,8 +244,11 @@ def _provenance_of(store: Store, copy: Realization) -> Provenance:
 
 
 def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
-    """Return the globals that loading a function fills, its closure inside the module included."""
-    found: dict[int, GlobalReport] = {}
+    """Return the globals that a load of a function fills, in the function and its closure inside the module, sorted by name.
+
+    `needs` is the offset of the record with the function's needs; 0: there are no needs.
+    """
+    reports: dict[int, GlobalReport] = {}
     waiting = [needs] if needs else []
     seen = set(waiting)
     while waiting:
@@ -245,10 +256,10 @@ def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
         for offset in record.globals:
             stored = decode_global(module.read_record(offset))
             if stored.kind != STARTUP:
-                found.setdefault(offset, _describe_global(stored))
+                reports.setdefault(offset, _describe_global(stored))
         waiting += [child for child in record.children if child not in seen]
         seen.update(record.children)
-    return tuple(sorted(found.values(), key=lambda report: report.name))
+    return tuple(sorted(reports.values(), key=lambda report: report.name))
 
 
 def _describe_global(record: GlobalRecord) -> GlobalReport:
@@ -262,7 +273,7 @@ def _describe_global(record: GlobalRecord) -> GlobalReport:
 
 
 def _natives_of(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
-    """Return the native symbols that a function uses, also through private functions and variables."""
+    """Return the native symbols to which a function refers, directly or through private functions and variables."""
     nodes = graph.nodes
     edges = DependencyGraph({name: node.references for name, node in nodes.items()})
     transparent = [n for n, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]

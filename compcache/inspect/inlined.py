@@ -1,4 +1,4 @@
-"""Finds the functions of other modules whose code a realization may contain."""
+"""The functions of other modules whose code a realization may contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ __all__ = ["inlined_into"]
 
 
 def inlined_into(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return the functions whose bodies were inlined into the function of this record, each with its module, in words."""
+    """Return a text with function and module for each function that may be inlined into a realization.
+
+    The record of the realization is at `offset` of the module. The result is empty if the module cannot be read.
+    """
     try:
         with store.open_module(module_id) as module:
             nodes = read_graph(module).nodes

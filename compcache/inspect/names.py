@@ -18,73 +18,78 @@ if TYPE_CHECKING:
 __all__ = ["ending_in", "labelled", "suggestion"]
 
 T = TypeVar("T")
-_MAX_COMPARED = 2_000
-_LEAST_LIKE = 0.6
-_MAX_LENGTHS_APART = 4
-_MIN_DIGITS = 4
+_MAX_COMPARED = 2_000  # names
+_LEAST_LIKE = 0.6  # the least similarity, see `difflib`
+_MAX_LENGTHS_APART = 4  # characters
+_MIN_DIGITS = 4  # of a digest
 
 
 def labelled(store: Store, label: str) -> tuple[str, ...]:
-    """Return the func_names with this label, or with this label and the first digits of their digest; sorted."""
+    """Return the stored func_names with a label, sorted. `label` may end with a hyphen and the first digits of the digest."""
     head, _, digits = label.rpartition("-")
     prefix = label if len(digits) >= _MIN_DIGITS else None
 
-    def belongs(name: str) -> bool:
-        own = label_of(name)
-        return own == label or (prefix is not None and own == head and name.startswith(prefix))
+    def matches(name: str) -> bool:
+        label_of_name = label_of(name)
+        return label_of_name == label or (prefix is not None and label_of_name == head and name.startswith(prefix))
 
-    return _stored(store, belongs, *[f"{base}\0" for base in (label, head) if base])
+    return _stored_names(store, matches, *[f"{base}\0" for base in (label, head) if base])
 
 
 def ending_in(store: Store, part: str) -> set[str]:
-    """Return the labels of stored functions, or their names without labels, that a part of a name stands for: with the types of arguments
-    or without, it is the whole or the end behind a dot. Others that begin with it are not read.
+    """Return the labels of stored functions, or plain names, that are equal to `part` or end with a dot and `part`.
+
+    They may have types of arguments after `part`. Only lists of names are read, no other functions.
     """
     last = last_part_of(part)
     bases = set[str]()
     for lists in map(ModuleLists, (store, *store.layers)):
-        for behind in ("\0", "("):
-            bases.update(lists.bases(f"{part}{behind}"))
-            bases.update([base for _, base in lists.last_parts(f"{last}{behind}")])
-    found = set[str]()
+        for end in ("\0", "("):
+            bases.update(lists.bases(f"{part}{end}"))
+            bases.update([base for _, base in lists.last_parts(f"{last}{end}")])
+    matching = set[str]()
     for base in bases:
-        same = {label for label in (base, base.partition("(")[0]) if label == part or label.endswith(f".{part}")}
-        if not found.issuperset(same) and _stored(store, lambda _: True, f"{base}\0"):
-            found |= same
-    return found
+        labels = {label for label in (base, base.partition("(")[0]) if label == part or label.endswith(f".{part}")}
+        if not matching.issuperset(labels) and _stored_names(store, lambda _: True, f"{base}\0"):
+            matching |= labels
+    return matching
 
 
-def _stored(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
-    """Return the stored functions that are selected among those whose bases begin with a prefix, sorted."""
+def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
+    """Return the names of stored functions that `select` accepts, among functions whose bases begin with a prefix, sorted."""
     names: set[str] = set()
-    for place in (store, *store.layers):
-        lists = ModuleLists(place)
-        found = [each for prefix in prefixes for each in lists.functions(prefix) if each[0] not in names and select(each[0])]
-        present = statuses_of(place, {module_id for _, module_id in found})
-        names.update([name for name, module_id in found if module_id in present])
+    for layer in (store, *store.layers):
+        lists = ModuleLists(layer)
+        pairs = [pair for prefix in prefixes for pair in lists.functions(prefix) if pair[0] not in names and select(pair[0])]
+        present = statuses_of(layer, {module_id for _, module_id in pairs})
+        names.update([name for name, module_id in pairs if module_id in present])
     return tuple(sorted(names))
 
 
 def suggestion(store: Store, name: str) -> str:
-    """Return the suggestion for a name: stored names with that label, or a similar one; "" if the name is stored itself."""
+    """Return the end of a message about a name that is a miss, with a separator: stored names with this label, or a similar name.
+
+    Returns "" if the name is stored and this host cannot use it, or if no similar name is stored.
+    """
     if any(True for _ in store.find(name)):
-        return ""  # and this host cannot use it
-    same = labelled(store, name)
-    if same:
-        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        return f"; there is {same[0]!r}{more}, named by content: ask for the whole name, or with the Identity or source it has"
-    near = _near(store, name)
-    if near == name:  # the list of modules knows it, the index does not
-        return "; a stored module defines it, but the index, or the module's file, cannot be read: 'compcache check' looks at them"
-    return f"; did you mean {near!r}?" if near else ""
+        return ""
+    same_label = labelled(store, name)
+    if same_label:
+        more = f" and {len(same_label) - 1} more" if len(same_label) > 1 else ""
+        return f"; there is {same_label[0]!r}{more}, named by content: give the whole name, or the Identity or source of the function"
+    nearest = _nearest(store, name)
+    if nearest == name:  # the list of modules has the name, the index does not
+        return "; a stored module defines the function, but its file or the index cannot be read: run 'compcache check'"
+    return f"; did you mean {nearest!r}?" if nearest else ""
 
 
-def _near(store: Store, name: str) -> str | None:
+def _nearest(store: Store, name: str) -> str | None:
+    """Return the stored name or label most similar to `name`, which may lack its package; None if no name is similar."""
     from difflib import get_close_matches
 
-    parts: dict[str, str] = {}  # the name has no package
+    parts: dict[str, str] = {}  # whole names by their last parts
     known: dict[str, None] = {}
-    for lists in [ModuleLists(place) for place in (store, *store.layers)]:
+    for lists in [ModuleLists(layer) for layer in (store, *store.layers)]:
         known.update(dict.fromkeys(_likely(name, lists.bases, str)))
         parts.update(_likely(name, lists.last_parts, itemgetter(0)))
     whole: list[str] = get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)
@@ -95,11 +100,17 @@ def _near(store: Store, name: str) -> str | None:
 
 
 def _likely(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
-    """Return some stored names of similar length, first those with the same beginning."""
-    found: dict[T, None] = {}
+    """Return some items whose text is about as long as `name`, items with the same beginning first.
+
+    Args:
+        name: the name.
+        starting_with: returns the items whose text starts with a prefix.
+        text: returns the text of an item.
+    """
+    likely: dict[T, None] = {}
     length = len(name)
-    while len(found) < _MAX_COMPARED and length >= 0:
-        some = islice(starting_with(name[:length]), 4 * _MAX_COMPARED)
-        found.update(dict.fromkeys([each for each in some if abs(len(text(each)) - len(name)) <= _MAX_LENGTHS_APART]))
+    while len(likely) < _MAX_COMPARED and length >= 0:
+        items = islice(starting_with(name[:length]), 4 * _MAX_COMPARED)
+        likely.update(dict.fromkeys([item for item in items if abs(len(text(item)) - len(name)) <= _MAX_LENGTHS_APART]))
         length = length // 2 if length else -1
-    return list(found)[:_MAX_COMPARED]
+    return list(likely)[:_MAX_COMPARED]

@@ -1,4 +1,4 @@
-"""Finds the realizations that a load skips because their link type is not the one that the using code expects."""
+"""The realizations that a load skips because they do not have the link type that the importing code expects."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ __all__ = ["passed_over"]
 
 
 def passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return, in words, which realizations of a function's imports do not fit; `record` is that of the function."""
-    found = []
+    """Return a text for each realization of an import of a function that does not have the expected link type.
+
+    The record of the function is at `offset` of the module. The result is empty if the module cannot be read.
+    """
+    texts = []
     try:
         with store.open_module(module_id) as module:
             uses = {name: read_type(module.read_record, kind) for name, kind in _imports(module, offset)}
@@ -28,20 +31,20 @@ def passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
         reraise_interrupt(error)
         return ()
     for name, used in uses.items():
-        for other, defined in _realizations(store, name) if used else ():
-            fit, why = fits(defined, used)
-            if not fit:
-                found.append(f"{name!r} of module {other.hex()} is {defined}, and module {module_id.hex()} uses it as {used}: {why}")
-    return tuple(found)
+        for provider, defined in _realizations(store, name) if used else ():
+            does_fit, reason = fits(defined, used)
+            if not does_fit:
+                texts.append(f"{name!r} of module {provider.hex()} is {defined}, and module {module_id.hex()} uses it as {used}: {reason}")
+    return tuple(texts)
 
 
 def _imports(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the imports of a function and of what it reaches in its module, with their link types."""
+    """Yield the imports of a function and its closure in the module, with their link types."""
     waiting = [decode_function(module.read_record(offset)).needs]
     seen = {0, *waiting}
     while waiting:
-        at = waiting.pop()
-        record = decode_needs(module.read_record(at)) if at else None
+        needs = waiting.pop()
+        record = decode_needs(module.read_record(needs)) if needs else None
         if record is not None:
             yield from [(name, kind) for (_, name), kind in zip(record.imports, record.link_types, strict=False)]
             waiting += [child for child in record.children if child not in seen]
@@ -49,6 +52,7 @@ def _imports(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
 
 
 def _realizations(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
+    """Yield the module_id and the link type of each readable realization of a function."""
     for module_id, offset in store.find_all(name):
         try:
             with store.open_module(module_id) as module:

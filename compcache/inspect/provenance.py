@@ -1,4 +1,4 @@
-"""The origin of a stored module, from its file, its signatures and its place. Nothing is guessed."""
+"""The origin of a stored module, from its file, its signatures and its directory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def provenance(store: Store, module: ModuleFile) -> Provenance:
 
 
 def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
-    """Return when the file was written here, and the name or number of its owner; neither for a module in memory."""
+    """Return the time when the module file was written, and the name or number of its owner.
+
+    Returns 0.0 and "" for a module in memory, and if the status cannot be read.
+    """
     if store.holds_in_memory(module.module_id):
         return 0.0, ""
     try:
@@ -67,7 +70,7 @@ def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
 
 
 def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
-    """Return the names in the file of signatures, each with the result of a check with the key of that name."""
+    """Return the names in the file of signatures, each with the result of the check of its signature."""
     from compcache.signing.signatures import is_signed, signers
 
     content = holder.signatures_of(module.module_id)
@@ -84,7 +87,7 @@ def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, .
 
     try:
         return tuple([Signer(name, status_of(name)) for name in names])
-    except MissingPackageError:  # what checks signatures
+    except MissingPackageError:  # PyNaCl
         return tuple([Signer(name, "unchecked") for name in names])
 
 
@@ -93,7 +96,7 @@ def _keys(store: Store) -> Iterable[PublicKey]:
 
 
 def _keyed_digest(store: Store, module: ModuleFile) -> str:
-    """Return whether the module carries a signature of a signing key: none, one of this cache's, or another one."""
+    """Return "" for a module without a keyed digest, "own" for a digest made with this cache's signing key, else "other"."""
     footer = module.footer()
     if not any(footer.mac):
         return ""

@@ -1,6 +1,6 @@
-"""Finds variables that exist twice in a program: the requested function uses one, another function of its module the other.
+"""Variables that exist twice in a program: a function uses one copy, and another function of its module uses the other copy.
 
-That happens where a module realizes a function that is used from another module, which has the same variable.
+This happens if two modules define the same variable, and functions of both modules are used.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["SeparateState", "separate_state"]
 
-#: The graph's mark of constant variables.
+#: The signature of constant variables in a graph.
 _CONSTANT = "constant"
 
 
 @dataclass(frozen=True, slots=True)
 class SeparateState:
-    """A variable that two functions share by source, but not in memory: `func_name` and `other` use it in different modules."""
+    """A variable that two functions share in the source and not in memory. `func_name` and `other` use it in different modules."""
 
     func_name: str
     variable: str
@@ -36,38 +36,38 @@ class SeparateState:
     other_module_id: str
 
     def __str__(self) -> str:
-        """Return the same as a sentence."""
+        """Return a message about the variable."""
         return (
-            f"there are two of the variable {self.variable!r}: {self.func_name!r} uses that of module {self.module_id[:12]}, "
-            f"{self.other!r} that of module {self.other_module_id[:12]}; add what shares it as one module"
+            f"the variable {self.variable!r} exists twice: {self.func_name!r} uses the variable of module {self.module_id[:12]}, and "
+            f"{self.other!r} uses the variable of module {self.other_module_id[:12]}; add the functions that share it as one module"
         )
 
 
 def separate_state(store: Store, loader: Loader, func_name: str) -> tuple[SeparateState, ...]:
-    """Return the variables that a function does not share with others of its module, as functions are chosen now."""
-    module_id = _chosen(store, loader, func_name)
+    """Return the variables that a function would not share with functions of its module if they were loaded now."""
+    module_id = _providing_module(store, loader, func_name)
     graph = _graph_of(store, module_id) if module_id is not None else None
     if module_id is None or graph is None:
         return ()
-    own = _variables_of(graph, func_name)
-    found: dict[str, SeparateState] = {}
+    variables = _variables_of(graph, func_name)
+    separate: dict[str, SeparateState] = {}
     for node in graph.nodes.values():
         name = node.func_name
-        if node.kind != "function" or name is None or name == func_name or own.isdisjoint(_variables_of(graph, name)):
+        if node.kind != "function" or name is None or name == func_name or variables.isdisjoint(_variables_of(graph, name)):
             continue
-        other_id = _chosen(store, loader, name)
-        other = _graph_of(store, other_id) if other_id is not None and other_id != module_id else None
-        if other is None or other_id is None:
+        other_id = _providing_module(store, loader, name)
+        other_graph = _graph_of(store, other_id) if other_id is not None and other_id != module_id else None
+        if other_graph is None or other_id is None:
             continue
-        for variable in sorted(own & _variables_of(graph, name) & _variables_of(other, name)):
-            found.setdefault(variable, SeparateState(func_name, variable, module_id.hex(), name, other_id.hex()))
-    return tuple(found.values())
+        for variable in sorted(variables & _variables_of(graph, name) & _variables_of(other_graph, name)):
+            separate.setdefault(variable, SeparateState(func_name, variable, module_id.hex(), name, other_id.hex()))
+    return tuple(separate.values())
 
 
-def _chosen(store: Store, loader: Loader, func_name: str) -> bytes | None:
-    """Return the module that provides a function: that of a loaded target, or of the first available realization."""
-    known = loader.targets.get(func_name)
-    target = known() if known is not None else None
+def _providing_module(store: Store, loader: Loader, func_name: str) -> bytes | None:
+    """Return the module_id of the loaded target of a function, else of its first realization that exists, else None."""
+    reference = loader.targets.get(func_name)
+    target = reference() if reference is not None else None
     if target is not None and target._context is not None:
         module_id: bytes = target._context.module.module_id
         return module_id
@@ -75,6 +75,7 @@ def _chosen(store: Store, loader: Loader, func_name: str) -> bytes | None:
 
 
 def _graph_of(store: Store, module_id: bytes) -> ModuleGraph | None:
+    """Return the graph of a module; None if it cannot be read."""
     try:
         with store.open_module(module_id) as module:
             return read_graph(module)
@@ -84,7 +85,7 @@ def _graph_of(store: Store, module_id: bytes) -> ModuleGraph | None:
 
 
 def _variables_of(graph: ModuleGraph, func_name: str) -> set[str]:
-    """Return the variables that a function of the module reaches and that can change, except those that all modules share."""
+    """Return the mutable variables that a function of a module reaches, without variables that all modules share."""
     nodes = graph.nodes
     roots = [node.symbol for node in nodes.values() if node.kind == "function" and node.func_name == func_name]
     reached = DependencyGraph({node.symbol: node.references for node in nodes.values()}).closure(roots)

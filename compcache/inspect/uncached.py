@@ -1,7 +1,7 @@
-"""Why functions are compiled and not cached: small files that `explain` reads, one per function.
+"""The reasons why functions are compiled and not cached: a small file for each function, which `explain` reads.
 
-Nothing else depends on them. A few hundred are kept, the latest; damaged ones count as absent. Writing one is a service
-to people: where that fails, nothing is lost and no error is raised.
+Only people use these reasons. The latest few hundred files are kept. A damaged file counts as absent. A file that cannot be written
+is not an error.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from compcache.publish.writer import publish_file
 try:
     import msgpack
 except ImportError as error:
-    raise MissingPackageError.of("msgpack", "telling why a function is not cached") from error
+    raise MissingPackageError.of("msgpack", "recording why a function is not cached") from error
 
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["Refusal", "forget", "note", "read_all"]
+__all__ = ["Refusal", "read_refusals", "record_refusal", "remove_refusal"]
 
-_MAX_KEPT = 512
-_MAX_TEXT = 4096
-_MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
+_MAX_KEPT = 512  # files
+_MAX_TEXT = 4096  # characters
+_MAX_TIME = 1e11  # seconds since the epoch; the comparison with it also excludes NaN
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A function that was compiled and not cached: its name, why, and when, in seconds since the epoch."""
+    """A function that was compiled and not cached. `created` is in seconds since the epoch."""
 
     name: str
     reason: str
@@ -43,16 +43,18 @@ class Refusal:
 
     @property
     def text(self) -> str:
-        """Return a sentence about what happened. A reason that is a sentence itself begins with its verb ("was ...")."""
-        return f"{self.name} {self.reason}" if self.reason.startswith("was ") else f"{self.name} was compiled and not cached: {self.reason}"
+        """Return a message with name and reason. A reason that begins with "was" is the rest of a sentence about the function."""
+        if self.reason.startswith("was "):
+            return f"{self.name} {self.reason}"
+        return f"{self.name} was compiled and not cached: {self.reason}"
 
 
 def _file_name(name: str) -> str:
     return UNCACHED.file_name(name_key(name).hex())
 
 
-def note(store: Store, name: str, reason: str) -> None:
-    """Store why a function is not cached, replacing an earlier reason."""
+def record_refusal(store: Store, name: str, reason: str) -> None:
+    """Store the reason why a function is not cached, in place of an earlier reason. Does nothing in a read-only cache."""
     name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
     if store.readonly:
         return
@@ -62,37 +64,38 @@ def note(store: Store, name: str, reason: str) -> None:
     packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
     with contextlib.suppress(StorageError):
         publish_file(store, UNCACHED, _file_name(name), check(packed) + packed)
-        _limit(store)
+        _remove_oldest(store)
 
 
-def forget(store: Store, name: str) -> None:
-    """Forget the refusals of a function that is cached now."""
+def remove_refusal(store: Store, name: str) -> None:
+    """Remove the stored reason of a function that is cached now. Does nothing in a read-only cache."""
     if not store.readonly:
         with suppress(OSError):
             store.files.unlink(store.path(UNCACHED, _file_name(name[:_MAX_TEXT])))
 
 
-def read_all(store: Store) -> list[Refusal]:
-    """Return all stored reasons, the latest first."""
-    found = [_read(store, name) for name in store.names(UNCACHED)]
-    return sorted((f for f in found if f is not None), key=lambda refusal: -refusal.created)
+def read_refusals(store: Store) -> list[Refusal]:
+    """Return all stored refusals, the latest first."""
+    refusals = [_read(store, name) for name in store.names(UNCACHED)]
+    return sorted((refusal for refusal in refusals if refusal is not None), key=lambda refusal: -refusal.created)
 
 
 def _read(store: Store, file_name: str) -> Refusal | None:
+    """Return the refusal in a file; None if the file does not exist or is damaged."""
     data = store.read_file(UNCACHED, file_name)
     if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None
     try:
         name, reason, created = msgpack.unpackb(data[CHECK_SIZE:], unicode_errors="surrogatepass")
-        found = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
+        refusal = Refusal(str(name), str(reason), float(created) if 0 <= float(created) < _MAX_TIME else 0.0)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
         return None
-    return found if _file_name(found.name) == file_name else None
+    return refusal if _file_name(refusal.name) == file_name else None
 
 
-def _limit(store: Store) -> None:
-    """Remove the oldest where there are too many."""
+def _remove_oldest(store: Store) -> None:
+    """Remove the oldest files until only the allowed number is left."""
     names = store.names(UNCACHED)
     if len(names) <= _MAX_KEPT:
         return

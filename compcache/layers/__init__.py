@@ -1,1 +1,1 @@
-"""Read-only caches below a writable one: an image of a container, a package's data, a directory of the team."""
+"""Layers: read-only caches below a writable cache, for example in a container image, in package data or in a shared directory."""

@@ -1,6 +1,6 @@
-"""Finds the directory with an unpacked bundle, which is the layer: the dynamic linker maps whole files, from their beginning.
+"""The directory with an unpacked bundle, which serves as the layer. The dynamic linker can map only whole files, not members.
 
-It is in the cache directory, one for each state of the file. If it does not exist, `compcache.bundles.unpacked_layer` makes it.
+The cache directory has one such directory for each state of the bundle's file. `compcache.bundles.unpacked_layer` makes it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _DAY = 86400.0
 
 
 def directory_of_bundle(path: str, store: Store) -> str:
-    """Return the directory with the modules of the bundle `path`, as a layer below `store`.
+    """Return the directory with the modules of a bundle, as a layer below `store`. Unpack the bundle if that was not done before.
 
     Raises:
-        FormatError: the file is not a bundle, or a part of it is missing.
-        UntrustedDirectoryError: another user could have written it, and there is neither trust nor a key.
-        StorageError: it cannot be read, or there is no directory to unpack it to.
+        FormatError: the file is not a bundle, or is damaged or truncated.
+        UntrustedDirectoryError: another user could have written the bundle, and `store` has neither `trust` nor a key.
+        StorageError: the bundle cannot be read, or no directory can be written to unpack it.
     """
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
@@ -44,14 +44,15 @@ def directory_of_bundle(path: str, store: Store) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # it may be a pipe by now
+    return os.open(path, flags | os.O_NONBLOCK)  # the file may have been replaced by a pipe
 
 
 def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
+    """Return the directory with the modules of an open bundle; see `directory_of_bundle`."""
     status = os.fstat(file.fileno())
     _require_trust(path, status, store)
     place = store.path(BUNDLES, name_of_state(path, status))
-    if not store.exposed and is_unpacked(store, place):  # where others can write they could exchange it
+    if not store.exposed and is_unpacked(store, place):  # in an exposed directory, other users could have replaced it
         return place
     from compcache.bundles.unpacked_layer import unpack_layer
 
@@ -59,37 +60,41 @@ def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
 
 
 def name_of_state(path: str, status: os.stat_result) -> str:
-    """Return the name of the directory for a bundle whose file has this status."""
+    """Return the name of the directory for a bundle at `path` whose file has this status."""
     state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
     return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
 
 
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
-    """Check that no other user could have written a bundle, unless modules must be signed."""
+    """Check that no other user could have written a bundle, unless the store has `trust` or requires signatures.
+
+    Raises:
+        UntrustedDirectoryError: another user owns the file or a link to it, or can write to the file.
+    """
     if store.trust or store.stamp_key:
         return
     user = os.geteuid()
-    others = {status.st_uid, os.lstat(path).st_uid} - {user, 0}
-    if others:
-        reason = f"the bundle {path} belongs to user {others.pop()}, not to you ({user}): loading from it would run their code"
+    other_owners = {status.st_uid, os.lstat(path).st_uid} - {user, 0}
+    if other_owners:
+        reason = f"the bundle {path} belongs to user {other_owners.pop()}, not to you ({user}): loading from it would run their code"
     elif status.st_mode & WRITABLE_BY_OTHERS:
         mode = f"{status.st_mode & 0o7777:o}"
         reason = f"the bundle {path} can be written by other users (mode {mode}): loading from it would run their code"
     else:
         return
-    advice = "name the keys that you trust (trusted_keys), or pass trust=True if you trust all users who can write it"
+    advice = "pass trusted_keys with the keys that you trust, or pass trust=True if you trust all users who can write to the file"
     raise UntrustedDirectoryError(f"{reason}; {advice}", path=path, reason=reason)
 
 
 def is_unpacked(store: Store, place: str) -> bool:
-    """Return whether a bundle is unpacked there, by a user whose files are used.
+    """Return whether `place` is a directory of a user whose files are used.
 
-    The directory's modification time records its use, once a day.
+    Sets the modification time of the directory, at most once a day, to record its use.
     """
     try:
         status = store.files.stat(place)
         if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status):
-            return False  # a link or a file, for one: nothing that this package has made for this user
+            return False  # this package has not made it for this user: it may be a link or a file
         if status.st_mtime < time.time() - _DAY and not store.readonly:
             descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -4,8 +4,8 @@
 
     from compcache.numba import njit, prange
 
-are Numba's decorators for programs that start without Numba. Functions compiled earlier are found by their content; Numba is imported only
-if something is not found. This module has every other name of Numba too; using one imports Numba.
+imports Numba's decorators for programs that start without Numba. Functions that were compiled earlier are found by their content. Numba is
+imported only if one of them is not found. This module also provides every other name of Numba; the use of such a name imports Numba.
 
 ::
 
@@ -54,30 +54,38 @@ def install(
 ) -> Backend:  # fmt: skip
     """Make every ``cache=True`` of Numba use a cache directory.
 
-    Numba's entries are pickled. Calling this permits reading pickles from the directory, on compcache's terms: a
-    directory that another user could have written to is refused.
+    Numba's entries are pickled. A call of this function permits reading pickles from the directory, under compcache's rules: a directory
+    that another user could have written to is refused.
 
     Args:
         cache: the directory, None for the default one, or an open cache (with ``allow_pickle=True``).
-        lazy: if Numba is not imported yet, let ``from numba import njit`` return the decorators of this module until the program uses
-            something else of Numba. Then Numba is imported, and ``cache=True`` uses the directory from there on.
+        lazy: whether ``from numba import njit`` returns the decorators of this module. This requires that Numba is not imported yet. When
+            the program uses any other part of Numba, Numba is imported, and ``cache=True`` uses the directory from then on.
         targets: the CPUs to store code for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not
             set.
         options: further arguments of `compcache.Cache`.
 
     Returns:
         The backend. It counts hits and misses, and lists the functions that are not cached with the reasons. If the version of Numba is not
-        supported, the backend is not installed: a `CacheWarning` is issued, and the program runs as without it.
+        supported, the backend is not installed: a `CacheWarning` is issued, and Numba works as without compcache.
 
     Raises:
         RuntimeError: the backend is already installed with another directory.
         UntrustedDirectoryError: another user could have written to the directory.
+        ValueError: the open cache was created without ``allow_pickle=True``.
     """
     return _install(cache, {**options, "targets": targets}, is_first=False, lazy=lazy)
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Implement `install`. `is_first`: Numba is about to load or compile its first function."""
+    """Implement `install`.
+
+    Args:
+        cache: as in `install`.
+        options: the other arguments of `install`, and further arguments of `Cache`.
+        is_first: whether Numba is about to load or compile its first function.
+        lazy: as in `install`.
+    """
     import sys
 
     if lazy and "numba" not in sys.modules:
@@ -85,12 +93,13 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
     from compcache.numba.lazy.garbage import few_collections
 
     with few_collections(lasting=True):
-        import numba  # noqa: F401 - what it has is looked at before anything of it is replaced
+        import numba  # noqa: F401 - its names are checked before any of them is replaced
 
         return _install_now(cache, options, is_first=is_first, lazy=False)
 
 
 def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
+    """Implement `_install` after the decision whether Numba is imported now."""
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
@@ -109,37 +118,38 @@ def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: b
         from compcache import frontend
 
         if not frontend.allows_pickle(cache):
-            raise ValueError("Numba's entries are pickled: open the cache with allow_pickle=True")
+            raise ValueError(f"the cache {cache.path} cannot store Numba's entries, which are pickled; open it with allow_pickle=True")
         opened = cache
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened, targets)
     if not is_unsupported():
-        set_installed(backend, _put_in_later(backend) if lazy else _put_in(backend, is_first=is_first))
+        set_installed(backend, _install_hook(backend) if lazy else _install_hooks(backend, is_first=is_first))
     return backend
 
 
-def _put_in_later(backend: Backend) -> Any:
-    """Replace Numba by a stand-in now; install the hooks once Numba is imported."""
+def _install_hook(backend: Backend) -> Any:
+    """Replace Numba by a stand-in now. It installs the hooks once Numba is imported. Return the object that removes it."""
     from compcache.numba.declarations.import_hook import Hook
     from compcache.numba.lazy.installed import installed_hook, set_installed
     from compcache.numba.versions.supported import is_unsupported
 
-    def put_in() -> Any:
+    def install_hooks() -> Any:
+        """Install the hooks in the imported Numba. Return None if the backend was removed or cannot support Numba."""
         if installed_hook() is not hook:
             return None
-        if is_unsupported():  # the metadata did not show it
+        if is_unsupported():  # its metadata named a supported version
             set_installed(None, None)
             return None
-        return _put_in(backend, is_first=False)
+        return _install_hooks(backend, is_first=False)
 
-    hook = Hook(put_in)
+    hook = Hook(install_hooks)
     hook.install()
     return hook
 
 
-def _put_in(backend: Backend, *, is_first: bool) -> Any:
-    """Install the hooks in Numba; return what removes them."""
+def _install_hooks(backend: Backend, *, is_first: bool) -> Any:
+    """Install the hooks in Numba. Return the object that removes them."""
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)
@@ -148,7 +158,10 @@ def _put_in(backend: Backend, *, is_first: bool) -> Any:
 
 
 def uninstall() -> None:
-    """Restore Numba's own cache. Functions decorated meanwhile keep using the directory. No error if not installed."""
+    """Restore Numba's own cache. Do nothing if the backend is not installed.
+
+    Functions that were decorated in the meantime keep using the directory.
+    """
     from compcache.numba.lazy.installed import installed_hook, set_installed
 
     hook = installed_hook()
@@ -162,7 +175,7 @@ class installed:  # noqa: N801 - it is used like a function
 
     Args:
         cache: the cache, or its directory; None for the default one.
-        options: what `install` takes.
+        options: further arguments of `install`.
     """
 
     def __init__(self, cache: Cache | str | os.PathLike[str] | None = None, **options: Any) -> None:
@@ -209,6 +222,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _decorator(name: str) -> Any:
+    """Return a decorator of this package, or Numba's own if the version of Numba is not supported."""
     from compcache.numba.versions.supported import is_unsupported
 
     if is_unsupported():
@@ -224,26 +238,26 @@ def export(
     func: Any, signature: Any, *, cache: Cache | None = None, name: str | None = None,
     targets: Iterable[str] | str | None = None,
 ) -> str:  # fmt: skip
-    """Store a native entry for a function that `Cache.get_target` calls without Numba.
+    """Store a native entry for a function, which `Cache.get_target` calls without Numba.
 
     Args:
-        func: a Python function, or one decorated with `njit`, whose options are then used.
+        func: a Python function, or a function decorated with `njit`, whose options are then used.
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``. Parameters and
             results are numbers, booleans, None, text, bytes, arrays of any dtype and order, optional values, tuples and named tuples of
-            these, and lists. Parameters that the signature omits take their default values.
-        cache: the cache to store in; None for that of the installed backend, or the default cache.
-        name: the func_name for `Cache.get_target`; None for the module and the qualified name. It replaces a previous export with that
-            name.
+            these, and lists. Parameters that the signature omits have their default values.
+        cache: the cache to store in; None for the cache of the installed backend, or the default cache.
+        name: the func_name for `Cache.get_target`; None for the module and the qualified name. The entry replaces a previous export with
+            that name.
         targets: the CPUs to compile for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not set.
 
     Returns:
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported, or Numba does not compile it; the message says why.
+        CompileError: the function cannot be exported, or Numba does not compile it. The message says why.
         RuntimeError: this version of Numba is not supported.
     """
-    _require_supported()
+    _require_supported_numba()
     from compcache.cache import Cache
     from compcache.numba.exports.export import export as export_
 
@@ -260,12 +274,12 @@ def package(
 ) -> tuple[str, ...]:
     """Compile every kernel of a module, for programs that run without Numba.
 
-    Kernels are the functions that the module decorates with a signature: ``@njit("float64(float64[::1])")``, with `njit` from
-    `compcache.numba`. If Numba is not installed, this `njit` returns the kernel that was packaged beside the module. If it is, Numba
-    compiles the same source.
+    A kernel is a function that the module decorates with a signature, ``@njit("float64(float64[::1])")``, using `njit` from
+    `compcache.numba`. Where Numba is not installed, this `njit` returns the kernel that was packaged beside the module. Where Numba is
+    installed, Numba compiles the same source.
 
     Args:
-        module: the module, imported.
+        module: the imported module.
         out: the directory to write; None for ``__compcache__`` beside the module, where `njit` looks for kernels.
         targets: the CPUs to compile for, as in `ModuleSource(targets=...)`; None for $COMPCACHE_TARGETS, or this host if that is not set.
 
@@ -275,9 +289,9 @@ def package(
     Raises:
         CompileError: a kernel cannot be exported; see `export`.
         RuntimeError: this version of Numba is not supported.
-        ValueError: the module has no kernels, or a kernel has no signature.
+        ValueError: the module has no kernels, or a function without a leading underscore has no signature.
     """
-    _require_supported()
+    _require_supported_numba()
     import os
 
     from compcache.files import absolute_path
@@ -287,13 +301,18 @@ def package(
     place = out if out is not None else os.path.join(os.path.dirname(os.path.abspath(module.__file__ or "")), DIRECTORY)
     names = package_exports([module], absolute_path(os.fspath(place)), targets)
     if not names:
-        raise ValueError(f"the module {module.__name__} decorates no function with a signature: there is nothing to package")
+        raise ValueError(f"the module {module.__name__} has no kernel to package: decorate a function with a signature")
     return names
 
 
-def _require_supported() -> None:
+def _require_supported_numba() -> None:
+    """Check that the version of Numba is supported.
+
+    Raises:
+        RuntimeError: it is not. The message says why.
+    """
     from compcache.numba.versions.supported import problem
 
-    found = problem()
-    if found:
-        raise RuntimeError(found)
+    reason = problem()
+    if reason:
+        raise RuntimeError(reason)

@@ -1,4 +1,4 @@
-"""``python -m compcache.numba run PROGRAM ...``: runs a program that uses Numba without importing Numba first."""
+"""Implements ``python -m compcache.numba run PROGRAM ...``: runs a program that uses Numba, without importing Numba first."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ earlier are called without importing Numba."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a program; return 2 if the arguments are not valid."""
+    """Run a program with the lazy backend installed.
+
+    Returns:
+        0, or 2 if the arguments are invalid. Then the usage is printed to stderr.
+    """
     if arguments[:1] in (["--help"], ["-h"]):
-        print(_USAGE)  # noqa: T201 - it was asked for
+        print(_USAGE)  # noqa: T201 - the user requested it
         return 0
     rest = arguments[1:]
     directory = None
@@ -48,14 +52,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _show_program(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an exception that ends the program, with a traceback that starts in the program."""
+    """Print an exception that ends the program. The traceback begins with the first frame of the program."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         traceback = traceback.tb_next
     sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 def _run_file(arguments: list[str]) -> None:
-    """Run a file like Python does."""
+    """Run a Python file, directory or archive as the main program. Exit with status 2 if the file cannot be read."""
     import os
 
     sys.argv = arguments
@@ -63,7 +67,7 @@ def _run_file(arguments: list[str]) -> None:
     if _is_importable(path):
         from runpy import run_path
 
-        del sys.path[0]  # replaced by the program's own directory
+        del sys.path[0]  # `run_path` inserts the program's own directory
         run_path(path, run_name="__main__")
         return
     try:
@@ -77,7 +81,7 @@ def _run_file(arguments: list[str]) -> None:
     main_module = type(sys)("__main__")
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module
-    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))  # noqa: S102 - that is what it is for
+    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))  # noqa: S102 - the command runs programs
 
 
 def _is_importable(path: str) -> bool:

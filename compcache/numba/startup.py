@@ -1,6 +1,6 @@
 """Installs the backend without a change of the program: ``COMPCACHE_NUMBA=1 python program.py``.
 
-Numba calls `init` before it compiles or loads its first function (entry point group ``numba_extensions``).
+Numba calls `init`, an entry point of the group ``numba_extensions``, before it compiles or loads its first function.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ VARIABLE = "COMPCACHE_NUMBA"
 
 
 def init() -> None:
-    """Install the backend if $COMPCACHE_NUMBA is on, with the directory $COMPCACHE_DIR or the default one.
+    """Install the backend if $COMPCACHE_NUMBA is on. Its directory is $COMPCACHE_DIR, or the default directory.
 
     Raises:
-        SettingError: the value is neither on nor off. Numba turns it into a warning.
+        SettingError: the value is neither on nor off. Numba turns this error into a warning.
     """
     from compcache import frontend
 

@@ -1,1 +1,1 @@
-"""Kernels in a wheel: build hooks for setuptools and hatchling that compile kernels into package data."""
+"""Kernels in wheels: build hooks for setuptools and hatchling that compile kernels into package data."""

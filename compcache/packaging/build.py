@@ -1,4 +1,4 @@
-"""The work of the build hooks: read ``[tool.compcache]`` of a project, and compile its kernels into directories.
+"""The common part of the build hooks: reading ``[tool.compcache]`` of a project, and compiling its kernels.
 
 ::
 
@@ -30,22 +30,22 @@ __all__ = ["Settings", "build_kernels", "read_settings", "wheel_tag"]
 
 
 class Settings(NamedTuple):
-    """The settings of a project."""
+    """The settings in ``[tool.compcache]`` of a project."""
 
     kernels: tuple[str, ...]
     targets: tuple[str, ...]
 
     def packages(self) -> dict[str, list[str]]:
-        """Return the kernels by their directory, relative to the directory of packages."""
-        found: dict[str, list[str]] = {}
+        """Return the kernels by the directory for their code, relative to the directory of packages."""
+        by_directory: dict[str, list[str]] = {}
         for kernel in self.kernels:
             package = kernel.partition(":")[0].rpartition(".")[0] or kernel.partition(":")[0]
-            found.setdefault("/".join([*package.split("."), DIRECTORY]), []).append(kernel)
-        return found
+            by_directory.setdefault("/".join([*package.split("."), DIRECTORY]), []).append(kernel)
+        return by_directory
 
 
 def read_settings(root: str) -> Settings | None:
-    """Return the settings in a project's ``pyproject.toml``; None if it has none.
+    """Return the settings in the ``pyproject.toml`` of a project; None if the file names no kernels or cannot be parsed.
 
     Raises:
         ValueError: a setting is not valid.
@@ -59,7 +59,7 @@ def read_settings(root: str) -> Settings | None:
         return None
     unknown = table.keys() - {"kernels", "targets"}
     if unknown:
-        raise ValueError(f"[tool.compcache] has no setting {min(unknown)!r}; its settings are kernels and targets")
+        raise ValueError(f"[tool.compcache] in pyproject.toml has the unknown setting {min(unknown)!r}; valid settings: kernels, targets")
     kernels = _texts(table, "kernels")
     return Settings(kernels, _texts(table, "targets") if "targets" in table else (architecture(platform_name()).package_target,))
 
@@ -69,32 +69,32 @@ def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"[tool.compcache] {name} is a text or a list of texts, not {value!r}")
+        raise ValueError(f"{name} of [tool.compcache] in pyproject.toml must be a string or a list of strings, not {value!r}")
     return tuple(value)
 
 
 def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]:
-    """Compile the kernels of a project.
+    """Compile the kernels of a project into directories. A directory of an earlier build is replaced.
 
     Args:
-        settings: what to compile, and for which CPUs.
+        settings: the kernels and their target CPUs.
         source: the directory of the project's packages.
-        place: the directory in which they are made.
+        place: the directory in which the directories are created.
 
     Returns:
-        The directories, by their place in the wheel.
+        The paths of the created directories, by their path in the wheel.
 
     Raises:
-        CompcacheError: a kernel does not compile.
+        CompcacheError: a kernel does not compile, or the named modules contain no kernels.
         ImportError: a module cannot be imported.
     """
     from compcache.numba.exports.package import package_exports, write_sources
 
-    made = {}
+    created = {}
     with _first_on_path(source):
         for directory, kernels in settings.packages().items():
             out = os.path.join(place, *directory.split("/"))
-            shutil.rmtree(out, ignore_errors=True)  # of an earlier build
+            shutil.rmtree(out, ignore_errors=True)
             sources: list[Any] = []
             modules = []
             for kernel in kernels:
@@ -109,13 +109,16 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
             if sources:
                 write_sources(sources, out, settings.targets)
             if not os.path.isdir(out):
-                raise CompcacheError(f"[tool.compcache] kernels names {', '.join(kernels)}, which contain no kernels")
-            made[directory] = out
-    return made
+                raise CompcacheError(
+                    f"no kernels were found in {', '.join(kernels)}, named by kernels of [tool.compcache]: correct the names"
+                )
+            created[directory] = out
+    return created
 
 
 @contextmanager
 def _first_on_path(directory: str) -> Iterator[None]:
+    """Put a directory first on the import path inside the block."""
     sys.path.insert(0, directory)
     importlib.invalidate_caches()
     try:

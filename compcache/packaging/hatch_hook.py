@@ -1,4 +1,4 @@
-"""The hook for hatchling (entry point ``hatch``; a project asks for it by ``[tool.hatch.build.hooks.compcache]``)."""
+"""The build hook for hatchling (entry point ``hatch``). A project enables it by ``[tool.hatch.build.hooks.compcache]``."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     PLUGIN_NAME = "compcache"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile before the wheel is built."""
+        """Compile the kernels to a temporary directory, and add them to the wheel. Do nothing for other targets and editable builds."""
         settings = read_settings(self.root)
         if settings is None:
-            raise ValueError("[tool.hatch.build.hooks.compcache] asks for kernels, and [tool.compcache] kernels names none")
+            raise ValueError("[tool.hatch.build.hooks.compcache] needs kernels: name them in kernels of [tool.compcache]")
         if version == "editable" or self.target_name != "wheel":
             return
         self._place = tempfile.TemporaryDirectory(prefix="compcache-kernels-")
         source = os.path.join(self.root, "src")
-        made = build_kernels(settings, source if os.path.isdir(source) else self.root, self._place.name)
-        build_data["force_include"].update({path: directory for directory, path in made.items()})
+        created = build_kernels(settings, source if os.path.isdir(source) else self.root, self._place.name)
+        build_data["force_include"].update({path: directory for directory, path in created.items()})
         build_data["pure_python"] = False
         build_data["tag"] = wheel_tag()
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the interface
-        """Remove the temporary directory of the wheel."""
+        """Remove the temporary directory."""
         if hasattr(self, "_place"):
             self._place.cleanup()
 
 
 @hookimpl  # type: ignore[untyped-decorator]
 def hatch_register_build_hook() -> type[KernelsHook]:
-    """Implement the hook that hatchling looks for in plugins."""
+    """Return the build hook; hatchling calls this function of its plugins."""
     return KernelsHook

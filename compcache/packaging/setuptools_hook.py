@@ -1,5 +1,6 @@
-"""The hook for setuptools (entry point ``setuptools.finalize_distribution_options``): projects with
-``[tool.compcache]`` alone notice it.
+"""The build hook for setuptools (entry point ``setuptools.finalize_distribution_options``).
+
+setuptools calls it in the build of every project. Only projects with ``[tool.compcache]`` are changed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ __all__ = ["finalize"]
 
 
 def finalize(distribution: Any) -> None:
-    """Make builds of a project with kernels compile them into the directory from which the wheel is built."""
+    """Replace two build commands of a project with kernels. They compile the kernels into the wheel, and set its tag.
+
+    Raises:
+        ImportError: setuptools is too old.
+    """
     if not _has_kernels():
         return
     try:
@@ -23,10 +28,10 @@ def finalize(distribution: Any) -> None:
 
     from compcache.packaging.build import build_kernels, read_settings, wheel_tag
 
-    found = read_settings(os.getcwd())
-    if found is None:
+    read = read_settings(os.getcwd())
+    if read is None:
         return
-    settings = found
+    settings = read
 
     class BuildPy(distribution.cmdclass.get("build_py", build_py)):  # type: ignore[misc]
         def run(self) -> None:
@@ -48,7 +53,7 @@ def finalize(distribution: Any) -> None:
 
 
 def _has_kernels() -> bool:
-    """Return whether the project in this directory may have kernels, without reading it as TOML: every build with setuptools asks."""
+    """Return whether the project in this directory may have kernels. Every build with setuptools calls this, so it parses no TOML."""
     try:
         with open("pyproject.toml", "rb") as file:
             return b"tool.compcache" in file.read()

@@ -1,1 +1,1 @@
-"""Processes of this interpreter beside the program, isolated from the program's own set-up."""
+"""Processes of this interpreter that run beside the program, isolated from the program's import path and environment."""

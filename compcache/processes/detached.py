@@ -1,4 +1,4 @@
-"""Starts processes of this interpreter: the tuner, the helper of a remote store, trials of new code."""
+"""Starting processes of this interpreter: the tuner, the helper of a remote store, trials of new code."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 __all__ = ["LateFiles", "has_ended", "isolated_command", "start_detached"]
 
-#: The interpreter's own path stands first: no file of the program (a `json.py` beside its script) takes the place of a standard module.
+#: The interpreter's own path comes first. A file of the program (a `json.py` beside its script) must not replace a standard module.
 _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code}"
 
 
 class LateFiles(Files):
-    """The files of a detached process: it never recreates a directory that somebody has removed, nor its parents."""
+    """The files of a detached process. It never creates the root of a cache again after a user has removed it."""
 
     __slots__ = ()
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE, *, dir_fd: int | None = None) -> None:  # type: ignore[override]
-        """See `os.mkdir`; only in a directory that is open.
+        """Create a directory in an open directory; see `os.mkdir`.
 
         Raises:
-            FileNotFoundError: it is named by its whole path, as the root of a tree is.
+            FileNotFoundError: `dir_fd` is None: `path` is a whole path, as for the root of a tree.
         """
         if dir_fd is None:
             raise FileNotFoundError(ENOENT, "it was removed", path)
@@ -35,27 +35,27 @@ class LateFiles(Files):
 
 
 def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return a command that runs `code` by this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
+    """Return a command that runs `code` in this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
 
-    `PYTHON...` variables, the user's site and start-up files do not reach it. It imports from the standard library first, then what this
-    process can import; modules beside this process's script, or in the current directory, come last.
+    The command ignores `PYTHON...` variables, the user's site directory and start-up files. It imports from the standard library first,
+    then from the import path of this process. The directory of this process's script, or the current directory, comes last.
     """
     return [sys.executable, "-I", "-S", "-c", _START.format(path=_search_path(), code=code), *arguments]
 
 
-def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], told: bytes = b"") -> int:
-    """Start a process by an `isolated_command`, in a separate session and without standard streams; return its process id.
+def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> int:
+    """Start an `isolated_command` in a new session, without output. Return its process id.
 
-    It reads `told`, at most 4 KiB, from its standard input, because other users see the arguments of a process.
+    The process reads `stdin`, at most 4 KiB, from its standard input. Use it for secrets, because other users see `arguments`.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the process cannot be started.
     """
     reader, writer = os.pipe()
     actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [(os.POSIX_SPAWN_DUP2, reader, 0)]
-    actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in ((1, 2) if told else (0, 1, 2))]
+    actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in ((1, 2) if stdin else (0, 1, 2))]
     try:
-        os.write(writer, told)  # a pipe takes so much at once
+        os.write(writer, stdin)  # does not block: the buffer of a pipe holds 4 KiB or more
         return os.posix_spawn(sys.executable, isolated_command(code, arguments), environment, file_actions=actions, setsid=True)
     finally:
         os.close(reader)
@@ -63,16 +63,17 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
 
 def has_ended(process: int) -> bool:
-    """Return whether a process that was started here has ended, and release it. A process that is no child of this one counts as ended."""
+    """Return whether a child process has ended, and reap it. A process that is not a child of this process counts as ended."""
     try:
         ended, _ = os.waitpid(process, os.WNOHANG)
-    except ChildProcessError as error:  # already reaped, or this process was forked from the one that started it
+    except ChildProcessError as error:  # it was reaped before, or the parent of this process started it before a fork
         reraise_interrupt(error)
         return True
     return ended != 0
 
 
 def _search_path() -> list[str]:
+    """Return the import path of this process as absolute paths, with this package on it and the script's directory last."""
     here = _current_directory()
     path = [os.path.join(here, entry) for entry in sys.path if entry]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(here, __file__))))
@@ -86,8 +87,9 @@ def _search_path() -> list[str]:
 
 
 def _current_directory() -> str:
+    """Return the current directory; "" if it was removed."""
     try:
         return os.getcwd()
-    except OSError as error:  # it was removed
+    except OSError as error:
         reraise_interrupt(error)
         return ""

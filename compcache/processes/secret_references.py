@@ -1,8 +1,8 @@
-"""Names a secret to another process without revealing it: by a variable, a file, or the memory of this process.
+"""References to secrets: they name a secret to another process without revealing it.
 
-A reference is text: ``$VARIABLE``, an environment variable of the reader; ``@path``, a file; ``@memory:PID:NUMBER:TOKEN``, an anonymous
-file that the process PID has open, for processes of the same user on the same host. Any other text is the secret itself; a secret that
-begins with ``@`` or ``$`` is written with that character doubled.
+A reference is text of one of three forms. ``$VARIABLE`` is an environment variable of the reader. ``@path`` is a file.
+``@memory:PID:NUMBER:TOKEN`` is an anonymous file that the process PID has open, for processes of the same user on the same host.
+Other text is the secret itself. The first character of a secret that begins with ``@`` or ``$`` is doubled.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["is_reference", "literal", "read_secret", "reference_to"]
 
 _MEMORY: Final = "memory:"
 _IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):(.+)")
-_LONGEST = 64 << 10
-#: What this process holds for others, by its process id: a forked child holds its own.
+_LONGEST = 64 << 10  # bytes
+#: References to the secrets in the memory of this process, by process id, setting and secret. A forked child has its own secrets.
 _held: dict[tuple[int, str, bytes], str] = {}
 
 
 def is_reference(text: object) -> bool:
-    """Return whether the text names a secret rather than containing it."""
+    """Return whether `text` is a reference to a secret and not a secret."""
     return isinstance(text, str) and text[:1] in ("$", "@") and text[1:2] not in ("", "$", "@")
 
 
 def literal(text: str) -> str:
-    """Return a secret in a form that no reader mistakes for a reference."""
+    """Return a secret as text for `read_secret`, which does not take it for a reference."""
     return text[0] + text if text[:1] in ("$", "@") else text
 
 
@@ -41,88 +41,97 @@ def read_secret(text: str, what: str) -> str:
 
     Args:
         text: a reference, or the secret.
-        what: the setting, for messages.
+        what: the name of the setting, for messages.
 
     Raises:
-        ValueError: the named secret does not exist; the message shows the reference.
+        ValueError: the reference does not lead to a secret. The message shows the reference, never a secret.
         OSError: the file cannot be read.
     """
     if not is_reference(text):
         return text[1:] if text[:2] in ("$$", "@@") else text
     if text[0] == "@":
-        return _content(text[1:], what)
+        return _read_file(text[1:], what)
     value = setting(text[1:])
     if not value:
-        raise ValueError(f"{what} is named by the environment variable {text[1:]}, which is not set in this process: set it on every host")
+        raise ValueError(f"{what} refers to the environment variable {text[1:]}, which is not set in this process: set it on every host")
     if value[0] == "$" and is_reference(value):
-        raise ValueError(f"{what}: the environment variable {text[1:]} names another one")
+        raise ValueError(f"{what} refers to the environment variable {text[1:]}, which refers to another variable: set it to the secret")
     return read_secret(value, what)
 
 
 def reference_to(given: str | bytes | None, value: str | bytes, variable: str, what: str) -> str:
-    """Return a reference by which another process finds a secret.
+    """Return a reference by which another process finds a secret. The secret may be kept in memory for that process.
 
     Args:
-        given: the argument that this process received: a reference, the secret, or None if the environment had it.
+        given: the argument that this process received: a reference, the secret, or None if it came from the settings.
         value: the secret.
-        variable: the environment variable of that setting.
-        what: the setting, for messages.
+        variable: the environment variable of the setting.
+        what: the name of the setting, for messages.
 
     Raises:
-        ValueError: it was given as a value, and this system has no files in memory.
+        ValueError: the secret itself was given, and this system has no anonymous files.
     """
-    said = setting(variable)
-    if given is None and variable not in os.environ and is_reference(said):
-        given = said  # by a configuration file
+    configured = setting(variable)
+    if given is None and variable not in os.environ and is_reference(configured):
+        given = configured  # a configuration file has the reference
     if isinstance(given, str) and is_reference(given):
         return given if given[0] == "$" or given.startswith("@" + _MEMORY) else "@" + os.path.abspath(given[1:])
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-    if given is None or said.encode("utf-8", "surrogateescape") == data:
+    if given is None or configured.encode("utf-8", "surrogateescape") == data:
         return "$" + variable
-    return _hold(data, what)
+    return _keep_in_memory(data, what)
 
 
-def _hold(data: bytes, what: str) -> str:
-    """Keep a secret in memory, where processes of this user can read it for as long as this one lives."""
+def _keep_in_memory(data: bytes, what: str) -> str:
+    """Put a secret into an anonymous file of this process, and return a reference to it.
+
+    Processes of this user can read the file while this process runs.
+    """
     key = os.getpid(), what, data
-    found = _held.get(key)
-    if found is None:
+    reference = _held.get(key)
+    if reference is None:
         if not hasattr(os, "memfd_create"):
-            raise ValueError(f"{what} was given as a value, which is not sent to other processes: name it as $VARIABLE or @file")
+            raise ValueError(f"the value of {what} cannot be passed to other processes on this system: give $VARIABLE or @file instead")
         token = os.urandom(8).hex()
-        number = os.memfd_create(_name(token), os.MFD_CLOEXEC)
+        number = os.memfd_create(_file_name(token), os.MFD_CLOEXEC)
         os.write(number, data)
-        found = _held[key] = f"@{_MEMORY}{os.getpid()}:{number}:{token}"
-    return found
+        reference = _held[key] = f"@{_MEMORY}{os.getpid()}:{number}:{token}"
+    return reference
 
 
-def _name(token: str) -> str:
+def _file_name(token: str) -> str:
     return f"compcache-{token}"
 
 
-def _content(path: str, what: str) -> str:
+def _read_file(path: str, what: str) -> str:
+    """Return the secret in a file, or in the anonymous file of another process.
+
+    Raises:
+        ValueError: the file is too large, or the anonymous file cannot be reached.
+        OSError: the file cannot be read.
+    """
     place = path
     if path.startswith(_MEMORY):
         match = _IN_MEMORY.fullmatch(path)
         if match is None:
             raise ValueError(
-                f"{what}: '@{path}' is not a reference to memory, which one process writes for another: name a file or a variable"
+                f"{what} is '@{path}', which is not a valid reference to the memory of a process: give $VARIABLE or @file instead"
             )
         process, number, token = match.groups()
         place = f"/proc/{process}/fd/{number}"
         try:
-            is_there = _name(token) in os.readlink(place)
+            is_open = _file_name(token) in os.readlink(place)
         except OSError as error:
             reraise_interrupt(error)
-            is_there = False
-        if not is_there:
+            is_open = False
+        if not is_open:
             raise ValueError(
-                f"{what} was given to another process as a value, which this one cannot read: it is of another user, on another host, or "
-                "the other one has ended. Name it as $VARIABLE or @file there, and set that on every host"
+                f"{what} is in the memory of process {process}, which this process cannot read: that process has ended, belongs to another "
+                "user, or runs on another host; give it $VARIABLE or @file instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
-        raise ValueError(f"{what}: the file {place} is too large for a secret")
+        raise ValueError(f"{what} refers to the file {place}, which is too large for a secret: it has more than {_LONGEST} bytes")
     text = data.decode("utf-8", "surrogateescape")
     return text if path.startswith(_MEMORY) else text.strip()

@@ -1,11 +1,14 @@
-"""What the cache directory keeps about this host until its next boot: LLVM's name for it."""
+"""The description of this host by LLVM, which the cache directory keeps until the host's next boot."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from compcache.digest import digest
 from compcache.directory.places import HOSTS
 from compcache.errors import StorageError
+from compcache.files import reraise_interrupt
 from compcache.formats.host_file import HostFile, encode_host
 from compcache.formats.records import version_numbers
 from compcache.publish.writer import publish_file
@@ -15,42 +18,76 @@ if TYPE_CHECKING:
     from compcache.formats.host import Processor
     from compcache.store import Store
 
-__all__ = ["describe_host"]
+__all__ = ["describe_host", "query_host"]
 
+#: How much of the file of a library is read to identify it. An ELF file has its build id there.
+_HEAD = 4096
 
-#: What LLVM has said of this host, by the processor's identity: for all cache directories of the process, and without anything of theirs.
+#: LLVM's answers about this host, by the processor's identity. All cache directories of the process share them.
 _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
     if processor.identity not in _probed:
         found = probe_host(processor)
-        if not processor.identity:  # nothing tells whether another one is the same
+        if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
             return found
         _probed[processor.identity] = found.cpu, found.features, found.adjustments
     return Host(*_probed[processor.identity], processor)
 
 
-def describe_host(store: Store, *, keep: bool = True) -> Host:
-    """Return LLVM's description of this host. With `keep` its name is stored, unless a newer LLVM has stored one.
+def describe_host(store: Store) -> Host:
+    """Return LLVM's description of this host. It is stored, unless a newer LLVM has stored one.
 
     Raises:
         MissingPackageError: LLVM is not installed.
     """
-    processor = store.processor()
-    found = _probe_once(processor)
-    if not keep:
-        return found
+    found = _probe_once(store.processor())
     from compcache.build.codegen import llvm_version
 
     _, known = store.host_file()
-    if known is None or version_numbers(known.llvm_version) < version_numbers(llvm_version()):
-        _write(store, HostFile(found.cpu, llvm_version()))
+    own = HostFile(found.cpu, llvm_version(), found.features, _identify_library())
+    if known is None or (version_numbers(known.llvm_version), bool(known.library)) < (version_numbers(own.llvm_version), bool(own.library)):
+        _write_host_file(store, own)
     return found
 
 
-def _write(store: Store, host: HostFile) -> None:
-    """Replace the file. A failure is ignored."""
+def query_host(store: Store) -> HostFile:
+    """Return the description of this host by the LLVM that is installed here. Nothing is stored.
+
+    LLVM, which takes 40 MiB, is loaded only if it has not stored its description since the last boot.
+
+    Raises:
+        MissingPackageError: LLVM is not installed.
+    """
+    _, known = store.host_file()
+    library = _identify_library()
+    if known is not None and library and known.library == library:
+        return known
+    found = _probe_once(store.processor())
+    from compcache.build.codegen import llvm_version
+
+    return HostFile(found.cpu, llvm_version(), found.features, library)
+
+
+def _identify_library() -> str:
+    """Return an identifier of llvmlite's library file, without loading the library; "" if the file is not found."""
+    from glob import escape, glob
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec("llvmlite")
+        directories = (spec and spec.submodule_search_locations) or ()
+        (path,) = (path for directory in directories for path in glob(f"{escape(directory)}/binding/*llvmlite.*"))
+        with open(path, "rb") as file:
+            return digest([file.read(_HEAD), os.fstat(file.fileno()).st_size.to_bytes(8, "little")]).hex()
+    except (OSError, ValueError) as error:
+        reraise_interrupt(error)
+        return ""
+
+
+def _write_host_file(store: Store, host: HostFile) -> None:
+    """Replace the host's file. A failure is ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:

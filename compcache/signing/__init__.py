@@ -1,1 +1,1 @@
-"""Ed25519 signatures of modules: named keys, what is signed, and how that is kept beside a module."""
+"""Ed25519 signatures of modules: named keys, the signed message, and the file of signatures of a module."""

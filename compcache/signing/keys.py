@@ -1,6 +1,6 @@
-"""Named Ed25519 keys as text: ``name:base64``, as Nix writes them (RFC 8032; the secret key is the seed of 32 bytes).
+"""Named Ed25519 keys as text: ``name:base64``, as in Nix. The secret key is the seed of 32 bytes (RFC 8032).
 
-PyNaCl does the arithmetic. It is imported when a signature is made or checked, and not by hits of modules that were checked before.
+PyNaCl makes and checks signatures. It is imported at the first use. Hits of modules that were checked before do not need it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from compcache.processes.secret_references import read_secret
 
 __all__ = ["PublicKey", "SecretKey", "new_key", "parse_public", "parse_publics", "parse_secret", "read_own", "read_publics"]
 
-_SIZE = 32
+_SIZE = 32  # bytes of a key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
 
 
 class PublicKey(NamedTuple):
-    """A key that verifies signatures."""
+    """A named key that verifies signatures. Its text is ``name:base64``."""
 
     name: str
     data: bytes
@@ -31,7 +31,7 @@ class PublicKey(NamedTuple):
         return f"{self.name}:{base64.b64encode(self.data).decode()}"
 
     def accepts(self, message: bytes, signature: bytes) -> bool:
-        """Return whether the owner of the secret key has signed this."""
+        """Return whether `signature` is a signature of `message` by the secret key that belongs to this key."""
         nacl = _nacl()
         try:
             nacl.signing.VerifyKey(self.data).verify(message, signature)
@@ -42,7 +42,7 @@ class PublicKey(NamedTuple):
 
 
 class SecretKey(NamedTuple):
-    """A key that creates signatures. Its text is a secret."""
+    """A named key that makes signatures. Its text, ``name:base64``, contains the secret; its `repr` does not."""
 
     name: str
     seed: bytes
@@ -54,25 +54,25 @@ class SecretKey(NamedTuple):
         return f"SecretKey({self.name!r}, ...)"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret key cannot be pickled: name the variable or the file that it is in")
+        raise TypeError(f"the secret key {self.name} cannot be pickled: pass the name of its variable or file ($VARIABLE, @file)")
 
     def public(self) -> PublicKey:
-        """Return the public key with which others check the signatures."""
+        """Return the public key that verifies signatures by this key."""
         return PublicKey(self.name, bytes(_nacl().signing.SigningKey(self.seed).verify_key))
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature, 64 bytes, always the same for the same message."""
+        """Return the signature of a message, 64 bytes. It is always the same for the same message."""
         signature: bytes = _nacl().signing.SigningKey(self.seed).sign(message).signature
         return signature
 
 
 def new_key(name: str) -> SecretKey:
-    """Return a new secret key.
+    """Return a new random secret key with this name.
 
     Raises:
-        ValueError: the name is not usable.
+        ValueError: `name` is not a valid name of a key.
     """
-    _check_name(name, name)
+    _check_name(name, repr(name))
     return SecretKey(name, os.urandom(_SIZE))
 
 
@@ -80,35 +80,36 @@ def parse_secret(text: str) -> SecretKey:
     """Return a secret key from its text.
 
     Raises:
-        ValueError: the text is not a secret key. The message does not show it.
+        ValueError: the text is not a secret key. The message does not show the text.
     """
-    return SecretKey(*_parse(text, "publish_key", shown=False))
+    return SecretKey(*_parse(text, "publish_key", show=False))
 
 
 def read_own(publish_key: str) -> SecretKey:
     """Return the secret key that a setting contains or names.
 
     Raises:
-        ValueError: it is not a key, or the named variable or file does not exist.
-        OSError: the file cannot be read.
+        ValueError: the text is not a key, or refers to a variable that is not set.
+        OSError: the named file cannot be read.
     """
     return parse_secret(read_secret(publish_key, "publish_key"))
 
 
 def read_publics(trusted: Any) -> tuple[PublicKey, ...]:
-    """Return the public keys of a setting: at least one, unless it is empty.
+    """Return the public keys of a setting; an empty tuple if the setting is empty. See `parse_publics` for its forms.
 
     Raises:
-        TypeError, ValueError: they are not keys.
+        TypeError: the setting is neither text nor several texts.
+        ValueError: a text is not a key, or the setting is not empty and contains no key.
         OSError: a file cannot be read.
     """
     keys = parse_publics(trusted) if trusted else ()
     if trusted and not keys:
-        raise ValueError("trusted_keys names no key")
+        raise ValueError("trusted_keys contains no key: give keys of the form name:base64, or leave it empty")
     return keys
 
 
-def _content(path: str) -> str:
+def _read_text(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
 
@@ -119,52 +120,60 @@ def parse_public(text: str) -> PublicKey:
     Raises:
         ValueError: the text is not a public key.
     """
-    return PublicKey(*_parse(text, "a trusted key", shown=True))
+    return PublicKey(*_parse(text, "a trusted key", show=True))
 
 
 def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
-    """Parse public keys: several texts, one text with spaces, commas or lines between the keys, or ``@file`` with such a text.
+    """Return the public keys in one text or in several texts, each key once.
+
+    Spaces, commas or line breaks separate the keys in a text. ``@file`` in place of a key includes the keys in a file, which may
+    have comments after ``#``.
 
     Raises:
-        TypeError: the argument is neither text nor several texts.
-        ValueError: one of them is not a key.
+        TypeError: `keys` is neither text nor an iterable of texts.
+        ValueError: a text is not a key.
         OSError: a file cannot be read.
     """
-    found: dict[PublicKey, None] = {}
+    parsed: dict[PublicKey, None] = {}
     if isinstance(keys, (bytes, bytearray)) or not hasattr(keys, "__iter__"):
-        raise TypeError(f"trusted keys are text of the form name:base64, one or several, not {type(keys).__name__}")
+        raise TypeError(f"trusted keys must be text of the form name:base64, or a list of such texts, not {type(keys).__name__}")
     for item in [keys] if isinstance(keys, str) else keys:
         for word in str(item).replace(",", " ").split():
             if word.startswith("@"):
-                lines = [line.partition("#")[0] for line in _content(word[1:]).splitlines()]
-                found.update(dict.fromkeys(parse_publics(lines)))
+                lines = [line.partition("#")[0] for line in _read_text(word[1:]).splitlines()]
+                parsed.update(dict.fromkeys(parse_publics(lines)))
             else:
-                found[parse_public(word)] = None
-    return tuple(found)
+                parsed[parse_public(word)] = None
+    return tuple(parsed)
 
 
-def _parse(text: str, what: str, *, shown: bool) -> tuple[str, bytes]:
-    where = f": {text!r}" if shown else ""
+def _parse(text: str, what: str, *, show: bool) -> tuple[str, bytes]:
+    """Return the name and the 32 bytes of a key. Messages name the key `what`, and contain `text` only if `show` is true."""
+    quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")
     if not colon:
-        raise ValueError(f"{what} must have the form name:base64{where}")
-    _check_name(name, name if shown else "the key's name")
+        raise ValueError(f"{what} must have the form name:base64{quoted}")
+    _check_name(name, repr(name) if show else f"the name in {what}")
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         reraise_interrupt(error)
         data = b""
     if len(data) != _SIZE:
-        raise ValueError(f"{what} must have {_SIZE} bytes in base64 after the colon{where}")
+        raise ValueError(f"{what} must have {_SIZE} bytes in base64 after the colon{quoted}")
     return name, data
 
 
 def _check_name(name: str, shown: str) -> None:
+    """Raise `ValueError` if `name` is not a valid name of a key. The message contains `shown` in place of `name`."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the name of a key must be at most 100 letters, digits and . _ @ + -: {shown}")
+        raise ValueError(
+            f"{shown} is not a valid name of a key: use 1 to 100 letters, digits and characters of ._@+-, the first a letter or digit"
+        )
 
 
 def _nacl() -> Any:
+    """Import and return PyNaCl, with its modules `exceptions` and `signing`; raise `MissingPackageError` if it is not installed."""
     try:
         import nacl.exceptions
         import nacl.signing

@@ -1,8 +1,8 @@
-"""Signatures of whole files, and public keys, in the form of `minisign <https://jedisct1.github.io/minisign/>`_, with the keys of this
-package.
+"""Signatures of whole files, and public keys, in the form of `minisign <https://jedisct1.github.io/minisign/>`_.
 
-A signature file has four lines: a comment; ``ED``, the key's id and the Ed25519 signature of the file's BLAKE2b-512 digest, in base64; a
-comment that is signed, too; the signature of the first signature and of that comment. Ids are eight bytes; here they follow from the key.
+A signature file has four lines: a comment; in base64 ``ED``, the id of the key and the Ed25519 signature of the file's BLAKE2b-512
+digest; a signed comment; in base64 the signature of the first signature and the signed comment. The id of a key has eight bytes. Here
+it is a digest of the public key.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ _ID_SIZE = 8
 
 
 def minisign_public_key(key: PublicKey) -> str:
-    """Return the public key in the form for `minisign -V -P`."""
+    """Return a public key in the form for `minisign -V -P`."""
     return base64.b64encode(_KEY + _id_of(key) + key.data).decode()
 
 
 def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
-    """Return the content of a signature file for the file at `path`, which the signed comment calls `name`. The same file gives the same
-    bytes.
+    """Return the content of a signature file for the file at `path`. It is always the same for the same file, name and key.
+
+    Args:
+        path: the file to sign.
+        name: the name of the file in the signed comment.
+        key: the key that signs.
 
     Raises:
         OSError: the file cannot be read.
@@ -43,14 +47,15 @@ def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
         f"untrusted comment: signature by the compcache key {key.name}",
         base64.b64encode(_PREHASHED + _id_of(key.public()) + signature).decode(),
         f"trusted comment: {comment}",
-        base64.b64encode(key.sign(signature + _encoded(comment))).decode(),
+        base64.b64encode(key.sign(signature + _encode_text(comment))).decode(),
     ]
-    return _encoded("".join([f"{line}\n" for line in lines]))
+    return _encode_text("".join([f"{line}\n" for line in lines]))
 
 
 def _id_of(key: PublicKey) -> bytes:
+    """Return the id of a key, which is 8 bytes of a digest."""
     return digest([key.data], size=_ID_SIZE)
 
 
-def _encoded(text: str) -> bytes:
+def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")

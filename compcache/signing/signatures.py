@@ -1,8 +1,8 @@
 """The signed message of a module, and the file of signatures beside it.
 
-The message is ``compcache module 1``, the module_id in hexadecimal digits and the digest of what the code requires of a host, a line
-each. The module_id digests image, records (names of functions included), graph and kept code; the notes, which are shown
-and never run, are not signed. A file of signatures has a line for each key: its name and the signature in base64.
+The message has three lines: ``compcache module 1``, the module_id in hexadecimal digits, and the digest of the requirement of the code.
+The module_id is a digest of image, records (with the names of functions), graph and stored code. The notes are not signed, because
+they are only displayed. A file of signatures has a line for each key: the name of the key and the signature in base64.
 """
 
 from __future__ import annotations
@@ -19,73 +19,85 @@ if TYPE_CHECKING:
 
     from compcache.signing.keys import PublicKey, SecretKey
 
-    #: A name, and a signature.
+    #: The name of a key, and a signature.
     _Line = tuple[str, bytes]
 
 __all__ = ["add_signature", "is_signed", "merged_signatures", "message_of", "signers"]
 
-_SIZE = 64
-#: The most that is read of a file of signatures, and of a name: more than a publisher writes.
-_LONGEST, _LONGEST_NAME = 256 << 10, 100
-#: How many signatures by keys that are not known here are kept, how many of these one more file brings, and how many in the name of
-#: one key are checked.
-_STRANGERS, _NEW_STRANGERS, _TRIED = 64, 8, 64
+_SIZE = 64  # bytes of a signature
+#: The most bytes read of a file of signatures.
+_LONGEST = 256 << 10
+#: The most characters of a key's name.
+_LONGEST_NAME = 100
+#: The most signatures by unknown keys in a file.
+_MOST_UNKNOWN = 64
+#: The most signatures by unknown keys that merging takes from the second file.
+_MOST_NEW_UNKNOWN = 8
+#: The most signatures in the name of one key that are checked.
+_MOST_CHECKED = 64
 
 
 def message_of(module_id: bytes, requirement: str) -> bytes:
-    """Return the message that a signature of a module signs."""
+    """Return the message that signatures of a module sign."""
     needs = digest([requirement.encode("utf-8", "surrogatepass")]).hex()
     return f"compcache module 1\n{module_id.hex()}\n{needs}\n".encode()
 
 
 def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return the file of signatures with one more, which comes first and replaces an older one of that name. Valid signatures by one of
-    `keys` come next.
+    """Return a file of signatures with a signature by `key` added.
+
+    The new signature comes first, and replaces signatures in the name of `key`. Valid signatures by one of `keys` come next, then
+    other signatures.
     """
     message = message_of(module_id, requirement)
-    right, strangers = _sorted_out(_lines(content), keys, message)
-    others = [line for line in (*right, *strangers) if line[0] != key.name]
-    return _encoded([(key.name, key.sign(message)), *others])
+    valid, unknown = _partition(_decode(content), keys, message)
+    others = [line for line in (*valid, *unknown) if line[0] != key.name]
+    return _encode([(key.name, key.sign(message)), *others])
 
 
 def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Merge two files of signatures. Valid signatures by one of `keys` come first; some that no key here can check follow."""
+    """Return the content of two files of signatures as one file, without repetitions.
+
+    Valid signatures by one of `keys` come first. A limited number of other signatures follows: all of `known` and the first of `more`.
+    """
     keys, message = tuple(keys), message_of(module_id, requirement)
-    right, strangers = _sorted_out(_lines(known), keys, message)
-    more_right, more_strangers = _sorted_out(_lines(more), keys, message)
-    kept = dict.fromkeys([*strangers, *more_strangers[:_NEW_STRANGERS]])
-    return _encoded([*dict.fromkeys([*right, *more_right]), *list(kept)[:_STRANGERS]])
+    valid, unknown = _partition(_decode(known), keys, message)
+    more_valid, more_unknown = _partition(_decode(more), keys, message)
+    kept = dict.fromkeys([*unknown, *more_unknown[:_MOST_NEW_UNKNOWN]])
+    return _encode([*dict.fromkeys([*valid, *more_valid]), *list(kept)[:_MOST_UNKNOWN]])
 
 
-def _sorted_out(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
-    """Return the signatures that are valid for one of the keys, and all others."""
-    right = list(dict.fromkeys([line for key in keys for line in _right(lines, key, message)]))
-    return right, [line for line in lines if line not in right][:_STRANGERS]
+def _partition(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
+    """Return the signatures that are valid for one of the keys, and the first of the other signatures."""
+    valid = list(dict.fromkeys([line for key in keys for line in _valid_lines(lines, key, message)]))
+    return valid, [line for line in lines if line not in valid][:_MOST_UNKNOWN]
 
 
-def _right(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line]:
+def _valid_lines(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line]:
+    """Return the lines with the name of a key and a valid signature by the key. Only the first lines with its name are checked."""
     named = [line for line in lines if line[0] == key.name]
-    return [line for line in named[:_TRIED] if key.accepts(message, line[1])]
+    return [line for line in named[:_MOST_CHECKED] if key.accepts(message, line[1])]
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
-    """Return whether one of these keys has signed the module: a line has its name and a valid signature."""
+    """Return whether a file of signatures has a valid signature of the module by one of these keys, in the name of that key."""
     message = message_of(module_id, requirement)
-    lines = _lines(content)
-    return any(_right(lines, key, message) for key in keys)
+    lines = _decode(content)
+    return any(_valid_lines(lines, key, message) for key in keys)
 
 
 def signers(content: bytes) -> tuple[str, ...]:
-    """Return the names in a file of signatures, unchecked."""
-    return tuple(name for name, _ in _lines(content)[:_STRANGERS])
+    """Return the first names in a file of signatures. The signatures are not checked."""
+    return tuple(name for name, _ in _decode(content)[:_MOST_UNKNOWN])
 
 
-def _encoded(lines: Iterable[_Line]) -> bytes:
+def _encode(lines: Iterable[_Line]) -> bytes:
     return "".join([f"{name} {base64.b64encode(signature).decode()}\n" for name, signature in lines]).encode()
 
 
-def _lines(content: bytes) -> list[_Line]:
-    found = []
+def _decode(content: bytes) -> list[_Line]:
+    """Return the names and signatures in a file of signatures, without lines that are not valid."""
+    decoded = []
     for line in content[:_LONGEST].decode("ascii", "replace").splitlines():
         name, _, encoded = line.partition(" ")
         try:
@@ -94,5 +106,5 @@ def _lines(content: bytes) -> list[_Line]:
             reraise_interrupt(error)
             continue
         if len(signature) == _SIZE and len(name) <= _LONGEST_NAME:
-            found.append((name, signature))
-    return found
+            decoded.append((name, signature))
+    return decoded

@@ -15,20 +15,21 @@ __all__ = ["add_trusted", "trusted_file"]
 
 
 def trusted_file() -> str:
-    """Return its path: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
+    """Return the path of the file: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
     return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "trusted-keys")
 
 
 def add_trusted(key: PublicKey) -> str:
-    """Add a key; return the path of the file.
+    """Add a key to the file unless it is already there. Return the path of the file, which is created if necessary.
 
     Raises:
+        ValueError: a line of the file is not a key.
         OSError: the file cannot be read or written.
     """
     path = trusted_file()
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    known = parse_publics(f"@{path}") if os.path.exists(path) else ()
-    if key not in known:
+    trusted = parse_publics(f"@{path}") if os.path.exists(path) else ()
+    if key not in trusted:
         with open(path, "a", encoding="utf-8") as file:
             file.write(f"{key}\n")
     return path

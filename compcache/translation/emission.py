@@ -1,4 +1,4 @@
-"""From an optimized module to its object, and everything that its file records."""
+"""Compiles an optimized module to its object, and collects the facts that the module's file records."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Prepared", "Translated", "emit", "table_symbols"]
 
-#: What the names begin with under which a module has its own definitions of merged variables.
+#: The prefix of the names under which a module has its own definitions of merged variables.
 _OWN = "compcache.own."
-#: The most entry points that are compiled one by one.
+#: The largest number of entry points that are compiled to separate objects.
 _FEW = 8
 
 
 class Prepared(NamedTuple):
-    """A module before optimization, as read from its source. `globals` are (name, kind, encoded value)."""
+    """The properties of a module before optimization. `globals` has (name, kind, encoded value)."""
 
     exports: tuple[Export, ...]
     aliases: dict[str, Alias]
     resolution: Resolution
     globals: tuple[tuple[str, str, bytes], ...]
-    code: bytes  # before it is optimized, where it is to be kept
+    code: bytes  # bitcode before optimization; empty if it is not stored
     data: Mapping[str, bytes] = {}  # values of large variables, by section (compcache.build.large_data)
     inlined: Inlined = NOTHING_INLINED
-    bodies: tuple[Body, ...] = ()  # that it offers to others
+    bodies: tuple[Body, ...] = ()  # bodies that the module offers for inlining
 
 
 class Translated(NamedTuple):
-    """The result of compiling a module for one machine. It holds no LLVM object."""
+    """The result of compiling a module for one machine. It contains no LLVM objects."""
 
     machine: Machine
     requires: dict[str, frozenset[str]]  # the features that each exported symbol requires
@@ -90,17 +90,30 @@ class Translated(NamedTuple):
     object: bytes
     entry_objects: EntryObjects
     digests: dict[str, str]
-    stubs: tuple[str, ...] = ()  # the exported symbols that have one (compcache.build.stubs)
+    stubs: tuple[str, ...] = ()  # the exported symbols that have a stub (compcache.build.stubs)
     seconds: float = 0.0
-    contents: Mapping[str, bytes] = {}  # digests of what symbols stand for (compcache.content.functions)
+    contents: Mapping[str, bytes] = {}  # digests of the content of symbols (compcache.content.functions)
     beside_code: bytes = b""  # see `Request`
-    weak: frozenset[str] = frozenset()  # functions that would give way to those of other sources
+    weak: frozenset[str] = frozenset()  # functions that give way to definitions of other sources
     types: LinkTypes = LinkTypes({}, {})
     makers: str = ""  # see `Request`
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:
-    """Compile the optimized module, whose text is given, to an object."""
+    """Compile an optimized module to an object.
+
+    Args:
+        module: the module.
+        text: the module as LLVM prints it.
+        context: the module's LLVM context.
+        target: LLVM's target machine.
+        request: the request for the module.
+        prepared: the properties of the module before optimization.
+
+    Raises:
+        CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports.
+        SignatureMismatchError: a signature contradicts a function's LLVM type.
+    """
     written = read_module(text)
     definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
@@ -117,7 +130,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         codegen.in_caller(try_in_child, doubtful, request.machine, 0)
     bitcode = b""
     if request.keep_bitcode:
-        bitcode, module = _kept(module, context)
+        bitcode, module = _store_and_read_back(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
@@ -170,7 +183,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
 
 
 def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
-    """Return the link types of the module's exports and imports. Symbols that its assembly defines have unknown types."""
+    """Return the link types of the module's exports and imports. The types of symbols that assembly defines are unknown."""
     resolution = prepared.resolution
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
     symbols = [export.symbol for export in prepared.exports]
@@ -178,10 +191,10 @@ def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) 
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
-    """Return the objects of entry points, for any processor of the architecture. Modules of a program have many in common.
+    """Return the objects of entry points, for any processor of the architecture. The objects are kept, because modules share entry points.
 
-    A few entry points are an object each. Many are one object, because LLVM takes two milliseconds to begin an object, and linking takes
-    another.
+    A few entry points get an object each. Many entry points share an object, because an object takes LLVM two milliseconds, and the linker
+    one.
     """
     lists = [(point,) for point in points] if len(points) <= _FEW else [points]
     objects = [data for item in lists for data in _objects_of(item, level)]
@@ -190,7 +203,7 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
-    """Return one object of the entry points that are assembled from patterns, and one of those that LLVM compiles."""
+    """Return an object with the entry points that are assembled from patterns, and an object with the entry points that LLVM compiles."""
     data, others = selection.entry_object(points)
     return (*filter(None, [data]), *([_compiled_object(others, level)] if others else []))
 
@@ -205,17 +218,17 @@ def _compiled_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
 
 
 def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
-    """Return the symbols at the start of a module's table, the stubs of these functions last."""
+    """Return the symbols at the start of a module's table: exports, the start and end functions, and the stubs of the symbols `stubs`."""
     start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
 def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
-    """Return whether the runtime has to run constructors and destructors, in place of the dynamic linker.
+    """Return whether the runtime, instead of the dynamic linker, has to run the constructors and destructors.
 
-    This concerns constructors that use imports, which are bound after mapping, and those that call anything outside of the module: that
-    may need the GIL, or start a thread that does, while another thread has the GIL and waits for the dynamic linker's lock to import an
-    extension module. Destructors that register on demand may use anything.
+    The runtime has to run constructors that use imports, because imports are bound after mapping. It also has to run constructors that call
+    functions outside of the module. Such a function may wait for the GIL, while the thread that has the GIL waits for the dynamic linker's
+    lock to import an extension module. Destructors that are registered at run time may call any function.
     """
     if not shared or not found.functions():
         return False
@@ -231,7 +244,7 @@ def _is_outside(name: str, definitions: Mapping[str, Definition]) -> bool:
 
 
 def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
-    """Refuse constructors that use imports or globals: they run while the image is mapped, before slots are filled."""
+    """Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are filled in later."""
     if not startup:
         return
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
@@ -241,23 +254,23 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
     needed += [name.removeprefix(SLOT_PREFIX) for name in reached if name in resolution.storage]
     if needed:
         raise CompileError(
-            f"{', '.join(startup)}, which runs while the module is mapped, uses {', '.join(map(repr, needed))}, which can only be bound "
-            "afterwards: move that work into a function that the program calls first"
+            f"code that runs while the module is mapped ({', '.join(startup)}) uses {', '.join(map(repr, needed))}, but imports and "
+            "globals are bound later: move this code into a function that the program calls first"
         )
 
 
-def _kept(module: Any, context: Any) -> tuple[bytes, Any]:
-    """Return the code to keep, and the module read from it, of which the image is made.
+def _store_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
+    """Return the compressed bitcode of a module, and the module read from this bitcode.
 
-    Bitcode does not record the order of a value's uses, and some machine code follows that order. Translating the kept code
-    (`compcache.build.kept_code`) therefore reproduces the image only if the image was made from it.
+    Bitcode does not contain the order of a value's uses, which affects machine code. So the image is made from the module that was read.
+    Otherwise, translating the stored bitcode (`compcache.build.kept_code`) would not reproduce the image.
     """
     code = module.as_bitcode()
     return deflated(code), codegen.read_back(code, context)
 
 
 def _key(text: str, request: Request, prepared: Prepared) -> bytes:
-    """Return a digest of everything that decides the image; image and manifest must agree on it."""
+    """Return a digest of all inputs of the image. The image and the manifest contain it."""
     libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
     settings = (
         prepared.exports, request.machine[:2], request.level, prepared.resolution.imported(), list(prepared.globals), libraries

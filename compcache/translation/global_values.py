@@ -17,39 +17,47 @@ __all__ = ["encode_checked", "encode_values"]
 
 
 def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Do the same as `encode_values`, in the thread that requested the module, after loading each value once."""
+    """Load each global variable once, as a test, in the thread that requested the module; return the result of `encode_values`.
+
+    Raises:
+        GlobalValidationError: a value cannot be loaded or stored.
+    """
     return codegen.in_caller(_encode_globals, resolution) if resolution.storage else ()
 
 
 def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Load every definition once, now: a global that fails here would fail every later load."""
+    """Load every definition once, because a global that cannot be loaded now would make every later load fail."""
     for name, (definition, storage) in resolution.storage.items():
         shown = name.removeprefix(SLOT_PREFIX)
         try:
             loaded(definition, storage, _DryRun())
         except GlobalValidationError as error:
-            message = f"global {shown!r} cannot be used: {error.reason or error}"
+            message = f"the value of global {shown!r} cannot be loaded: {error.reason or error}"
             raise type(error)(message, global_name=shown, reason=error.reason) from error
     return encode_values(resolution)
 
 
 def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Return the stored forms of the global variables, in the order of their names: (name, kind, encoded value)."""
+    """Return the stored forms of the global variables as (name, kind, encoded value), sorted by name.
+
+    Raises:
+        GlobalValidationError: a value cannot be stored.
+    """
     definitions = {name: definition for name, (definition, _) in resolution.storage.items()}
     return tuple(sorted([(name, value.kind, encode_definition(value, name)) for name, value in definitions.items()]))
 
 
 class _DryRun:
-    """A load context that checks what can be checked without an image."""
+    """A load context for loading values without an image."""
 
     allow_pickle = True
 
     def address_of(self, buffer: object) -> int:
-        """Return any address, because only the fit of the value is checked."""
+        """Return an arbitrary address, because the test only checks that the value fits."""
         return id(buffer)
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Return the address of the symbol, which must exist."""
+        """Return the address of a symbol in a library, or in this process if `library` is None; 0 if the symbol does not exist."""
         import ctypes
 
         try:

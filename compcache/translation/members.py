@@ -1,8 +1,8 @@
-"""The members of a group: each is compiled and optimized alone, like a file; then they are linked as LLVM code.
+"""The members of a group. Each member is compiled and optimized separately, like a file; then all members are linked as LLVM code.
 
-This keeps the promises of a linker for the files of a shared object, as the LLVM Language Reference describes them for linkage, COMDATs
-and visibility: hidden names are one name space, merged definitions have one address, and sections, thread-local variables and constructors
-are common. The code of an unchanged member is read from the cache.
+The result is that of a linker for the files of a shared object, as the LLVM Language Reference describes linkage, COMDATs and visibility.
+Members share hidden names, sections, thread-local variables and constructors, and merged definitions have one address. The code of an
+unchanged member is read from the cache.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _MAX_SIZE = 1 << 31
 
 
 class Member(NamedTuple):
-    """The code of one source, optimized; it holds no LLVM object.
+    """The optimized code of one source. It contains no LLVM objects.
 
-    `label` is the name of its source file, from the code. `defined` are the symbols that other members see; `strong` are those that may
-    have only one definition. `used` are the symbols that it needs from elsewhere, and whether each is a function. `copied` are functions
-    that it has only for the optimizer; if nothing provides them, the source is compiled again with its own copies. `data` are values of
-    large variables, by section (`compcache.build.large_data`). `types` are the link types of its definitions; `uses` are those that it
-    expects of its imports, each with the using function.
+    `label` is the name of the source file, from the code. `defined` are the symbols that other members see. `strong` are the symbols that
+    only one member may define. `used` are the undefined symbols, and whether each is a function. `copied` are functions that the code
+    defines only for the optimizer. If nothing defines these, the source is compiled again with its own copies. `data` has the values of
+    large variables, by section (`compcache.build.large_data`). `types` has the link types of definitions. `uses` has the link types that
+    the code expects of its imports, each mapped to a function that uses the import.
     """
 
     label: str
@@ -59,7 +59,14 @@ class Member(NamedTuple):
 
 
 def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
-    """Return the member for an optimized module, which is printed as `text`."""
+    """Return the member for an optimized module.
+
+    Args:
+        module: the module.
+        text: the module as LLVM prints it.
+        copied: the functions that it defines only for the optimizer.
+        data: the values of its large variables, by section.
+    """
     values = read_values(text)
     assembly = read_assembly(text).defined
     both = *values.functions, *values.variables
@@ -81,11 +88,11 @@ def describe_member(module: Any, text: str, copied: Collection[str], data: dict[
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
-    """Return one module of all members.
+    """Link all members into one module. Warn (`CacheWarning`) if a member uses a symbol with another type that still binds.
 
     Raises:
-        LinkError: two members define the same symbol, or contradict each other in another way.
-        SignatureMismatchError: a member uses a definition of another one in a way that the ABI does not allow.
+        LinkError: two members define the same symbol, or LLVM cannot link them.
+        SignatureMismatchError: a member uses a definition of another member in a way that the ABI does not allow.
     """
     _refuse_repeated(members)
     _require_types(members)
@@ -99,7 +106,7 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
             linked.link_in(module)
         except RuntimeError as error:
             reraise_interrupt(error)
-            raise LinkError(f"{_shown(members, number)} cannot be linked with those before it: {str(error).strip()}") from error
+            raise LinkError(f"{_label(members, number)} cannot be linked with the sources before it: {str(error).strip()}") from error
     return linked
 
 
@@ -110,14 +117,14 @@ def _refuse_repeated(members: Sequence[Member]) -> None:
         for name in member.strong:
             known = first.setdefault(name, number)
             if known != number:
-                lines.append(f"multiple definition of {name!r}: in {_shown(members, known)} and {_shown(members, number)}")
+                lines.append(f"the symbol {name!r} has several definitions: in {_label(members, known)} and {_label(members, number)}")
     if lines:
         more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
         raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *more]))
 
 
 def _require_types(members: Sequence[Member]) -> None:
-    """Check that members use one another's functions and variables with their types."""
+    """Check that members use each other's functions and variables with the right types; raise `SignatureMismatchError` or warn."""
     definers = {name: number for number, member in reversed(list(enumerate(members))) for name in (*member.types, *member.strong)}
     definers |= {name: number for number, member in enumerate(members) for name in member.strong}
     for number, member in enumerate(members):
@@ -129,7 +136,7 @@ def _require_types(members: Sequence[Member]) -> None:
             if not why:
                 continue
             user = next((user for each, user in sorted(types.items()) if fits(kind, each)[1]), "")
-            message = f"{name!r} is {kind} in {_shown(members, definers[name])}, and {_shown(members, number)} uses it as {used}" + (
+            message = f"{name!r} is {kind} in {_label(members, definers[name])}, but {_label(members, number)} uses it as {used}" + (
                 f" in {user!r}: {why}" if user else f": {why}"
             )
             if not binds:
@@ -137,21 +144,21 @@ def _require_types(members: Sequence[Member]) -> None:
             warnings.warn(message, CacheWarning, stacklevel=2)
 
 
-def _shown(members: Sequence[Member], number: int) -> str:
+def _label(members: Sequence[Member], number: int) -> str:
     label = members[number].label
     return f"source {number} ({label})" if label and label != "<string>" else f"source {number}"
 
 
 def encode_member(member: Member) -> bytes:
-    """Return the stored form of a member."""
+    """Return the stored form of a member, compressed."""
     return deflated(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_member(data: bytes) -> Member:
-    """Return the member in its stored form.
+    """Return the member with this stored form.
 
     Raises:
-        FormatError: the bytes are damaged.
+        FormatError: the bytes are not a member's stored form, or are damaged.
     """
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
@@ -160,4 +167,4 @@ def decode_member(data: bytes) -> Member:
         return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large), dict(types), dict(uses))
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the kept code of a file does not decode: {error}") from error
+        raise FormatError(f"the stored code of a group's member is damaged: {error}") from error

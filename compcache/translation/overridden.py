@@ -1,7 +1,7 @@
-"""Weak functions that give way to definitions in other files, as they do when files are linked.
+"""Weak functions that give way to definitions in other files, as in a linker.
 
-A weak definition that another file overrides becomes a declaration, which is then imported like any other. C++'s inline functions and
-templates (``weak_odr``) are equal in all files, and stay.
+A weak definition that another file overrides becomes a declaration, and is imported. C++'s inline functions and templates (``weak_odr``)
+are equal in all files, so their definitions stay.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ __all__ = ["weak_functions", "without_overridden"]
 _NAME = r'@(?:"(?P<quoted>[^"\n]*)"|(?P<plain>[-\w.$]+))'
 _FUNCTION = re.compile(rf"^define weak (?P<words>(?:(?!@)[^\n])*){_NAME}\((?P<rest>[^\n]*)$", re.MULTILINE)
 _ALIAS = re.compile(rf"^{_NAME} = weak (?:[a-z_]+ )*alias (?P<type>[^\n]*\)), ptr (?P<target>[^\n]*)$", re.MULTILINE)
-#: What may stand between linkage and type, and neither an internal function nor a declaration needs.
+#: Words between linkage and type that are removed, because internal functions and declarations do not have them.
 _WORDS = re.compile(r"\b(?:dso_local|dso_preemptable|hidden|protected|default) ")
 _MERGED = " comdat"
 _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """Return the functions of a printed module, and the aliases of functions, that a definition in another file overrides."""
+    """Return the weak functions of a printed module, and its weak aliases of functions. Definitions in other files override them."""
     if " weak " not in text:
         return frozenset()
     found = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
@@ -34,7 +34,7 @@ def weak_functions(text: str) -> frozenset[str]:
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
-    """Return the module's text with declarations in place of these weak functions, which another module defines."""
+    """Return the text of a printed module with declarations instead of these weak functions. The old definitions become internal."""
     declared: list[str] = []
 
     def function(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Requests to the compiler: a snapshot of a module's source for each of its targets."""
+"""Requests to the compiler: a copy of a module's source for each of its targets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LEVELS = (0, 1, 2, 3)
 
 
 class Request(NamedTuple):
-    """A snapshot of the source."""
+    """A copy of a source, with one target and the options of the compilation."""
 
     ir: Any
     exports: tuple[Export, ...] | None
@@ -47,31 +47,40 @@ class Request(NamedTuple):
     machine: Machine
     keep_bitcode: bool
     identity: Any
-    target: str  # as the source names it, where it names several
-    portable: bool  # the source says for which hosts it is: all of it is kept as it was before it was optimized
+    target: str  # the name of the target, if the source has several; otherwise empty
+    portable: bool  # whether the source names its targets; then its code is also stored as it was before optimization
     untrusted: bool
     digests: dict[str, str]
-    shared: (
-        bool  # entry points are an object of their own, and what the cache provides are symbols whose places a load fills, and not slots
-    )
-    entries: dict[str, bytes]  # of data, for each function, by kind
-    beside_code: bytes = b""  # a digest of what decides what the functions do, and does not stand in the code
+    shared: bool  # whether the image will be a shared object, with separate entry points, and places instead of slots for imports
+    entries: dict[str, bytes]  # the entries of data for each function, by kind
+    beside_code: bytes = b""  # a digest of the inputs that decide the functions' behaviour and are not in the code
     is_cached: Callable[[str], bool] = bool
-    is_beside: Callable[[str], bool] = frozenset().__contains__  # whether sources that are added together with this one define a symbol
-    assumed: dict[str, bool] | None = None  # gets what nothing provides yet (compcache.build.slots)
-    overridden: Collection[str] = ()  # functions of other sources, which weak ones give way to
-    named_entries: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # of data of the source itself, by kind and name
-    members: tuple[Member, ...] = ()  # of a group, in place of `ir`: they are linked, and not optimized any more
-    copies: Collection[str] = ()  # functions that the code has for the optimizer alone, and must have itself
-    named: tuple[Export, ...] = ()  # what members export by name, where others export all that is visible
-    unexported: Collection[str] = ()  # what is visible in the former, and is not among it
-    makers: str = ""  # of the code that was given (compcache.formats.makers)
-    inlines: bool = True  # whether bodies of what it imports may come into the module (compcache.build.inlining)
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered  # bodies that others offer of functions
+    is_beside: Callable[[str], bool] = frozenset().__contains__  # whether a source added together with this source defines a symbol
+    assumed: dict[str, bool] | None = None  # collects the symbols that nothing defines yet (compcache.build.slots)
+    overridden: Collection[str] = ()  # functions of other sources, to which weak functions give way
+    named_entries: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # the source's own entries of data, by kind and name
+    members: tuple[Member, ...] = ()  # the optimized members of a group, instead of `ir`
+    copies: Collection[str] = ()  # functions that the code defines for the optimizer, and has to keep
+    named: tuple[Export, ...] = ()  # the exports of the members with functions=; the other members export all visible symbols
+    unexported: Collection[str] = ()  # visible symbols of the members with functions= that are not exported
+    makers: str = ""  # the makers of the given code (compcache.formats.makers)
+    inlines: bool = True  # whether bodies of imported functions may be inlined (compcache.build.inlining)
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered  # returns the offered bodies of functions
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
-    """Return one request for each target that the source names."""
+    """Return a request for each target of a source.
+
+    Args:
+        source: a frozen source.
+        machine: this host.
+        maker: a digest of the program that provided the source.
+
+    Raises:
+        CompileError: the source's options are invalid or contradict each other.
+        SettingError: $COMPCACHE_TARGETS is invalid.
+        InvalidNameError, SignatureError, GlobalValidationError: see `read_exports` and `read_requests`.
+    """
     if source.optimize not in _LEVELS:
         raise CompileError(f"optimize must be 0, 1, 2 or 3, not {source.optimize!r}")
     targets = _requested_targets(source, machine)
@@ -99,35 +108,38 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
 
 
 def unparsed(ir: Any) -> Iterable[str | bytes]:
-    """Return the code in the pieces that a child process reads, without parsing it here."""
+    """Return the code in pieces for a child process, as text or bitcode, without parsing it in this process."""
     if isinstance(ir, tuple):
         return ir
     return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
 
 
 def size_of(ir: Any) -> int:
-    """Return the length of a source's code."""
+    """Return the length of a source's code, in characters of text or bytes of bitcode."""
     return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
 
 
 def refuse_extremes(text: str, *, printed: bool) -> None:
-    """Raise `CompileError` for code whose numbers or nesting would end the process that parses it. `printed`: LLVM has printed it."""
+    """Raise `CompileError` if numbers or nesting in the code would make LLVM abort or run forever.
+
+    `printed` says that LLVM has printed the code.
+    """
     reason = extreme_of(abridged(text), printed=printed)
     if reason is not None:
-        raise CompileError(f"the code has {reason}")
+        raise CompileError(f"the code cannot be compiled, because it contains {reason}")
 
 
 def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[str | None, str | None]]:
-    """Return the targets of a source as (CPU, changes to it).
+    """Return the targets of a source as (CPU, changes to its features).
 
     Raises:
-        CompileError: it has both targets and a CPU, or no target at all.
-        SettingError: the source names none, and $COMPCACHE_TARGETS names what LLVM does not know.
+        CompileError: the source has both targets and a CPU, or its targets are empty.
+        SettingError: the source names no targets, and $COMPCACHE_TARGETS names a CPU that LLVM does not know.
     """
     chosen = source.targets
     if source.cpu is not None or source.features is not None:
         if chosen is not None:
-            raise CompileError("targets= names the CPUs to compile for: leave cpu= and features= out, or targets=")
+            raise CompileError("the source has targets= and also cpu= or features=: use either targets=, or cpu= and features=")
         return [(source.cpu, source.features)]
     if chosen is None:
         return from_environment(TARGETS_VARIABLE, partial(_known_targets, host_machine)) or parse_targets(NATIVE)
@@ -135,7 +147,7 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
 
 
 def _known_targets(host_machine: Host, text: str) -> list[tuple[str | None, str | None]]:
-    """Return the targets that a setting names. Raises `ValueError` for one that LLVM does not know."""
+    """Return the targets that a setting names. Raise `ValueError` if LLVM does not know a target."""
     try:
         targets = parse_targets(text)
         for cpu, changes in targets:

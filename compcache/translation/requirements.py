@@ -1,11 +1,11 @@
-"""The processor requirements of each function of a module: the features that its code uses, directly or in the code that it reaches in the
-module.
+"""Finds the processor features that each function of a module requires, including the code that the function reaches in the module.
 
-If the machine code can be read (`compcache.targets.machine_code`), that counts. If not, or if it does not show everything (inline assembly
-may hide instructions; the registers of vector arguments depend on the CPU), all features that the compiler was allowed to use count.
+The features are read from the machine code, if it can be read (`compcache.targets.machine_code`). Otherwise a function requires all
+features that the compiler was allowed to use. The same holds if machine code does not show all features: inline assembly may hide
+instructions, and the registers of vector arguments depend on the CPU.
 
-A call from code without a feature to code that has it by an attribute of its own is chosen at run time: it counts nothing. So is a call
-through a variable of another module, which requires what is called through it by code without features of its own.
+A call to a function with additional features by its own attributes adds no requirement, because the caller checks the processor at run
+time. A call through a variable requires the features of the called functions that have no own attributes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["Code", "allowed_features", "own_features", "requirements_of"]
 
 _Features = frozenset[str]
-#: Encodings that LLVM also writes for processors without the feature, which take them for another instruction with the same result
-#: (TZCNT for
-#: BSF) or for none (RDSSP). They require the feature only where the compiler was allowed to mean it.
+#: Features whose encodings LLVM also writes for processors without them. Such processors execute another instruction with the same result
+#: (BSF for TZCNT), or none (RDSSP). The encodings require the feature only if the compiler was allowed to use it.
 _READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
 
 class Code(NamedTuple):
-    """A translated module: its optimized text, what `allowed_features` says of it, its definitions, and the object."""
+    """A translated module: its optimized text, the result of `allowed_features`, its definitions, its aliases and its object."""
 
     text: str
     allowed: Mapping[str, _Features]
@@ -47,7 +46,14 @@ class Code(NamedTuple):
 
 
 def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str], machine: Machine) -> dict[str, _Features]:
-    """Return the required features of each exported symbol, including those of code that runs at loading (`startup`)."""
+    """Return the required features of each exported symbol.
+
+    Args:
+        code: the translated module.
+        exports: the exports of the module.
+        startup: the functions that run at loading. Their features are required by all exports.
+        machine: the machine for which the code was compiled.
+    """
     allowed = code.allowed
     used = used_by_functions(code.object)
     if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
@@ -61,8 +67,8 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
         if name in hiding:
             own[name] = used_by(code.text, allowed.get(name, machine.requires)) - basic
             continue
-        mine = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
-        own[name] = (table.closure(mine) & table.required if table else mine) - basic
+        known = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
+        own[name] = (table.closure(known) & table.required if table else known) - basic
     reached = _Reached(code, own, allowed, machine.requires)
     stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
     at_start = stray.union(*[reached.of(name) for name in startup])
@@ -76,9 +82,10 @@ def _target(code: Code, symbol: str) -> str:
 def own_features(
     allowed: Mapping[str, _Features], exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine
 ) -> dict[str, _Features]:
-    """Return, by symbol, the features that exported functions are `allowed` to use by their own attributes, beyond those of the machine.
+    """Return the features that exported functions may use beyond the machine's features, by symbol.
 
-    Features that others of these imply are left out.
+    Functions without additional features are left out, and so are features that another returned feature implies. `allowed` is the result
+    of `allowed_features`.
     """
     functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
     beyond = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
@@ -91,7 +98,7 @@ def own_features(
 
 
 def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions of a printed module with target attributes of their own may use."""
+    """Return the features that functions with their own target attributes may use, by function. `text` is the printed module."""
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
@@ -102,9 +109,9 @@ def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """The features that functions use, directly or through the code that they reach, if that code may not use more than they may.
+    """The features that functions use, directly or in the code that they reach. Code that may use more features is not included.
 
-    A variable passes on the uses of each class of functions in it. A class may use the same features.
+    Functions that may use the same features form a class. A variable passes on the features of each class of functions that it refers to.
     """
 
     def __init__(self, code: Code, own: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
@@ -121,8 +128,9 @@ class _Reached:
         self._spread(users)
 
     def of(self, name: str) -> _Features:
-        """Return the features that a function uses, directly or indirectly; for a variable, those of functions called through it without a
-        check of the processor.
+        """Return the features that a function uses, directly or indirectly.
+
+        For a variable, return the features of the functions that are called through it without a check of the processor.
         """
         used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
         return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
@@ -132,15 +140,15 @@ class _Reached:
         while waiting:
             name = waiting.pop()
             passed = self._used.get(name, {})
-            waiting += [user for user in users.get(name, ()) if self._take(user, passed)]
+            waiting += [user for user in users.get(name, ()) if self._add_features(user, passed)]
 
-    def _take(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
-        """Add the features that a user reaches to its own; return whether this adds any."""
-        mine, before = self._used[user], sum(map(len, self._used[user].values()))
+    def _add_features(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
+        """Add the features in `passed` to the features of a user; return whether any feature is new."""
+        known, before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():
             if own_class is None:
-                mine[class_] = mine.get(class_, frozenset()) | features
+                known[class_] = known.get(class_, frozenset()) | features
             elif class_ <= own_class:
-                mine[own_class] = mine.get(own_class, frozenset()) | features
-        return sum(map(len, mine.values())) > before
+                known[own_class] = known.get(own_class, frozenset()) | features
+        return sum(map(len, known.values())) > before

@@ -1,7 +1,7 @@
-"""From source, or from kept code, to a module's object.
+"""Compiles a source, or stored code, to a module's object.
 
-Parse, rewrite what contradicts a shared object, provide for declarations (`compcache.build.slots`), optimize, emit
-(`compcache.translation.emission`). All of it runs in LLVM's thread; calls into the caller's code run in the caller's thread.
+The steps are: parse, rewrite constructs that a shared object cannot contain, resolve declarations (`compcache.build.slots`), optimize, emit
+(`compcache.translation.emission`). They run in LLVM's thread. Calls into the caller's code run in the caller's thread.
 """
 
 from __future__ import annotations
@@ -72,19 +72,28 @@ _EXTERNAL, _INTERNAL = "external", "internal"
 
 
 class _Checked(NamedTuple):
-    """The checked properties of a module that can be compiled here."""
+    """The properties of a module that was checked."""
 
-    printed: str  # as LLVM prints it, ready for a shared object
+    printed: str  # the module as LLVM prints it, rewritten for a shared object
     values: GlobalValues
-    attributes: dict[str, str]  # of each function that says for which CPU it is
+    attributes: dict[str, str]  # the target attributes of functions that have them
     data: dict[str, bytes]  # values of large variables, by section (compcache.build.large_data)
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a source, or the members of a group, to an object."""
+    """Compile a source, or the members of a group, to an object.
+
+    Args:
+        context: an LLVM context.
+        request: the source and its options.
+        is_cached: returns whether the cache has a function or variable.
+
+    Raises:
+        CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.
+    """
     if request.members:
         return _translate_group(context, request, is_cached)
-    module, (printed, values, attributes, data), request, contents = _read(context, request)
+    module, (printed, values, attributes, data), request, contents = _read_source(context, request)
     rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
     rewritten, request = _with_thread_locals(rewritten, request, is_cached)
     weak = weak_functions(rewritten) if request.exports is None else frozenset()
@@ -99,8 +108,12 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
 
 
 def translate_member(context: Any, request: Request, label: str) -> Member:
-    """Compile a source to optimized code that will be linked with other members. `label` is a digest of it."""
-    module, (printed, values, _, data), request, _ = _read(context, request, f"{label}.")
+    """Compile the source of a group's member to optimized code. `label` is a digest of the source, for unique names of sections.
+
+    Raises:
+        CompileError: the source cannot be compiled.
+    """
+    module, (printed, values, _, data), request, _ = _read_source(context, request, f"{label}.")
     rewritten = without_known_names(for_shared_object(printed), request.requests.imports)
     if rewritten is not printed:
         module = codegen.parse(rewritten, context)
@@ -108,7 +121,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
     for name in copied.intersection(request.copies):
         _find(module, name).linkage = _INTERNAL
     doubtful = assembly_parts(rewritten)
-    if doubtful is not None:  # the writer of bitcode reads assembly
+    if doubtful is not None:  # writing bitcode assembles inline assembly
         codegen.in_caller(try_in_child, doubtful, request.machine, 0)
     with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.target_data(target)[1]
@@ -138,17 +151,20 @@ def _translate_group(context: Any, request: Request, is_cached: Callable[[str], 
         return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
 
 
-def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
-    """Read a source; return its module, the module's properties, the request for a suitable machine, and digests of its functions.
+def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, _Checked, Request, dict[str, bytes]]:
+    """Parse and check a source.
+
+    Returns:
+        The module, its properties, the request with a suitable machine, and digests of its functions by symbol.
 
     Raises:
-        CompileError: the source cannot be compiled here.
+        CompileError: LLVM rejects the source, or it is for another platform.
     """
     if isinstance(request.ir, str):
         refuse_extremes(request.ir, printed=False)
     module = codegen.parse(request.ir, context)
     codegen.check_triple(module)
-    data = set_data_aside(module, context, size_of(request.ir), lambda outline: _check(outline, request), label)
+    data = set_data_aside(module, context, size_of(request.ir), lambda outline: _check_outline(outline, request), label)
     printed = str(module)
     if data or not isinstance(request.ir, str):
         refuse_extremes(printed, printed=True)
@@ -165,8 +181,8 @@ def _read(context: Any, request: Request, label: str = "") -> tuple[Any, _Checke
     return module, _Checked(printed, values, attributes, data), request, contents
 
 
-def _check(outline: str, request: Request) -> None:
-    """Refuse a printed module, or try it in a child process, before LLVM translates a part of it."""
+def _check_outline(outline: str, request: Request) -> None:
+    """Check a printed module, if necessary in a child process, before LLVM translates a part of it. Raises `CompileError`."""
     refuse_extremes(outline, printed=True)
     values = read_values(outline)
     attributes = _attributes_of(outline, values)
@@ -179,27 +195,27 @@ def _attributes_of(printed: str, values: GlobalValues) -> dict[str, str]:
 
 
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
-    """Return the module's text with thread-local variables shared with other modules, and the request for it."""
+    """Return the module's text with functions for thread-local variables of other modules, and the changed request."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request
     requests = request.requests
     imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
-    asked = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
+    provided = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if request.members:
         hidden = {variable.name for variable in read_values(lines_of_variables(printed)).variables if variable.is_hidden}
-        asked -= hidden.union(request.unexported)
-    if not imported and not asked:
+        provided -= hidden.union(request.unexported)
+    if not imported and not provided:
         return printed, request
     imports = {
         ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of
         for name, of in requests.imports.items()
     }
-    return with_addresses(printed, sorted(imported), sorted(asked)), request._replace(requests=requests._replace(imports=imports))
+    return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a module that can be compiled here to its object."""
+    """Compile a checked module to its object. Raises the errors of `translate`."""
     printed = source.printed
     module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
@@ -214,14 +230,14 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     )  # fmt: skip
     if request.members and request.exports is None:
         named = choose_exports(values, request.named, names, local, merged, assembly.defined, second_names=variable_aliases(variables))
-        exports = (*named, *_seen_from_outside(exports, values, request))
+        exports = (*named, *_group_exports(exports, values, request))
     resolution = resolve_declarations(
         module,
         printed,
         values,
         codegen.target_data(target)[0],
         request.requests,
-        lambda names: codegen.in_caller(_chosen, names, is_cached),
+        lambda names: codegen.in_caller(_filter_names, names, is_cached),
         shared=request.shared,
         thread_locals=local,
         defined=assembly.defined | bounds,
@@ -230,14 +246,14 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     )
     resolution = _with_merged(resolution, exports)
     encoded = encode_checked(resolution)
-    # What static libraries call back must have a symbol.
+    # Static libraries may call functions of the module, which therefore must keep their symbols.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
     bodies = () if request.members or request.untrusted or not request.keep_bitcode else offered_bodies(printed, exports, resolution)
     inlined = NOTHING_INLINED
     if request.inlines and request.shared and request.level and not request.members:
         resolution, inlined = bring_in(module, context, printed, values, exports, resolution, request.provided, request.is_beside)
-    _prepare(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
-    # Code with assembly is never compiled for another CPU, and the writer of bitcode aborts over assembly that is not valid.
+    _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
+    # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
     code = module.as_bitcode() if keeps else b""
     if not request.members:
@@ -249,8 +265,8 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     return emit(module, optimized, context, target, request, prepared)
 
 
-def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
-    """Return the exports of a group: without hidden symbols, and without inline variables, of which each image has its own."""
+def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
+    """Return the exports of a group without hidden symbols, and without inline variables, because each image has its own copy."""
     own = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
     own |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
     own = own.union(request.unexported, [export.symbol for export in request.named])
@@ -258,7 +274,17 @@ def _seen_from_outside(exports: tuple[Export, ...], values: GlobalValues, reques
 
 
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
-    """Compile kept code to an object for another machine."""
+    """Compile the stored code of a module to an object for another machine.
+
+    Args:
+        context: an LLVM context.
+        recipe: the stored code and the options of the module.
+        machine: the machine to compile for.
+        shared: whether the image will be a shared object.
+
+    Raises:
+        CompileError: the code cannot be compiled, or is not portable to another machine.
+    """
     module = codegen.parse(recipe.code, context)
     text = str(module)
     values = read_values(text)
@@ -267,7 +293,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
         for value in values.functions
         if value.linkage == "available_externally" and is_content_name(recipe.slots.get(value.name, ""))
     }
-    for name in inlined:  # the image must not need what that of which it is made does not
+    for name in inlined:  # otherwise the new image could need functions that the stored image does not need
         module.get_function(name).linkage = _INTERNAL
     slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in inlined}
     _require_portable(text, values, machine)
@@ -296,17 +322,18 @@ def _intrinsics(values: GlobalValues) -> list[str]:
 
 def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
     if uses_beyond(_intrinsics(values), machine.requires):
-        raise CompileError("the code uses intrinsics of features that this host does not have")
+        raise CompileError("the stored code uses intrinsics for CPU features that this host does not have")
     if has_assembly(text):
-        raise CompileError("the code has inline assembly, which may use any feature")
+        raise CompileError("the stored code contains inline assembly, which may need features of another CPU")
     if passes_vectors(text):
-        raise CompileError("the code exchanges vectors with other modules, for which each CPU has its own calling convention")
+        raise CompileError("the stored code passes vectors to other modules, and the calling convention for vectors depends on the CPU")
 
 
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
-    """Return the machine under a name that gives no function features that the machine lacks.
+    """Return the machine, named by its features if a function has its own features without a CPU.
 
-    In LLVM, a function's own features replace the machine's, which also disable features that the host's CPU has by name but not in fact.
+    In LLVM, a function's own features replace the machine's features. The machine's features also disable features that the CPU's name
+    implies, but that the host does not have.
     """
     bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
     return machine.by_features(host.platform_name()) if bare else machine
@@ -320,17 +347,17 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
         codegen.in_caller(try_in_child, printed, machine, request.level)
 
 
-def _chosen(names: list[str], condition: Callable[[str], bool]) -> list[str]:
+def _filter_names(names: list[str], condition: Callable[[str], bool]) -> list[str]:
     return list(filter(condition, names))
 
 
 def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
-    """Import merged variables, also in the module that defines them."""
+    """Return a resolution that also imports the merged variables which the module defines."""
     merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
 
-def _prepare(
+def _set_linkages(
     module: Any,
     values: GlobalValues,
     exports: Iterable[Export],
@@ -340,9 +367,16 @@ def _prepare(
     hide_others: bool,
     kept: Collection[str],
 ) -> None:
-    """Link the support code in, and give every definition the linkage that it has inside an image.
+    """Link the support code into a module, and set the linkages of its definitions for an image.
 
-    Definitions in `kept` may be used by code that LLVM does not see.
+    Args:
+        module: the module, which is changed.
+        values: the functions and variables of the module.
+        exports: the exports of the module.
+        resolution: the providers of its declarations.
+        context: its LLVM context.
+        hide_others: whether definitions that are not exported become internal. If not, they become hidden.
+        kept: definitions that assembly may use. They become hidden.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)
@@ -367,7 +401,7 @@ def _prepare(
 
 
 def _defined(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield the names and linkages of the module's definitions, and a function that returns LLVM's values by name."""
+    """Yield the name and the linkage of each definition of the module, and a function that returns LLVM's value for it."""
     for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
         yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
     if any(not value.name for value in (*values.functions, *values.variables)):

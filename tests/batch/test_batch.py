@@ -267,7 +267,7 @@ def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: Module
         report.raise_for_failures()
     assert pickle.loads(pickle.dumps(caught.value)).report == report
     assert "batch_jobs.py" in failed["wrong"].output
-    assert "build() for 'none' returned None, neither a compcache.ModuleSource nor LLVM code" in failed["none"].message
+    assert "build() for 'none' returned None, but must return a compcache.ModuleSource or LLVM code" in failed["none"].message
     assert "exports 'another' but not that function" in failed["other"].message
     assert "top level of a module" in failed["lambda"].message
     assert "nowhere" in failed["lost"].message
@@ -301,7 +301,7 @@ def test_a_worker_that_dies_costs_its_own_job_alone(cache: Cache, jobs: ModuleTy
     assert "this is no instruction" in aborts.output
     assert (killed.signal, killed.output, killed.exit_status) == ("SIGKILL", "last words of killed", None)
     assert (exits.signal, exits.exit_status) == (None, 3)
-    assert killed.message == "its worker process was ended by SIGKILL: last words of killed"
+    assert killed.message == "the worker process of the job was ended by SIGKILL: last words of killed"
     assert cache.get_target("once")() == 7
     assert [path for path in MockDirectory.read(directory).files if path.startswith(("tmp/", "quar"))] == []
 
@@ -325,7 +325,7 @@ def test_a_job_that_takes_too_long_is_ended_alone(cache: Cache, jobs: ModuleType
     assert (hangs.kind, hangs.signal, hangs.attempts) == ("timeout", "SIGTERM", 2)
     assert (stopped.kind, stopped.signal) == ("timeout", "SIGKILL")
     assert stopped.output == "last words of stopped"
-    assert hangs.message == "it did not finish within 1 s and was stopped"
+    assert hangs.message == "the job did not finish within 1 s and was stopped"
     assert 1.0 <= hangs.seconds < 20
     assert list((directory / "tmp").iterdir()) == []
 

@@ -43,7 +43,7 @@ define i32 @depth(i32 %a, double %b) {
 
 def plain(*types: str, signature: str = "", convention: str = "") -> EntryPoint:
     names = [{"double": "f64", "float": "f32", "i1": "bool", "ptr": "object"}.get(t, t) for t in types]
-    return EntryPoint(signature or f"i64({', '.join(names)})", types, "i64", (False,) * len(types), convention, nogil=False)
+    return EntryPoint(signature or f"i64({', '.join(names)})", types, "i64", (False,) * len(types), convention, nogil=False, may_raise=True)
 
 
 @pytest.mark.slow
@@ -99,6 +99,57 @@ def test_what_is_not_made_here_is_left_to_llvm() -> None:
     assert others == (own, many)
     assert data
     assert selection.entry_object([ordinary], 243) == (b"", (ordinary,))
+
+
+#: Functions without arguments that are converted: those whose conversion may fail ask in any case.
+RAISING = """
+declare double @llvm.sqrt.f64(double)
+declare void @PyErr_SetNone(ptr)
+@PyExc_KeyError = external global ptr
+define double @pure() {
+  %y = call double @llvm.sqrt.f64(double 2.0)
+  ret double %y
+}
+define i64 @reads(ptr %p, i64 %n) {
+  %x = load i64, ptr %p
+  ret i64 %x
+}
+define i64 @counts() {
+  %x = load i64, ptr @PyExc_KeyError
+  ret i64 %x
+}
+define i64 @raises() {
+  %e = load ptr, ptr @PyExc_KeyError
+  call void @PyErr_SetNone(ptr %e)
+  ret i64 0
+}
+define i64 @errs() #0 {
+  %x = call i64 @raises()
+  ret i64 %x
+}
+define i64 @unknown(ptr %callback) {
+  %x = call i64 %callback()
+  ret i64 %x
+}
+attributes #0 = { noinline memory(argmem: read, inaccessiblemem: readwrite) }
+"""
+
+
+@pytest.mark.parametrize("by_patterns", [True, False])
+def test_only_functions_that_may_raise_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_patterns: bool) -> None:
+    """The entry point of a function that touches the memory of its arguments alone does not ask for an exception."""
+    asked = {}
+    if not by_patterns:
+        monkeypatch.setattr(selection, "entry_object", lambda points: (b"", tuple(points)))
+    emission._objects_of.cache_clear()
+    with Cache(tmp_path / "c") as cache:
+        for name in ("pure", "reads", "counts", "raises", "errs", "unknown"):
+            functions = {name: "i64(const i64[:])" if name == "reads" else None}
+            module = cache.add_module(ModuleSource(RAISING, functions=functions))
+            asked[name] = b"PyErr_Occurred" in next((tmp_path / "c").rglob(f"{module}*")).read_bytes()
+        with pytest.raises(KeyError):
+            cache.get_target("raises")()
+    assert asked == {"pure": False, "reads": False, "counts": True, "raises": True, "errs": True, "unknown": True}
 
 
 @pytest.mark.parametrize("machine", [62, 183])

@@ -77,5 +77,5 @@ def test_objects_are_no_elements() -> None:
 
 
 def test_a_function_of_objects_keeps_the_gil(tmp_path: Path) -> None:
-    with Cache(tmp_path / "cache") as cache, pytest.raises(SignatureMismatchError, match="and nogil=True releases it"):
+    with Cache(tmp_path / "cache") as cache, pytest.raises(SignatureMismatchError, match="but nogil=True releases the GIL"):
         cache.add_module(ModuleSource(CODE, {"same": Function("object(object)", nogil=True)}))

@@ -36,12 +36,12 @@ EXTREMES = {
     "alignment of a function": (GOOD.replace(") {", ") align 4294967296 {"), "aligned to 4294967296 bytes"),
     "constants": (
         "@g = global i8 0\n@h = global ptr " + "getelementptr (i8, ptr " * NESTED + "@g" + ", i64 1)" * NESTED + "\n" + GOOD,
-        "nested more than 1000 deep",
+        "more than 1000 levels of nesting",
     ),
-    "types": ("@g = global " + "[1 x " * NESTED + "i8" + "]" * NESTED + " zeroinitializer\n" + GOOD, "nested more than"),
+    "types": ("@g = global " + "[1 x " * NESTED + "i8" + "]" * NESTED + " zeroinitializer\n" + GOOD, "levels of nesting"),
     "named types": (
         "%t0 = type { i8 }\n" + "".join(f"%t{n} = type {{ %t{n - 1} }}\n" for n in range(1, NESTED)) + GOOD,
-        "nested more than",
+        "levels of nesting",
     ),
 }
 

@@ -90,9 +90,9 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' is not that of a language"),
-        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' is not that of a language"),
-        ("Makefile", b"all:\n\techo\n", "a name without an ending tells no language"),
+        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' of its name does not show its language"),
+        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' of its name does not show its language"),
+        ("Makefile", b"all:\n\techo\n", "its name without an ending does not show its language"),
         ("broken.ll", b"no code\n", "LLVM does not accept the code"),
     ],
 )
@@ -126,11 +126,11 @@ def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path)
     missing = 'declare i64 @"{0}"(i64)\ndefine i64 @f(i64 %x) {{\n%y = call i64 @"{0}"(i64 %x)\nret i64 %y\n}}\n'
     assert "name it in --import if" in told(missing.format("nobodys"))
     assert "in --global if it is" in told(missing.format("nobodys"))
-    assert "the library that has it in --library or --archive" in told(missing.format("nobodys"))
+    assert "the library with it in --library or --archive" in told(missing.format("nobodys"))
     assert "pass --archive libflang_rt.runtime.a, or" in told(missing.format("_FortranANothing"))
-    assert "pass that .a in --archive" in told(missing.format("rust_begin_unwind"))
+    assert "pass that .a file in --archive" in told(missing.format("rust_begin_unwind"))
     assert "soname or path in --library" in told(adder("f", 1), "--library", "no_such_library")
-    assert "name those to export in --export" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
+    assert "name the functions to export in -" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
 
 
 def test_hidden_functions_alone_are_told(directory: Path, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_json_has_no_nan(typed: Path) -> None:
         (["f64", ""], "not a number"),
         (["i64"], "'i64' takes 1 argument, 0 given"),
         (["i64", "1", "2"], "'i64' takes 1 argument, 2 given"),
-        (["nobody"], "'compcache ls' lists what is there"),
+        (["nobody"], "'compcache ls' lists the cached functions"),
     ],
 )
 def test_a_wrong_call_is_one_line_and_status_2(typed: Path, arguments: list[str], reason: str) -> None:

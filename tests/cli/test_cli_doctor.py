@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: A value that is not valid for each setting that has such values, and what the message says of it.
 INVALID = {
     "COMPCACHE_MAX_SIZE": ("many", "not a valid size"),
-    "COMPCACHE_LOCK_TIMEOUT": ("soon", "not a number of seconds"),
+    "COMPCACHE_LOCK_TIMEOUT": ("soon", "not a valid number of seconds"),
     "COMPCACHE_LOCKS": ("maybe", "use 1 or 0"),
     "COMPCACHE_MAP_FILES": ("maybe", "use 1 or 0"),
     "COMPCACHE_STATS": ("maybe", "use 1 or 0"),
@@ -119,7 +119,8 @@ def test_a_program_gets_an_error_that_names_the_variable_or_goes_on(tmp_path: Pa
 def test_a_misspelt_name_is_told_with_the_right_one(filled: Path) -> None:
     done = compcache("--dir", filled, "ls", COMPCACHE_LAYER="/opt/cache")
     assert done.status == 0
-    assert done.err == "compcache: warning: COMPCACHE_LAYER is not a setting of compcache and is ignored; did you mean COMPCACHE_LAYERS?\n"
+    reason = "the variable COMPCACHE_LAYER is ignored: it is not a setting of compcache"
+    assert done.err == f"compcache: warning: {reason}; did you mean COMPCACHE_LAYERS?\n"
     assert "COMPCACHE_LAYERS" in errors(filled, COMPCACHE_LAYER="/opt/cache")["COMPCACHE_LAYER"]
     assert list(misspelt_settings({"COMPCACHE_TEST_SECONDS": "5", "COMPCACHE_DIR": "x", "HOME": "/"})) == []
 
@@ -129,7 +130,7 @@ def test_what_is_in_order_is_told(filled: Path) -> None:
     assert not errors(filled)
     assert {"settings", "directory", "content", "processor", "llvm", "linker", "loader", "numba"} <= set(found)
     assert str(filled) in found["directory"]["message"]
-    assert "by this user alone" in found["directory"]["message"]
+    assert "writable for this user alone" in found["directory"]["message"]
 
 
 def test_nothing_is_created(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_nothing_is_created(tmp_path: Path) -> None:
 def test_a_directory_that_is_a_file_is_a_problem(tmp_path: Path, place: str) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert f"{file} is not a directory: what is compiled here is not stored" in errors(tmp_path / place)["directory"]
+    assert f"{file} is not a directory: functions compiled here are not stored" in errors(tmp_path / place)["directory"]
 
 
 def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:
@@ -153,8 +154,8 @@ def test_layers_are_looked_at(filled: Path, tmp_path: Path) -> None:
     told = [(row["severity"], row["message"]) for row in rows if row["subject"] == "layer"]
     assert told == [
         ("ok", f"{layer}: 1 function"),
-        ("error", f"{empty}: no cache is there"),
-        ("error", f"{absent} does not exist: nothing of it is used"),
+        ("error", f"{empty} is not a cache: correct the path, or leave the layer out"),
+        ("error", f"{absent} does not exist and is not used: correct the path, or leave the layer out"),
     ]
 
 

@@ -91,7 +91,7 @@ def test_causes_stand_before_what_follows_from_them(directory: Path, files: list
     errors = [line for line in done.err.splitlines() if line.startswith("compcache: error: ")]
     assert f"{tmp_path / 'broken.ll'}: LLVM does not accept the code" in errors[0]
     assert len(errors) == 2
-    assert f"10 other files need what is defined there: {waiting[0]}, " in errors[1]
+    assert f"10 other files need definitions of the files above: {waiting[0]}, " in errors[1]
     assert errors[1].endswith(" and 2 more")
     assert compcache("--dir", directory, "call", "use", "5").out == "7\n"
 
@@ -100,7 +100,7 @@ def test_two_definitions_name_both_files(directory: Path, files: list[Path]) -> 
     done = compcache("--dir", directory, "add", *files, files[1])
     assert (done.status, done.out) == (2, "")
     assert done.err.splitlines() == [
-        f"compcache: error: multiple definition of '{name}': in {files[1]} and {files[1]}" for name in ("use", "use_helper")
+        f"compcache: error: the symbol '{name}' has several definitions: in {files[1]} and {files[1]}" for name in ("use", "use_helper")
     ]
     assert Cache(directory).modules() == ()
 
@@ -118,7 +118,7 @@ def test_groups_are_shown_removed_and_exported_as_a_whole(directory: Path, files
     assert [group.functions for group in list_groups(Cache(tmp_path / "other"))] == [("value", "use", "use_helper")]
     refused = compcache("--dir", directory, "rm", "use")
     assert refused.status == 1
-    assert "it is a part of the group 'lib', which is removed as a whole" in refused.err
+    assert "it is a part of the group 'lib', which can only be removed as a whole" in refused.err
     assert compcache("--dir", directory, "pin", "lib").status == 0
     assert compcache("--dir", directory, "rm", "lib").status == 1
     assert compcache("--dir", directory, "rm", "lib", "--force").out == "removed lib\n"

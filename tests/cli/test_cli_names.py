@@ -17,7 +17,7 @@ from compcache import Cache, Identity, ModuleSource
 from compcache.cli.app import COMMANDS
 from compcache.cli.examples import EXAMPLES
 from compcache.cli.names import common_prefix
-from compcache.cli.render.code import highlighted
+from compcache.cli.render.code import highlight
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +120,7 @@ def test_top_counts_labels_together(named: Path) -> None:
     assert sum(row["size"] for row in rows.values()) == pytest.approx(sum(module.size for module in modules), abs=6)
     first = compcache("--dir", named, "top", "--by", "realizations", "--limit", "1").out.split("\t")
     assert first[0] == "kernels.scale"
-    assert "of 5 shown" in on_terminal("--dir", named, "top", "-n", "2").out
+    assert "of 5 functions shown" in on_terminal("--dir", named, "top", "-n", "2").out
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_code_is_coloured_on_a_terminal_alone(named: Path) -> None:
 @pytest.mark.parametrize("language", ["llvm", "asm"])
 def test_colours_change_no_character(language: str) -> None:
     for line in ('  %x = call i64 @"a b"(ptr null) ; 1 "2" %3', "\tmovq\t%rax, -8(%rbp) # 0x10", "f:", "", '  .asciz "a#b"'):
-        assert re.sub(r"\x1b\[\d*m", "", highlighted(line, language)) == line
+        assert re.sub(r"\x1b\[\d*m", "", highlight(line, language)) == line
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A standard error where bars appear at once. (pytest has another one for fixtures.)"""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(output, "_MOMENT", 0.0)
-    monkeypatch.setattr(output, "_reading", {})
+    monkeypatch.setattr(output, "_DELAY", 0.0)
+    monkeypatch.setattr(output, "_shown_bar", {})
     monkeypatch.setattr(output, "is_quiet", lambda: False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -43,7 +43,7 @@ def test_a_bar_says_how_far_it_is_and_disappears(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", str(columns))
     for done in (0, 25_000, 50_000):
         show_progress(done, 100_000)
-        bar = output._reading["bar"]._bar
+        bar = output._shown_bar["bar"]._bar
         assert bar is not None
         bar._progress.refresh()  # which a thread does ten times a second
     shown = plain(terminal)
@@ -76,7 +76,7 @@ def test_a_bar_that_is_interrupted_gives_the_cursor_back(monkeypatch: pytest.Mon
 def test_what_is_short_or_goes_to_a_file_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream, total, moment in ((Terminal(), 1_000, 0.0), (io.StringIO(), 100_000, 0.0), (Terminal(), 100_000, 60.0)):
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(output, "_MOMENT", moment)
+        monkeypatch.setattr(output, "_DELAY", moment)
         show_progress(10, total)
         end_progress()
         assert stream.getvalue() == ""

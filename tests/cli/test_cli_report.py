@@ -15,7 +15,7 @@ from helpers import adder
 
 from compcache import Cache, Function, ModuleSource, Signature
 from compcache.cli.report.page import page
-from compcache.cli.report.story import tell
+from compcache.cli.report.story import collect_story
 from compcache.hit.recorder import encode_batch
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _module(name: str, number: int) -> ModuleSource:
 @pytest.fixture(scope="module")
 def drawn(told: Path) -> str:
     with Cache(told) as cache:
-        return "".join(page(tell(cache, None, 10), drawn=True))
+        return "".join(page(collect_story(cache, None, 10), drawn=True))
 
 
 class Reader(HTMLParser):

@@ -8,7 +8,7 @@ import pytest
 from cli_process import compcache, fresh
 from helpers import constant
 
-from compcache.cli.advice import in_commands
+from compcache.cli.advice import translate_advice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,12 +48,12 @@ def test_two_files_of_one_name_in_one_batch(directory: Path, tmp_path: Path) -> 
         file.write_text(constant("scale", value))
     done = compcache("--dir", directory, "batch", *files)
     assert done.status == 2
-    assert f"'scale' is defined by {files[0]} and by {files[1]}, with different code" in done.err
+    assert f"the jobs {files[0]} and {files[1]} define function 'scale' with different code" in done.err
 
 
 def test_advice_names_commands(directory: Path, tmp_path: Path) -> None:
     for value in (1, 2):
         (tmp_path / "a.ll").write_text(constant("f", value))
         done = compcache("--dir", directory, "add", tmp_path / "a.ll")
-    assert "what is added last is used. Add it with --replace, which removes the older code\n" in done.err
-    assert in_commands("remove it: cache.remove('a b')") == "remove it: compcache rm 'a b'"
+    assert "the code that is added last is used. Add it with --replace, which removes the older code\n" in done.err
+    assert translate_advice("remove it: cache.remove('a b')") == "remove it: compcache rm 'a b'"

@@ -12,6 +12,7 @@ from helpers import adder, caller, run_fresh, sum_of
 from compcache import Cache, ModuleSource
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
 #: How many histories are drawn by default, and by the long test.
@@ -142,15 +143,18 @@ for round in range(2):
 """
 
 
-def stored(directory: Path) -> Path:
-    """A cache of the modules, nothing linked."""
+def stored(directory: Path, homes: Container[str] = ()) -> Path:
+    """A cache of the modules, nothing linked. Of `homes` no code is kept, so that they stay apart from any closure."""
     with Cache(directory) as cache:
-        cache.add_modules([ModuleSource(code) for code in SOURCES])
+        cache.add_modules([ModuleSource(code, keep_bitcode=code not in homes) for code in SOURCES])
     return directory
 
 
-def drawn(seed: int) -> list[tuple[Any, ...]]:
-    """A history: every function is loaded and held, and between that closures are linked and removed, and modules added."""
+def drawn(seed: int, *, is_linked_first: bool = False) -> list[tuple[Any, ...]]:
+    """A history: every function is loaded and held, and between that closures are linked and removed, and modules added.
+
+    With `is_linked_first` the closures are linked by another cache object before anything is loaded.
+    """
     chance = random.Random(seed)
     names = list(NAMES)
     chance.shuffle(names)
@@ -158,7 +162,9 @@ def drawn(seed: int) -> list[tuple[Any, ...]]:
     for _ in range(chance.randint(1, 3)):
         roots = tuple(chance.sample(NAMES, chance.randint(1, 5)))
         into = chance.choice((None, "set", "other"))
-        steps.insert(chance.randrange(len(steps)), ("link", (*roots, "f") if chance.random() < 0.6 else roots, chance.random() < 0.5, into))
+        place = 0 if is_linked_first else chance.randrange(len(steps))
+        link = ("link", (*roots, "f") if chance.random() < 0.6 else roots, chance.random() < 0.5 and not is_linked_first, into)
+        steps.insert(place, link)
     if chance.random() < 0.3:
         steps.insert(chance.randrange(len(steps)), ("remove", chance.random() < 0.5))
     if chance.random() < 0.4:
@@ -167,10 +173,11 @@ def drawn(seed: int) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("homes", [(), (_STATE, SOURCES[2]), (SOURCES[0], _TABLE), SOURCES[1:3]], ids=["none", "state", "table", "leaves"])
 @pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.stress, pytest.mark.timeout(900)])])
-def test_a_process_sees_what_it_sees_without_closures(tmp_path: Path, number: int) -> None:
-    base = stored(tmp_path / "base")
-    histories = [drawn(seed) for seed in range(number)]
+def test_a_process_sees_what_it_sees_without_closures(tmp_path: Path, number: int, homes: tuple[str, ...]) -> None:
+    base = stored(tmp_path / "base", homes)
+    histories = [drawn(seed, is_linked_first=bool(homes)) for seed in range(number)]
     found = []
     for first in range(0, number, FEW):
         found += run_fresh(tmp_path, _RUN.format(histories=histories[first : first + FEW], base=str(base)))

@@ -32,6 +32,58 @@ for order in itertools.permutations(("bump", "peek", "user", "h")):
             found += [target(2) for target in targets]
         result.append(found)
 """
+#: A function that counts, in a variable that others use; a constructor begins it when what it imports is bound.
+_HOME = """\
+@n = global i64 0
+@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @begin, ptr null }]
+declare i64 @start(i64)
+define internal void @begin() {
+  %a = call i64 @start(i64 2)
+  store i64 %a, ptr @n
+  ret void
+}
+define i64 @count(i64 %x) {
+  %a = load i64, ptr @n
+  %b = add i64 %a, %x
+  store i64 %b, ptr @n
+  ret i64 %b
+}
+"""
+_USER = """\
+@n = external global i64
+declare i64 @count(i64)
+declare i64 @start(i64)
+define i64 @{name}(i64 %x) {{
+  %a = call i64 @count(i64 %x)
+  %b = load i64, ptr @n
+  %c = call i64 @start(i64 %b)
+  %d = sub i64 %c, 30
+  ret i64 %d
+}}
+"""
+_COUNT = """\
+import itertools, sys
+from compcache import Cache
+result = []
+if {first}:
+    with Cache(directory) as cache:
+        target = cache.get_target("first")
+        result = [*{{"compcache.hit.loader", "compcache.formats", "compcache.errors"}} & {{*sys.modules}}, target(3)]
+else:
+    for order in itertools.permutations(("first", "second", "count", "start")):
+        with Cache(directory) as cache:
+            held = []
+            for name in order:
+                held.append(cache.get_target(name))
+                result += [target(2) for target in held]
+"""
+_GONE = """\
+from compcache import Cache
+with Cache(directory) as cache:
+    cache.get_target("third")(1)
+    other, again = cache.get_target("other"), cache.get_target("third")
+    result = other.module_id == again.module_id
+"""
 _ADDRESS = """\
 from compcache import Cache
 with Cache(directory) as cache, Cache(directory) as other:
@@ -68,11 +120,35 @@ def test_plain_hits_ask_whether_a_closure_holds(cache: Cache, directory: Path, n
     assert load(directory, "first")[2] == (name != "unrelated")
 
 
-def test_what_needs_other_modules_is_loaded_with_them(cache: Cache, directory: Path) -> None:
+def test_a_closure_that_imports_from_home_modules_is_plain(cache: Cache, directory: Path) -> None:
     home = ModuleSource(adder("home", 7), keep_bitcode=False)
-    cache.add_modules([home, ModuleSource(sum_of("first", ["home", "third"])), ModuleSource(adder("third", 3))])
-    (closure,) = cache.link(["first"]).linked
-    assert load(directory, "first")[:2] == ([1 + 7 + 1 + 3], [closure.module_id])
+    sums = [ModuleSource(sum_of(name, ["home", "third"])) for name in ("first", "second")]
+    cache.add_modules([home, *sums, ModuleSource(adder("third", 3))])
+    (closure,) = cache.link(["first", "second"], into="set").linked
+    assert load(directory, "first", "second") == ([1 + 7 + 1 + 3] * 2, [closure.module_id] * 2, False)
+    results, modules, whole = load(directory, "second", "home", "first", "third")
+    assert (results, modules[0], modules[2], whole) == ([12, 8, 12, 4], closure.module_id, closure.module_id, True)
+
+
+def test_the_variables_and_constructors_of_home_modules_are_one(tmp_path: Path) -> None:
+    """The home module counts in a variable that the closure uses, too, and begins with what a function of a third module returns."""
+    home = ModuleSource(_HOME, keep_bitcode=False)
+    codes = [home, *map(ModuleSource, (_USER.format(name="first"), _USER.format(name="second"), adder("start", 30)))]
+    for way in ("apart", "linked"):
+        with Cache(tmp_path / way) as cache:
+            cache.add_modules(codes)
+            if way == "linked":
+                assert cache.link(["first", "second"], into="set").linked[0].functions == ("first", "second")
+    assert run_fresh(tmp_path / "linked", _COUNT.format(first=True)) == [35]
+    results = [run_fresh(tmp_path / way, _COUNT.format(first=False)) for way in ("apart", "linked")]
+    assert results[0] == results[1]
+
+
+def test_a_closure_that_is_gone_is_not_mapped_beside_its_modules(tmp_path: Path) -> None:
+    with Cache(tmp_path) as cache:
+        cache.add_modules([ModuleSource(adder("third", 3) + adder("other", 4)), ModuleSource(caller("first", "third", plus=1))])
+        assert cache.link(["first", "third"], into="set").linked
+    assert run_fresh(tmp_path, _GONE) is True
 
 
 @pytest.mark.parametrize("linked", [("bump", "user"), ("user",), ("h", "k", "user"), ("bump", "peek")])

@@ -254,7 +254,7 @@ def test_build_for_an_identity_uses_the_plain_label(cache: Cache, form: str) -> 
 
 
 def test_build_must_return_code(cache: Cache) -> None:
-    with pytest.raises(CompileError, match=r"build\(\) for 'f' returned None, neither"):
+    with pytest.raises(CompileError, match=r"build\(\) for 'f' returned None, but must return"):
         cache.get_or_compile("f", lambda: None)
     with pytest.raises(TypeError, match=r"a str or a compcache\.Identity, not int"):
         cache.get_or_compile(7, lambda: "")  # type: ignore[arg-type]

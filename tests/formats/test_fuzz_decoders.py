@@ -235,11 +235,11 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
 @FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
-    valid = encode_host(HostFile("znver4", "22.1.0"), "name", key)
+    valid = encode_host(HostFile("znver4", "22.1.0", "+avx2,+fma", "0a1b"), "name", key)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
     decoded = bounded(lambda d: decode_host(d, "name", key), changed)
     assert decoded is None or changed == valid
-    assert decode_host(valid, "name", key) == HostFile("znver4", "22.1.0")
+    assert decode_host(valid, "name", key) == HostFile("znver4", "22.1.0", "+avx2,+fma", "0a1b")
     assert decode_host(valid, "name", b"another key") is None
     assert decode_host(valid, "another", key) is None
 

@@ -32,7 +32,7 @@ from compcache.formats.host_file import HostFile, decode_host, encode_host
 from compcache.globals import decode_definition
 from compcache.images.archives import open_archive
 from compcache.images.embedded_bitcode import embedded_bitcode
-from compcache.inspect.uncached import note, read_all
+from compcache.inspect.uncached import read_refusals, record_refusal
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import RECORD
 from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
@@ -305,10 +305,10 @@ def test_archives_and_objects(bitcode: bytes, tmp_path_factory: pytest.TempPathF
 @FEW
 @given(st.data())
 def test_notes_on_linkers(data: st.DataObject) -> None:
-    valid = encode_host(HostFile("znver4", "22.1.0"), "name", None)
+    valid = encode_host(HostFile("znver4", "22.1.0", "+avx2,+fma", "0a1b"), "name", None)
     changed = data.draw(st.one_of(st.composite(mutated)(valid), st.binary(max_size=60)))
     decoded = bounded(lambda d: decode_host(d, "name"), changed)
-    assert (decoded == HostFile("znver4", "22.1.0")) if changed == valid else decoded is None
+    assert (decoded == HostFile("znver4", "22.1.0", "+avx2,+fma", "0a1b")) if changed == valid else decoded is None
 
 
 @FEW
@@ -316,12 +316,12 @@ def test_notes_on_linkers(data: st.DataObject) -> None:
 def test_notes_on_uncached_functions(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     with Cache(tmp_path_factory.mktemp("cache") / "c") as cache:
         store = cache._store
-        note(store, "f", "why")
+        record_refusal(store, "f", "why")
         (name,) = store.names(UNCACHED)
         content = packed(data.draw(st.composite(changed_fields)(["f", "why", 1.0])))
         with open(store.path(UNCACHED, name), "wb") as file:
             file.write(check(content) + content)
-        for refusal in bounded(lambda _: read_all(store), content):
+        for refusal in bounded(lambda _: read_refusals(store), content):
             assert (refusal.name, type(refusal.reason), type(refusal.created)) == ("f", str, float)
 
 

@@ -47,7 +47,7 @@ def test_files_of_a_local_file_system_are_mapped(filled: Path) -> None:
     answers, mapped, loader, _ = run_fresh(filled, "cut = False" + LOAD)
     assert answers == [42, 2, 42]
     assert mapped >= 2
-    assert "mapped out of their files (" in loader
+    assert "mapped from their files (" in loader
 
 
 def test_what_is_copied_survives_files_that_are_cut(filled: Path) -> None:

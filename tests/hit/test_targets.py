@@ -327,6 +327,27 @@ def test_a_pointer_is_an_address(get: Callable[[str], TypedCallTarget], shared: 
     assert shared
 
 
+def test_the_method_of_a_call_is_a_builtin_function(get: Callable[[str], TypedCallTarget], tmp_path: Path) -> None:
+    """It does what the call does, by position and by name, and keeps the target, also past the end of the cache."""
+    call: Any = get("id_i64").__call__
+    kind: object = type(call)  # of a name of its own: mypy narrows the type of a call to that of len
+    assert kind is type(len)
+    assert call(5) == get("id_i64")(5)
+    assert str(inspect.signature(call)) == "(*args, **named)"
+    for wrong, named in (((), {}), ((1, 2), {}), (("one",), {}), ((1,), {"b": 2})):
+        with pytest.raises(TypeError) as by_method:
+            call(*wrong, **named)
+        with pytest.raises(TypeError) as by_call:
+            get("id_i64")(*wrong, **named)
+        assert str(by_method.value) == str(by_call.value)
+    with Cache(tmp_path / "own") as cache:
+        cache.add_module(ModuleSource("define i64 @own(i64 %x) {\n  ret i64 %x\n}\n"))
+        call = cache.get_target("own").__call__
+        assert call(x=7) == type(cache.get_target("own")).__call__(cache.get_target("own"), 7) == 7
+    with pytest.raises(TargetUnloadedError):
+        call(7)
+
+
 def test_a_pointer_refuses_other_types(get: Callable[[str], TypedCallTarget]) -> None:
     for wrong in (1.5, "text", [1], object()):
         with pytest.raises(TypeError, match=r"raw\(\): \w+( 1)? must be an address \(int, None, a ctypes object"):

@@ -21,8 +21,8 @@ BROKEN = "raise OSError('Could not find/load shared object file libllvmlite.so')
 WAYS = {
     "absent": ("import sys\nsys.modules['llvmlite'] = None\n", "which is not installed: pip install compcache"),
     "half blocked": ("import sys\nsys.modules['llvmlite.binding'] = None\n", "which is not installed: pip install compcache"),
-    "broken": ("import sys\nsys.path.insert(0, FOLDER)\n", "which cannot be loaded here (OSError: Could not find/load shared object file"),
-    "broken otherwise": ("import sys\nsys.path.insert(0, FOLDER)\n", "which cannot be loaded here (RuntimeError: no GLIBCXX): mend its"),
+    "broken": ("import sys\nsys.path.insert(0, FOLDER)\n", "llvmlite cannot be loaded (OSError: Could not find/load shared object file"),
+    "broken otherwise": ("import sys\nsys.path.insert(0, FOLDER)\n", "llvmlite cannot be loaded (RuntimeError: no GLIBCXX): reinstall"),
 }
 
 

@@ -89,11 +89,11 @@ def test_an_archive_of_ar_is_read(cache: Cache, tmp_path: Path) -> None:
     [
         (PLAIN, r"an ELF file of machine code without LLVM bitcode: compile with -emit-llvm"),
         (embed(adder("f", 1), ".llvmbc", b"no bitcode"), r"section \.llvmbc is not LLVM bitcode"),
-        (archive(**{"machine_code_in_here.o": PLAIN}), r"member 'machine_code_in_here.o' of the archive: it is an ELF file of machine"),
+        (archive(**{"machine_code_in_here.o": PLAIN}), r"member 'machine_code_in_here.o' cannot be used: the file is an ELF file"),
         (archive(), "an archive without members"),
-        (archive(**{"some.o": bitcode(adder("f", 1))})[:-9], "truncated archive: the member 'some.o'|should have"),
-        (b"!<arch>\n" + b"x" * 70, "damaged archive"),
-        (b"!<thin>\n", "thin archive, which names files"),
+        (archive(**{"some.o": bitcode(adder("f", 1))})[:-9], "archive is truncated: the member 'some.o'|should have"),
+        (b"!<arch>\n" + b"x" * 70, "archive is damaged"),
+        (b"!<thin>\n", "thin archive, which names other files"),
         (b"\xcf\xfa\xed\xfe" + b"\0" * 40, "a Mach-O object"),
         (b"\x7fELF", "truncated"),
         (archive(one=bitcode(adder("f", 1)), two=bitcode(adder("f", 2))), r"symbol multiply defined|'f'"),
@@ -118,7 +118,7 @@ def test_any_truncation_of_an_archive_is_refused(cache: Cache) -> None:
 def test_a_module_of_hidden_functions_is_not_added_for_nothing(cache: Cache) -> None:
     text = adder("f", 1).replace("define", "define hidden") + adder("g", 1).replace("define", "define internal")
     text += "@keep = internal global ptr @g\n"
-    with pytest.raises(UndefinedSymbolError, match=r"'g' \(internal\); name those to export in functions="):
+    with pytest.raises(UndefinedSymbolError, match=r"'g' \(internal\)\): name the functions to export in functions="):
         cache.add_module(ModuleSource(text.replace("define hidden", "define internal")))
     with pytest.warns(CacheWarning, match="can be called: all its functions are hidden: 'f'. Name those to call in functions="):
         cache.add_module(ModuleSource(text))

@@ -190,7 +190,7 @@ def test_linking_moves_code_where_nothing_is_known_of_it() -> None:
     assert reading.has_fixed_code(compile_object(ir))
     moved = compile_object(ir, "riscv64-unknown-linux-gnu")
     assert not reading.has_fixed_code(moved)
-    with pytest.raises(FormatError, match="moves the code of the architecture riscv64"):
+    with pytest.raises(FormatError, match="moves code on the architecture riscv64"):
         reading.code_sections(moved)
 
 
@@ -233,7 +233,7 @@ def test_functions_for_shared_objects_refuse_an_object(reader: Reader, relocatab
 def test_a_shared_object_without_section_headers_is_refused(reader: Reader, image: bytes) -> None:
     stripped = bytearray(image)
     struct.pack_into("<Q", stripped, 40, 0)
-    with pytest.raises(FormatError, match="no section header for it"):
+    with pytest.raises(FormatError, match="no section header for a dynamic"):
         reader(bytes(stripped))
 
 
@@ -245,7 +245,7 @@ def test_the_dynamic_section_is_protected_and_not_one_byte_else_changes(image: b
     assert [flags & 2 for kind, flags in segments if kind == 2] == [0]
     changed = [at for at, (old, new) in enumerate(zip(image, protected, strict=True)) if old != new]
     assert len(changed) == 1
-    with pytest.raises(FormatError, match="program headers have 0 bytes"):
+    with pytest.raises(FormatError, match="program headers of the shared object have 0 bytes"):
         patching.protect_dynamic(image[:54] + bytes(2) + image[56:])
 
 
@@ -261,7 +261,7 @@ def test_the_number_of_sections_may_stand_in_the_first_section_header(relocatabl
 def test_section_headers_of_another_size_are_refused(relocatable: bytes) -> None:
     damaged = bytearray(relocatable)
     struct.pack_into("<H", damaged, 58, 40)
-    with pytest.raises(FormatError, match="section headers have 40 bytes"):
+    with pytest.raises(FormatError, match="section headers of the ELF file have 40 bytes"):
         reading.undefined_symbols(bytes(damaged))
 
 
@@ -269,10 +269,10 @@ def test_section_headers_of_another_size_are_refused(relocatable: bytes) -> None
     ("field", "damage", "complaint"),
     [
         ("sh_link", 0xFFFF, "section 65535"),
-        ("sh_entsize", 0, "0 per entry"),
-        ("sh_size", 2**64 - 16, "truncated or damaged"),
+        ("sh_entsize", 0, "has entries of 0 bytes, not of"),
+        ("sh_size", 2**64 - 16, "truncated"),
         ("sh_size", 25, "25 bytes"),
-        ("sh_offset", 2**64 - 1, "truncated or damaged"),
+        ("sh_offset", 2**64 - 1, "truncated"),
     ],
 )
 @pytest.mark.parametrize("reader", OBJECT_READERS)

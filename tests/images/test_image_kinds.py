@@ -229,7 +229,7 @@ def test_a_linker_that_fails_is_no_reason_not_to_store(
     bad.write_text("#!/bin/sh\necho 'this is broken' >&2\nexit 3\n")
     bad.chmod(0o700)
     monkeypatch.setenv("COMPCACHE_LINKER", str(bad))
-    with pytest.warns(CacheWarning, match=r"this is broken.*written without it"):
+    with pytest.warns(CacheWarning, match=r"this is broken.*written without this linker"):
         cache.add_module(ModuleSource(constant("f", 1)))
     assert cache.get_target("f")() == 1
     assert cache.realizations("f")[0].image_kind == "shared"

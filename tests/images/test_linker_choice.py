@@ -95,7 +95,7 @@ def test_without_a_linker_the_image_is_the_same_as_elsewhere(directory: Path, tm
 def test_without_a_linker_what_is_not_written_is_an_object_and_says_why(directory: Path) -> None:
     value, kind, warned, shown = run_fresh(directory, _ADD.format(text=_UNKNOWN + constant("f", 7)), PATH="/nowhere")
     assert (value, kind, shown) == (7, "object", "none")
-    assert "the section '.unheard_of'" in warned[0]
+    assert "the mapped section '.unheard_of'" in warned[0]
     assert "stored as an object" in warned[0]
     local = "@t = thread_local global i64 8\ndefine i64 @g() {\n  %v = load volatile i64, ptr @t\n  ret i64 %v\n}\n"
     with pytest.raises(FreshProcessError, match=r"the module needs a linker.*section '\.unheard_of'.*compcache\[linker\]"):

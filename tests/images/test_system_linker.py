@@ -219,7 +219,7 @@ def test_a_variable_that_names_nothing_is_an_error_that_says_what_to_do(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("not executable")
-    with pytest.raises(LinkerError, match=f"{LINKER_VARIABLE} is '{value}'.*unset it") as caught:
+    with pytest.raises(LinkerError, match=f"{LINKER_VARIABLE} is '{value}'.*unset this variable") as caught:
         find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path)})
     assert "executable file" in str(caught.value) if "/" in value else "on the path" in str(caught.value)
 
@@ -438,7 +438,7 @@ def test_long_output_is_cut(fake: MakeProgram) -> None:
     with pytest.raises(LinkerError) as caught:
         link_shared(program, [], soname="module")
     assert caught.value.output.startswith("first\nline\n")
-    assert caught.value.output.endswith("characters more]")
+    assert caught.value.output.endswith("more characters]")
     assert len(caught.value.output) < 10_000
 
 

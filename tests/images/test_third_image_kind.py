@@ -121,7 +121,7 @@ def test_a_request_says_that_this_host_does_not_run_it(registered: bool, cache: 
         assert f"this process is {platform_name()}" in message
     else:
         assert f"an image of the kind {KIND!r} for {PLATFORM}" in message
-        assert "install a version that does, or import the package that registers this kind" in message
+        assert "install a newer version, or import the package that registers this kind" in message
     assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
     assert len(cache.realizations("f")) == 2
 
@@ -352,8 +352,8 @@ def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, KIND, "blob_kind")
     kinds.register(KIND, "blob_kind", "blob_kind")
     assert kinds.make_side(KIND) is blob_kind
-    for name in (KIND, "shared", ""):
-        with pytest.raises(ValueError, match="a name of its own"):
+    for name, message in ((KIND, "already registered"), ("shared", "already registered"), ("", "must not be empty")):
+        with pytest.raises(ValueError, match=message):
             kinds.register(name, "another", "another")
 
 

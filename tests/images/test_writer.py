@@ -289,7 +289,7 @@ def test_objects_that_refer_to_each_other_become_one_image() -> None:
     first = "declare hidden i64 @second(i64)\ndefine i64 @check() {\n  %v = call i64 @second(i64 5)\n  ret i64 %v\n}\n"
     second = "@n = internal global i64 8, align 64\ndefine hidden i64 @second(i64 %x) {\n  %n = load i64, ptr @n\n  %y = mul i64 %x, %n\n  ret i64 %y\n}\n"  # noqa: E501
     assert run(written(first, second))() == 40
-    with pytest.raises(FormatError, match="two objects define 'second'"):
+    with pytest.raises(FormatError, match="two objects define the symbol 'second'"):
         written(first, second, second)
 
 
@@ -424,16 +424,16 @@ _FUNCTION = "define i64 @check() {\n  ret i64 1\n}\n"
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (_FUNCTION.replace("check", "other"), "do not define 'check'"),
+        (_FUNCTION.replace("check", "other"), "do not define the exported symbol 'check'"),
         ("define internal ptr @choose() {\n  ret ptr null\n}\n@f = ifunc i64 (), ptr @choose\n" + _FUNCTION, "type 0x1a"),
         ('module asm ".section .rodata"\nmodule asm ".quad check"\n' + _FUNCTION, "read-only section"),
         ('@t = constant ptr @check, section ".rodata.own"\n@u = constant i64 1, section ".rodata"\n' + _FUNCTION, "different types or flags"),  # noqa: E501
         ('@t = constant i64 1, section ".ctors"\n' + _FUNCTION, "section '.ctors'"),
         ('@t = constant i64 1, section ".unheard_of"\n' + _FUNCTION, "section '.unheard_of'"),
         ("@t = global i64 1, align 65536\n" + _FUNCTION, "the alignment 0x10000"),
-        ("@e = external hidden global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "symbol 4 of an object by"),
-        ("@e = external dso_local global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "'e' by a distance"),
-        ("declare hidden i64 @h()\ndefine i64 @check() {\n  %v = call i64 @h()\n  ret i64 %v\n}\n", "symbol 4 of an object by a distance"),
+        ("@e = external hidden global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "to symbol 4 of an object"),
+        ("@e = external dso_local global i64\ndefine i64 @check() {\n  %v = load i64, ptr @e\n  ret i64 %v\n}\n", "to the symbol 'e'"),
+        ("declare hidden i64 @h()\ndefine i64 @check() {\n  %v = call i64 @h()\n  ret i64 %v\n}\n", "to symbol 4 of an object"),
         ('module asm ".symver check, check@V1"\nmodule asm ".symver gone, gone@V1"\nmodule asm ".data"\nmodule asm ".quad gone"\n' + _FUNCTION, "gone@V1"),  # noqa: E501
         pytest.param('module asm ".section .data"\nmodule asm ".byte check-."\n' + _FUNCTION, "type 15", marks=on_x86),
         pytest.param('module asm ".section .note.GNU-stack,\\22x\\22"\n' + _FUNCTION, "GNU-stack", marks=on_x86),

@@ -170,7 +170,7 @@ def test_a_variable_is_shared_where_it_can_be_and_else_explained(cache: Cache) -
         (separate,) = apart.explain("get").separate
         assert (separate.variable, separate.module_id) == ("counter", ids["get"])
         assert (separate.other, separate.other_module_id) == ("inc", ids["pad"])
-        assert str(separate).startswith("there are two of the variable 'counter': 'get' uses that of module ")
+        assert str(separate).startswith("the variable 'counter' exists twice: 'get' uses the variable of module ")
         assert apart.explain("pad").separate == ()
 
 

@@ -87,7 +87,7 @@ def test_keyed_digests(directory: Path) -> None:
 def test_the_command_prints_it(directory: Path) -> None:
     module_id = add(directory, KEY)
     shown = compcache("--dir", directory, "show", "f", "--provenance").out
-    for line in (f"realization: {module_id}", "came by: compilation", "signed by: team-1 (no key of that name is trusted here)"):
+    for line in (f"realization: {module_id}", "came from: compilation", "signed by: team-1 (no key of this name is trusted here)"):
         assert line in shown.splitlines()
     assert "numba 0.66.0" in shown
     found = json.loads(compcache("--dir", directory, "show", "f", "--provenance", "--json").out)

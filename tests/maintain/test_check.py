@@ -48,7 +48,7 @@ def test_a_directory_without_a_cache_is_not_healthy(tmp_path: Path, name: str) -
         assert not cache.exists
         report = cache.check()
         assert not report
-        assert [finding.message for finding in report.errors] == [f"no cache at {cache.path}"]
+        assert [finding.message for finding in report.errors] == [f"there is no cache at {cache.path}"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -110,7 +110,7 @@ def test_an_image_that_is_not_the_one_of_its_records_is_found(cache: Cache, dire
     path.chmod(0o600)
     messages = [f.message for f in cache.check().findings if f.kind == "damaged"]
     assert len(messages) == 1
-    assert "its image does not hold the symbols that its records name" in messages[0]
+    assert "the module's image does not contain the symbols that its records name" in messages[0]
 
 
 def test_a_dangling_import_names_both_ends(cache: Cache) -> None:

@@ -226,12 +226,12 @@ def test_nogil_and_signature_are_stored_with_the_function(cache: Cache) -> None:
 @pytest.mark.parametrize(
     ("head", "complaint"),
     [
-        ("hidden { i32, i32 } @f(i32 %x)", r"its result of type { i32, i32 }"),
-        ("noundef [2 x i64] @f()", r"its result of type \[2 x i64\]"),
-        ("i64 @f(i128 noundef %wide)", r"its parameter 'wide' of type i128"),
-        ("i64 @f(<4 x float> noundef %v)", r"its parameter 'v' of type <4 x float>"),
-        ("i64 @f(ptr byval(i32) %p)", r"its parameter 'p' of type ptr .*byval\(i32\)"),
-        ("i64 @f(i64 %x, ...)", r"it takes a variable number of arguments"),
+        ("hidden { i32, i32 } @f(i32 %x)", r"the function's result of type { i32, i32 }"),
+        ("noundef [2 x i64] @f()", r"the function's result of type \[2 x i64\]"),
+        ("i64 @f(i128 noundef %wide)", r"the function's parameter 'wide' of type i128"),
+        ("i64 @f(<4 x float> noundef %v)", r"the function's parameter 'v' of type <4 x float>"),
+        ("i64 @f(ptr byval(i32) %p)", r"the function's parameter 'p' of type ptr .*byval\(i32\)"),
+        ("i64 @f(i64 %x, ...)", r"the function takes a variable number of arguments"),
     ],
 )
 def test_a_type_that_no_signature_has_is_named_without_its_attributes(cache: Cache, head: str, complaint: str) -> None:
@@ -288,8 +288,8 @@ def test_a_signature_that_contradicts_the_llvm_type_is_refused(
 @pytest.mark.parametrize(
     ("signature", "note"),
     [
-        ("f64(data: f64[::1], n: i64)", "each buffer stands for a pointer and its length, an i64 for each dimension"),
-        ("tuple[f64, f64](ptr, i64)", "a tuple is stored where a first pointer says"),
+        ("f64(data: f64[::1], n: i64)", "each buffer is passed as a pointer and its length, an i64 for each dimension"),
+        ("tuple[f64, f64](ptr, i64)", "the function stores a tuple through an additional first parameter, a pointer"),
     ],
 )
 def test_a_contradiction_comes_with_what_people_overlook(cache: Cache, signature: str, note: str) -> None:

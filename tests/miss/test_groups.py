@@ -101,18 +101,18 @@ def test_two_definitions_are_an_error_in_a_linkers_words(cache: Cache) -> None:
         cache.add_modules(twice, group="lib")
     lines = str(caught.value).splitlines()
     assert [line.strip() for line in lines] == [
-        "multiple definition of 'f': in source 0 (a.c) and source 1 (b.c)",
-        "multiple definition of 'g': in source 0 (a.c) and source 2 (c.c)",
+        "the symbol 'f' has several definitions: in source 0 (a.c) and source 1 (b.c)",
+        "the symbol 'g' has several definitions: in source 0 (a.c) and source 2 (c.c)",
     ]
     assert not cache.modules()
     alias = adder("own", 3) + "@f = alias i64 (i64), ptr @own"
-    with pytest.raises(LinkError, match="'f': in source 0 and source 1"):
+    with pytest.raises(LinkError, match="'f' has several definitions: in source 0 and source 1"):
         cache.add_modules([ModuleSource(adder("f", 1)), ModuleSource(alias)], group="lib")
 
 
 def test_sources_that_contradict_each_other_are_an_error(cache: Cache) -> None:
     flags = '!llvm.module.flags = !{{!0}}\n!0 = !{{i32 1, !"wchar_size", i32 {}}}\n'
-    with pytest.raises(LinkError, match=r"source 1 \(b.c\) cannot be linked with those before it: .*wchar_size"):
+    with pytest.raises(LinkError, match=r"source 1 \(b.c\) cannot be linked with the sources before it: .*wchar_size"):
         cache.add_modules([named("a.c", adder("f", 1), flags.format(4)), named("b.c", adder("g", 1), flags.format(2))], group="lib")
     if os.uname().machine == "x86_64":
         with pytest.raises(CompileError, match="source 1 for x86-64-v3: the members of a group must have the same cpu="):
@@ -181,7 +181,7 @@ def test_thread_locals_sections_and_weak_references_are_those_of_all(cache: Cach
 def test_a_variable_is_thread_local_in_all_members_or_in_none(cache: Cache, defined: str) -> None:
     used = "external global" if defined.startswith("thread_local") else "external thread_local global"
     user = f"@v = {used} i64\ndefine i64 @get() {{\n  %x = load i64, ptr @v\n  ret i64 %x\n}}\n"
-    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and used as one that is"):
+    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and the module expects a variable that is"):
         cache.add_modules([named("a.c", user), named("b.c", f"@v = {defined} i64 5\n")], group="g")
 
 
@@ -308,8 +308,8 @@ def test_what_is_not_right_is_left_out_with_what_needs_it(cache: Cache) -> None:
     error = caught.value
     assert list(error.failures) == [5, 2, 0, 1]
     assert isinstance(error.__cause__, CompileError)
-    assert str(error.failures[0]) == "it uses 'broken', which no source defines that could be added"
-    assert str(error.failures[1]) == "it uses 'a', which no source defines that could be added"
+    assert str(error.failures[0]) == "it uses 'broken', and no source that could be added defines it"
+    assert str(error.failures[1]) == "it uses 'a', and no source that could be added defines it"
     assert [module_id is None for module_id in error.module_ids] == [True, True, True, False, False, True]
     assert len(cache.modules()) == 1
     assert cache.get_target("uses_fine")(1) == 2
@@ -463,7 +463,7 @@ def test_members_use_one_another_as_they_are(cache: Cache) -> None:
         cache.add_modules([named("a.c", number), named("b.c", caller("use", "number"))], group="lib")
     text = str(caught.value)
     assert "'number' is " in text
-    assert "in source 0 (a.c), and source 1 (b.c) uses it as " in text
+    assert "in source 0 (a.c), but source 1 (b.c) uses it as " in text
     assert "in 'use'" in text
     assert not cache.modules()
     ignoring = "declare void @value(i64, i64)\ndefine void @ignore() {\n  call void @value(i64 1, i64 2)\n  ret void\n}\n"

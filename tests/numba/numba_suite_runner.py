@@ -43,7 +43,8 @@ def force_caching() -> None:
     _force(Dispatcher)
     _force(UFuncDispatcher)
     _force(GUFuncBuilder, attribute="cache")
-    CacheObject._refuse = CacheObject._note  # type: ignore[method-assign] # many suites make warnings errors, and did not ask for caching
+    # Many suites turn warnings into errors, and have not requested caching.
+    CacheObject._refuse_with_warning = CacheObject._note_reason  # type: ignore[method-assign]
 
 
 def list_stored() -> list[str]:

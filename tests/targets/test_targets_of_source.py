@@ -73,7 +73,7 @@ def test_targets_for_other_hosts_alone_are_stored_for_them(cache: Cache, directo
         ({"targets": ["x86-64-v2", "x86-64-v9"]}, "'x86-64-v9' is not a CPU of x86_64"),
         ({"targets": []}, "names no CPU"),
         ({"targets": ["+avx2"]}, "stands before every CPU"),
-        ({"targets": ["native"], "cpu": "haswell"}, "leave cpu= and features= out"),
+        ({"targets": ["native"], "cpu": "haswell"}, "use either targets=, or cpu= and features="),
     ],
 )
 def test_targets_that_are_not_right_are_refused(cache: Cache, options: dict[str, object], message: str) -> None:

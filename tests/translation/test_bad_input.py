@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
     "a global that has no name": (
         lambda: ModuleSource(external("ptr"), globals={"g": object()}),
         GlobalValidationError,
-        "cannot be found again",
+        "cannot be found by module and name",
     ),
     "an import that is not used": (
         lambda: ModuleSource(GOOD, imports=["unused"]),
@@ -451,6 +451,6 @@ def test_relative_paths_in_a_directory_that_was_removed_are_errors_in_words(dire
         try:
             way()
         except StorageError as error:
-            result.append("current directory does not exist" in str(error))
+            result.append("current directory no longer exists" in str(error))
     """
     assert run_fresh(directory, script) == [2, True, True, True, True]

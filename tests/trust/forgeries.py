@@ -204,7 +204,7 @@ def _host(victim: Victim) -> None:
         name, _ = cache._store.host_file()
     with Cache(victim.root, **victim.options) as cache:  # type: ignore[arg-type]
         named, _ = cache._store.host_file()
-    host = HostFile("wrong", "999.0")
+    host = HostFile("wrong", "999.0", "+wrong", "")
     for each in {name, guessed, named}:
         victim.write(HOSTS, each, encode_host(host, each, b"guessed" if each == guessed else None))
 

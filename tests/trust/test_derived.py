@@ -22,7 +22,7 @@ from compcache.formats.index import FUNCTION, NAME_SIZE, ROW, requirement_number
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import encode_stats
 from compcache.globals.pickled import Pickled
-from compcache.inspect.uncached import note, read_all
+from compcache.inspect.uncached import read_refusals, record_refusal
 from compcache.layers.layered_store import LayeredStore
 from compcache.publish import index_merge
 from compcache.signing.keys import new_key
@@ -90,11 +90,11 @@ def test_what_is_planted_above_a_layer_vouches_for_nothing(tmp_path: Path) -> No
 def test_notes_in_a_directory_that_others_write_to_are_not_read(directory: Path) -> None:
     with Cache(directory, trusted_keys=[PUBLIC]) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))
-        note(cache._store, "g", "it cannot be compiled")
-        assert [refusal.name for refusal in read_all(cache._store)] == ["g"]
+        record_refusal(cache._store, "g", "it cannot be compiled")
+        assert [refusal.name for refusal in read_refusals(cache._store)] == ["g"]
     directory.chmod(0o777)
     with Cache(directory, trusted_keys=[PUBLIC]) as cache:
-        assert read_all(cache._store) == []
+        assert read_refusals(cache._store) == []
 
 
 @pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
@@ -158,7 +158,7 @@ def test_a_file_with_holes_is_not_copied_into_memory(directory: Path, keys: dict
     os.chown(path, OTHER_USER, OTHER_USER)
     directory.chmod(0o777)
     cache = Cache(directory, **keys)  # type: ignore[arg-type]
-    with cache, pytest.warns(CacheWarning, match="more than is allowed for a module that others can change"), pytest.raises(NotCachedError):
+    with cache, pytest.warns(CacheWarning, match="bytes allowed for such a file"), pytest.raises(NotCachedError):
         cache.get_target("f")
 
 

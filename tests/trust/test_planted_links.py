@@ -25,7 +25,7 @@ from compcache.bundles.unpack import import_bundle
 from compcache.directory.places import MODULES, PLACES
 from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.target import path_opener
-from compcache.inspect.uncached import note
+from compcache.inspect.uncached import record_refusal
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         cache.get_target("f1")
         cache.pin("f1")
         cache.pin("f2")
-        note(cache._store, "refused", "for a reason")
+        record_refusal(cache._store, "refused", "for a reason")
         frontend.put_entry(cache, "about the system", b"content", kind="data")
         cache.prune(PrunePolicy(max_modules=1000))
         cache.stats()
@@ -113,7 +113,7 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
             "add": lambda: cache.add_module(ModuleSource(adder("newer", 1), optimize=0)),
             "pin": lambda: cache.pin("f4"),
             "unpin": lambda: cache.unpin("f1"),
-            "note": lambda: note(cache._store, "another", "reason"),
+            "note": lambda: record_refusal(cache._store, "another", "reason"),
             "put entry": lambda: (frontend.put_entry(cache, "about the system", b"other", kind="data"), cache._entries.flush()),  # type: ignore[union-attr]
             "get entry": lambda: frontend.get_entry(cache, "about the system", "data"),
             "stats": cache.stats,
@@ -277,7 +277,7 @@ def test_no_operation_of_a_tree_passes_a_link(tree: Tree, tmp_path: Path, operat
     (root / part).rename(tmp_path / "real")
     (root / part).symlink_to(tmp_path / "real")
     before = outside(tmp_path / "real")
-    with pytest.raises(OSError, match="is a symbolic link, which is not followed") as caught:
+    with pytest.raises(OSError, match="is a symbolic link, and links in a cache directory are not followed") as caught:
         ON_FILES[operation](tree, path)
     assert caught.value.errno == errno.ELOOP
     assert f"{root}/{part} is a symbolic link" in str(caught.value)
@@ -301,9 +301,9 @@ def test_no_link_leads_to_the_root_of_a_part_of_a_tree(tmp_path: Path, operation
     root = str(tmp_path / "root" / "tmp" / "part")
     part = Tree(Files(), str(tmp_path / "root"), path_opener()).part(root)
     before = outside(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="is a symbolic link, which is not followed"):
+    with pytest.raises(OSError, match="is a symbolic link, and links in a cache directory are not followed"):
         ON_FILES[operation](part, f"{root}/a/file")
-    with pytest.raises(OSError, match="is a symbolic link, which is not followed"):
+    with pytest.raises(OSError, match="is a symbolic link, and links in a cache directory are not followed"):
         part.mkdir(root)
     assert outside(tmp_path / "elsewhere") == before
 

@@ -28,7 +28,7 @@ from compcache import Cache, Identity, ModuleSource, frontend
 from compcache.batch import Job, compile_many
 from compcache.processes.secret_references import literal, read_secret, reference_to
 from compcache.remote.address import has_secret, read_settings, shown_url
-from compcache.remote.helper.reads import words
+from compcache.remote.helper.reads import describe_error
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ def test_a_url_is_shown_without_what_can_be_a_secret(url: str, shown: str) -> No
 
 def test_messages_of_clients_are_shown_without_what_stands_in_urls() -> None:
     text = f'error sending request for url (https://account.blob/c/x?sv=1&{TOKEN}): "https://{USER}:{ENCODED}@h/x" error: "at http://h/?{TOKEN}"'
-    require_none(words(OSError(text)))
-    assert "account.blob/c/x" in words(OSError(text))
+    require_none(describe_error(OSError(text)))
+    assert "account.blob/c/x" in describe_error(OSError(text))
 
 
 def test_what_may_hold_a_secret_is_not_pickled_or_printed() -> None:
@@ -292,7 +292,7 @@ def test_tasks_name_secrets_and_do_not_contain_them(
     elif how == "variables":
         assert {name: settings[name] for name in variables} == {name: f"${variable}" for name, variable in variables.items()}
         monkeypatch.delenv("COMPCACHE_PUBLISH_KEY")
-        with pytest.raises(ValueError, match=r"publish_key is named by the environment variable COMPCACHE_PUBLISH_KEY, which is not set"):
+        with pytest.raises(ValueError, match=r"publish_key refers to the environment variable COMPCACHE_PUBLISH_KEY, which is not set"):
             Cache(**settings)
     for name, secret in given.items() if how != "variables" else ():
         assert read_secret(settings[name], name) == secret
@@ -331,7 +331,7 @@ def test_a_value_that_cannot_be_reached_fails_the_jobs_and_says_what_to_do(given
     with Cache(tmp_path / "cache", publish_key=given["publish_key"]) as cache:
         report = compile_many(cache, JOBS, executor=Elsewhere())
     (failed,) = report.failed
-    assert "publish_key was given to another process as a value" in failed.message
+    assert "publish_key is in the memory of process" in failed.message
     assert "$VARIABLE or @file" in failed.message
 
 
@@ -345,9 +345,9 @@ def test_keys_that_look_like_references_are_written_with_one_more(value: str, mo
 
 def test_what_names_no_secret_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRST", "$SECOND")
-    with pytest.raises(ValueError, match="FIRST names another one"):
+    with pytest.raises(ValueError, match="FIRST, which refers to another variable"):
         read_secret("$FIRST", "a key")
-    with pytest.raises(ValueError, match="a key: '@memory:x' is not a reference to memory"):
+    with pytest.raises(ValueError, match="a key is '@memory:x', which is not a valid reference to the memory of a process"):
         read_secret("@memory:x", "a key")
     with pytest.raises(FileNotFoundError):
         Cache(tmp_path, remote=f"@{tmp_path}/none", remote_mode="read")

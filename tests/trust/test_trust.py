@@ -21,8 +21,10 @@ from compcache.files import Files
 from compcache.formats.footer import FOOTER_SIZE, decode_footer, encode_container
 from compcache.formats.index import Index, ModuleEntry, Stamp
 from compcache.formats.manifest import IMAGE_SHARED
+from compcache.hit.recorder import recorder_for
 from compcache.inspect import uncached
 from compcache.publish import index_merge
+from compcache.publish.root import prepare_root
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -220,11 +222,29 @@ def test_a_directory_that_somebody_makes_after_it_was_opened_is_not_used(tmp_pat
     with Cache(root) as cache:
         root.mkdir(0o700)
         os.chown(root, OTHER_USER, OTHER_USER)
+        with pytest.raises(NotCachedError, match=f"belongs to user {OTHER_USER}"):
+            cache.get_target("f")
         with pytest.raises(StorageError, match=f"belongs to user {OTHER_USER}"):
             cache.add_module(ModuleSource(adder("f", 1)))
         with pytest.warns(CacheWarning, match=f"not stored.*belongs to user {OTHER_USER}"):
             assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
-        assert not (root / "modules-v1").exists()
+        recorder_for(cache._store.files, str(root), readonly=False).flush()
+    assert list(root.iterdir()) == []
+
+
+@as_root
+def test_a_directory_of_another_user_that_replaces_the_opened_one_is_left_as_it_is(directory: Path) -> None:
+    with Cache(directory) as cache:
+        assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
+        directory.rename(directory.with_name("moved"))
+        directory.mkdir(0o700)
+        os.chown(directory, OTHER_USER, OTHER_USER)
+        with pytest.raises(NotCachedError, match=f"belongs to user {OTHER_USER}"):
+            cache.get_target("g")
+        with pytest.raises(StorageError, match=f"belongs to user {OTHER_USER}"):
+            cache.add_module(ModuleSource(adder("g", 1)))
+        recorder_for(cache._store.files, str(directory), readonly=False).flush()
+    assert list(directory.iterdir()) == []
 
 
 @as_root
@@ -239,7 +259,11 @@ def test_a_directory_that_somebody_else_is_faster_to_make_is_not_used(tmp_path: 
     monkeypatch.setattr("compcache.publish.root.make_directories", another_is_faster)
     with Cache(root) as cache, pytest.raises(StorageError, match=f"belongs to user {OTHER_USER}"):
         cache.add_module(ModuleSource(adder("f", 1)))
-    assert {path.name for path in root.iterdir()} <= {"stats"}
+    assert list(root.iterdir()) == []
+    root.rmdir()
+    with Cache(root, signing_key=KEY) as cache:
+        prepare_root(cache._store)
+        assert cache._store.exposed
 
 
 # ------------------------------------------------------------------------------------ signatures
@@ -457,7 +481,7 @@ def test_a_directory_that_is_a_link_is_not_followed(directory: Path, tmp_path: P
     # What is there is rebuilt into the index, what is not is published.
     with Cache(directory) as cache, pytest.warns(CacheWarning) as caught:
         assert cache.get_or_compile(name, lambda: ModuleSource(adder(name, 1)))(1) == 2
-    assert any("symbolic link, which is not followed" in str(warning.message) for warning in caught)
+    assert any("symbolic link, and links in a cache directory are not followed" in str(warning.message) for warning in caught)
     assert snapshot(elsewhere) == before
 
 
@@ -528,8 +552,8 @@ def test_names_of_functions_are_never_paths(directory: Path, tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["../../up", "/etc/passwd", "..", "nul\0", "x" * 3000])
 def test_what_is_kept_of_a_function_is_under_no_path_of_its_name(cache: Cache, tmp_path: Path, name: str) -> None:
     before = snapshot_names(tmp_path)
-    uncached.note(cache._store, name, "why")
-    assert [refusal.name for refusal in uncached.read_all(cache._store)] == [name]
+    uncached.record_refusal(cache._store, name, "why")
+    assert [refusal.name for refusal in uncached.read_refusals(cache._store)] == [name]
     assert {path.parent.name for path in snapshot_names(tmp_path) - before if path.is_file()} == {"uncached-v2"}
 
 

@@ -21,7 +21,7 @@ from compcache.formats.graph import decode_graph, decode_notes
 from compcache.formats.sorted_keys import encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.hit.recorder import encode_batch
-from compcache.inspect.uncached import read_all
+from compcache.inspect.uncached import read_refusals
 from compcache.publish.module_rows import Platform, decode_rows
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_numbers_that_are_none_are_not_counted(filled: Any, value: float) -> Non
     plant(cache, MODULE_FILES, "files", b"CCFILES1" + check(rest) + rest)
     refusal = msgpack.packb(["g", "reason", value])
     plant(cache, UNCACHED, UNCACHED.file_name(name_key("g").hex()), check(refusal) + refusal)
-    assert all(0 <= found.created < 1e11 for found in read_all(cache._store))
+    assert all(0 <= found.created < 1e11 for found in read_refusals(cache._store))
     plant(cache, SIZE, SIZE.name, b"-5 -7\n")
     ask_everything(cache)
 

@@ -1,1 +1,1 @@
-"""Machine code of entry points, assembled from patterns, because LLVM would take longer than for the function itself."""
+"""Assembles entry points from patterns, because LLVM needs more time for an entry point than for the function itself."""

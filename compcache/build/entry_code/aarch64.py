@@ -1,7 +1,7 @@
 """Operations of entry points in AArch64 code.
 
-Encodings: Arm Architecture Reference Manual for A-profile, C6 and C7. Registers for arguments, and those that a call keeps: Procedure Call
-Standard for the Arm 64-bit Architecture, 6.
+Encodings: Arm Architecture Reference Manual for A-profile, C6 and C7. Registers for arguments, and registers that a call preserves:
+Procedure Call Standard for the Arm 64-bit Architecture, 6.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = (
 
 
 class ArmAssembler(Assembler):
-    """See `Assembler`."""
+    """Encodes the operations of `Assembler` for AArch64."""
 
     elf_machine = 183
     unwind_type = 1
@@ -135,7 +135,7 @@ class ArmAssembler(Assembler):
         place, bits = next((place, bits) for mask, operation, place, bits in _KINDS if word & mask == operation)
         distance = (target - at) // 4
         if not -(1 << bits - 1) <= distance < 1 << bits - 1:
-            raise ValueError(f"a jump cannot reach over {target - at} bytes")
+            raise ValueError(f"a jump in an AArch64 entry point cannot span {target - at} bytes")
         self.code[at : at + 4] = (word | (distance & (1 << bits) - 1) << place).to_bytes(4, "little")
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:

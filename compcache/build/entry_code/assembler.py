@@ -1,7 +1,7 @@
-"""The operations that make up an entry point. Each architecture encodes them.
+"""The operations of entry points. Each architecture encodes them.
 
-Registers have their numbers of the architecture. An operation changes no register but the one that it names, and, where it calls something,
-what a call may change.
+Registers have the numbers of the architecture. An operation changes only the register that it names. A call also changes the registers that
+the calling convention does not preserve.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["Assembler", "Code", "Relocation"]
 
 
 class Relocation(NamedTuple):
-    """A reference of the code to a symbol, with the type of the architecture's relocation."""
+    """A reference of the code to a symbol. `type` is the architecture's relocation type."""
 
     offset: int
     type: int
@@ -21,7 +21,7 @@ class Relocation(NamedTuple):
 
 
 class Code(NamedTuple):
-    """The code of one function; `frame_rules` are the instructions for unwinding (DWARF 5, 6.4.2) that hold from an offset on."""
+    """The code of one function. `frame_rules` has unwinding instructions (DWARF 5, 6.4.2) with the code offsets from which they hold."""
 
     code: bytes
     relocations: tuple[Relocation, ...]
@@ -29,17 +29,17 @@ class Code(NamedTuple):
 
 
 class Assembler:
-    """Code that grows by one operation at a time. An architecture defines every method that raises `NotImplementedError` here."""
+    """Appends operations to the code of a function. An architecture implements every method that raises `NotImplementedError` here."""
 
-    #: Number of the architecture in ELF files, type of sections with frames, alignment of functions.
+    #: The number of the architecture in ELF files, and the type of sections with frames.
     elf_machine: int
     unwind_type: int
-    #: The relocation for frames' references to code.
+    #: The relocation type for references of frames to code.
     distance: int
     #: The initial instructions of frames, and the number of the return address in them.
     first_rules: bytes
     return_register: int
-    #: The registers for integers: the result of a call, its arguments, those preserved across calls, and free ones.
+    #: The integer registers: the result and the arguments of a call, three registers that calls preserve, and two free registers.
     result: int
     arguments: tuple[int, ...]
     callee: int
@@ -47,9 +47,9 @@ class Assembler:
     frame: int
     scratch: int
     other_scratch: int
-    #: How many arguments are passed in registers for floating-point numbers.
+    #: The number of floating-point arguments that are passed in registers.
     float_arguments: int
-    #: The largest frame, in bytes: jumps reach over the code of so many arguments.
+    #: The size limit of a frame, in bytes. Jumps can span the code for this number of arguments.
     most_frame: int
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Assembler:
     # ----------------------------------------------------------------- labels
 
     def label(self) -> int:
-        """Return a label without a place."""
+        """Create a label, which `place` has to place; return its number."""
         self._labels.append(-1)
         return len(self._labels) - 1
 
@@ -72,18 +72,18 @@ class Assembler:
         self._labels[label] = len(self.code)
 
     def finish(self, frame: int) -> Code:
-        """Return the code, with a frame of `frame` bytes, a multiple of 16."""
+        """Resolve the labels, and return the code with a frame of `frame` bytes, a multiple of 16."""
         self._set_frame(frame)
         for at, label in self._jumps:
             self._set_jump(at, self._labels[label])
         return Code(bytes(self.code), tuple(self.relocations), tuple(self.frame_rules))
 
     def rule(self, *operations: int) -> None:
-        """Let these unwinding instructions apply from here on."""
+        """Add unwinding instructions that hold from the current position on."""
         self.frame_rules.append((len(self.code), bytes(operations)))
 
     def _jump_here(self, label: int) -> None:
-        """Record that the jump before this position leads to a label."""
+        """Record that the jump at the current position leads to a label."""
         self._jumps.append((len(self.code), label))
 
     def _set_frame(self, size: int) -> None:
@@ -95,7 +95,7 @@ class Assembler:
     # ------------------------------------------------------------- operations
 
     def enter(self) -> None:
-        """Make the frame; keep the first two arguments in `callee` and `items`."""
+        """Create the frame, and keep the first two arguments in `callee` and `items`."""
         raise NotImplementedError
 
     def leave(self) -> None:
@@ -103,11 +103,11 @@ class Assembler:
         raise NotImplementedError
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        """Load eight bytes into a register, or four bytes extended with zeros."""
+        """Load eight bytes at `base` + `offset` into a register; with `half`, four bytes, extended with zeros."""
         raise NotImplementedError
 
     def store(self, register: int, offset: int) -> None:
-        """Store eight bytes in the frame."""
+        """Store a register, eight bytes, in the frame."""
         raise NotImplementedError
 
     def address(self, register: int, offset: int) -> None:
@@ -127,15 +127,15 @@ class Assembler:
         raise NotImplementedError
 
     def call(self, name: str) -> None:
-        """Call the function of a symbol."""
+        """Call a function by its symbol."""
         raise NotImplementedError
 
     def call_register(self, register: int) -> None:
-        """Call the function at an address."""
+        """Call the function whose address is in a register."""
         raise NotImplementedError
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
-        """Extend the low one, two or four bytes of a register to all of it."""
+        """Extend the low `size` bytes (one, two or four) of `source` to eight bytes in a register."""
         raise NotImplementedError
 
     def truth(self, register: int, source: int) -> None:
@@ -143,15 +143,15 @@ class Assembler:
         raise NotImplementedError
 
     def low_bit(self, register: int) -> None:
-        """Clear all bits but the lowest."""
+        """Clear all bits of a register except the lowest."""
         raise NotImplementedError
 
     def shift_right(self, register: int, bits: int) -> None:
-        """Divide an unsigned number by a power of two."""
+        """Shift a register right by a number of bits, without sign."""
         raise NotImplementedError
 
     def clear_top_bit(self, register: int) -> None:
-        """Clear bit 63."""
+        """Clear bit 63 of a register."""
         raise NotImplementedError
 
     def load_float(self, number: int, offset: int, size: int) -> None:
@@ -163,11 +163,11 @@ class Assembler:
         raise NotImplementedError
 
     def convert_float(self, *, to: int) -> None:
-        """Convert the first floating-point register to four or eight bytes from the other size."""
+        """Convert the first floating-point register to `to` bytes: from four to eight, or from eight to four."""
         raise NotImplementedError
 
     def float_bits(self, register: int) -> None:
-        """Move the bits of the first floating-point register into a register."""
+        """Copy the bits of the first floating-point register to an integer register."""
         raise NotImplementedError
 
     def jump(self, label: int) -> None:

@@ -1,4 +1,4 @@
-"""A relocatable object of functions that were assembled here, with their unwinding tables.
+"""Makes a relocatable object from assembled functions, with their unwinding tables.
 
 Layout: System V gABI, chapter 4. Frames: DWARF 5, 6.4, as the Linux Standard Base changes them (`.eh_frame`).
 """
@@ -24,16 +24,16 @@ _LENGTH = Struct("<I")
 _IDENT = b"\x7fELF\x02\x01\x01"
 _SHT_STRTAB, _SHF_EXECINSTR, _SHF_INFO_LINK = 3, 4, 0x40
 _STT_FUNC, _STT_SECTION, _STV_HIDDEN = 2, 3, 2
-_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # the numbers of sections, and their count
+_TEXT, _TEXT_RELOCATIONS, _FRAMES, _SYMBOLS, _STRINGS, _SECTIONS = 1, 2, 3, 6, 7, 8  # the numbers of sections, and their total
 _ALIGNMENT = 16
 _NOP = {62: b"\x90", 183: b"\x1f\x20\x03\xd5"}
-#: DW_EH_PE_pcrel | DW_EH_PE_sdata4: how frames refer to code.
+#: The encoding of references to code in frames: DW_EH_PE_pcrel | DW_EH_PE_sdata4.
 _POINTERS = 0x1B
 _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 
 def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
-    """Return the object that defines these functions by hidden symbols."""
+    """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
     text, starts = bytearray(), dict[str, int]()
     for name, function in functions.items():
         text += _NOP[machine.elf_machine] * (-len(text) % _ALIGNMENT // len(_NOP[machine.elf_machine]))
@@ -92,15 +92,15 @@ class _Strings:
         self.content = bytearray(1)
 
     def add(self, text: str) -> int:
-        """Add a string; return its offset."""
+        """Append a string; return its offset."""
         at = len(self.content)
         self.content += text.encode() + b"\0"
         return at
 
 
 def _frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
-    """Return the unwinding frames of functions, and where each refers to its code."""
-    # Version, augmentation, units of code and of data (-8), the return address, how code is referred to.
+    """Return the unwinding frames of functions, and the offsets of their references to code."""
+    # Version, augmentation, factors for code and for data (-8), the return address's register, the encoding of references to code.
     content = bytearray(_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules))
     places = []
     for function in functions.values():

@@ -1,7 +1,7 @@
-"""The code of an entry point, as operations of an assembler. `compcache.build.entry_points` describes the same code in LLVM assembly.
+"""Writes the code of an entry point with the operations of an assembler. `compcache.build.entry_points` has the same code in LLVM assembly.
 
-Code that a successful call skips stands behind the return. Converted arguments are kept in the frame, whose start holds the arguments that
-are passed in memory.
+Code that a successful call skips follows the return instruction. Converted arguments are stored in the frame. The arguments that are passed
+in memory begin the frame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FLOATS = {"float": 4, "double": 8}
 
 
 def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
-    """Return the code of an entry point; None if it is not assembled here."""
+    """Return the code of an entry point; None if it has another calling convention or a frame that is too large."""
     if entry.convention:
         return None
     pattern = _Pattern(entry, machine())
@@ -58,8 +58,7 @@ class _Pattern:
         self._signature = Signature.parse(entry.signature)
         self._later: list[tuple[int, Callable[[], None]]] = []
         self._fail, self._done = machine.label(), machine.label()
-        #: Where the arguments of the function are: what they are (0 for a whole number, else bytes of a floating-point one), the base and
-        #: offset of the memory.
+        #: The places of the function's arguments: (size of a floating-point number or 0 for an integer, base register, offset).
         self._passed: list[tuple[int, int, int]] = []
         floats = sum(type_ in _FLOATS for type_ in entry.types)
         in_memory = max(0, floats - machine.float_arguments) + max(0, len(entry.types) - floats - len(machine.arguments))
@@ -72,7 +71,7 @@ class _Pattern:
         self._items = self._room(_WORD * len(self._signature.result.items())) if self._signature.result.kind == TUPLE else 0
 
     def _room(self, size: int) -> int:
-        """Reserve this many bytes of the frame."""
+        """Reserve `size` bytes of the frame; return their offset."""
         self._size += size
         return self._size - size
 
@@ -82,7 +81,7 @@ class _Pattern:
         return (self._size + 15) // 16 * 16
 
     def write(self) -> Code:
-        """Return the code."""
+        """Write all operations, and return the code."""
         machine = self._machine
         machine.enter()
         if self._views:
@@ -110,7 +109,7 @@ class _Pattern:
         return machine.finish(self.frame)
 
     def _behind(self, write: Callable[[], None]) -> int:
-        """Return the label of code that is placed behind the return."""
+        """Return the label of code that `write` will write behind the return instruction."""
         label = self._machine.label()
         self._later.append((label, write))
         return label
@@ -128,7 +127,7 @@ class _Pattern:
 
         def ask() -> None:
             machine.move(first, machine.callee)
-            machine.move(given, expected)  # where the number was passed
+            machine.move(given, expected)  # the register in which the number of arguments was passed
             machine.number(expected, count)
             self._call_api(FAIL_ARITY)
             machine.jump_if_zero(machine.result, self._fail, half=True)
@@ -144,7 +143,7 @@ class _Pattern:
     # -------------------------------------------------------------- arguments
 
     def _convert(self, index: int, parameter: Parameter) -> None:
-        """Convert one argument, and record what is passed to the function for it."""
+        """Write the conversion of one argument, and record the places of the function's arguments for it."""
         machine, slot = self._machine, self._slots[index]
         kind, size = parameter.type.kind, parameter.type.size
         passed = 0
@@ -175,7 +174,7 @@ class _Pattern:
         self._machine.load(register, self._machine.items, index * _WORD)
 
     def _begin_hook(self, index: int) -> None:
-        """Load the first three arguments of a call that handles an argument."""
+        """Write loads of the first three arguments for a call of the runtime that handles an argument."""
         machine = self._machine
         self._load_item(machine.arguments[2], index)
         machine.number(machine.arguments[1], index)
@@ -191,9 +190,10 @@ class _Pattern:
 
         return self._behind(refuse)
 
-    def _is_error(self, index: int) -> tuple[int, int]:
-        """Return the label of code that fails if an exception is set. Otherwise the code continues at the second label, with the number in
-        `result`.
+    def _error_check(self, index: int) -> tuple[int, int]:
+        """Return the label of code that fails if an exception is set, and the label where it continues if none is set.
+
+        It continues with the number in `result`. The caller places the second label.
         """
         machine, back = self._machine, self._machine.label()
         refuse = self._refuse(index)
@@ -208,7 +208,7 @@ class _Pattern:
 
     def _convert_float(self, index: int, size: int) -> None:
         machine, slot = self._machine, self._slots[index]
-        check, back = self._is_error(index)
+        check, back = self._error_check(index)
         self._load_item(machine.arguments[0], index)
         machine.call("PyFloat_AsDouble")
         machine.store_float(0, slot, 8)
@@ -223,7 +223,7 @@ class _Pattern:
 
     def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
         machine = self._machine
-        check, back = self._is_error(index)
+        check, back = self._error_check(index)
         self._load_item(machine.arguments[0], index)
         machine.call("PyLong_AsLongLong")
         machine.store(machine.result, self._slots[index])
@@ -245,7 +245,7 @@ class _Pattern:
         machine.jump_if_zero(machine.result, self._fail, half=True)
 
     def _refuse_readonly(self, index: int) -> None:
-        """Fail if a pointer belongs to a read-only buffer. `readonly` stays unset if the pointer belongs to no buffer."""
+        """Write a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
         machine, good = self._machine, self._machine.label()
         machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
         machine.jump_if_zero(machine.scratch, good)
@@ -293,16 +293,16 @@ class _Pattern:
         if self._entry.nogil:
             machine.load(machine.arguments[0], machine.frame, self._thread)
             machine.call("PyEval_RestoreThread")
-        # Code that uses the C API itself may have raised.
-        machine.call("PyErr_Occurred")
-        machine.jump_if_not_zero(machine.result, self._fail)
+        if self._entry.may_raise:  # a function that uses Python's C API
+            machine.call("PyErr_Occurred")
+            machine.jump_if_not_zero(machine.result, self._fail)
         if result.kind == TUPLE:
             self._return_tuple(result.items())
         else:
             self._make_object(result, self._entry.result, self._result)
 
     def _pass_arguments(self) -> None:
-        """Load the arguments of the function. Those in memory come first, because they need a register that others use afterwards."""
+        """Write loads of the function's arguments. Arguments in memory come first, because they need a register that is used later."""
         machine = self._machine
         places = [(0, -1, self._items)] if self._signature.result.kind == TUPLE else []
         places += self._passed
@@ -323,7 +323,7 @@ class _Pattern:
                 machine.load(register, base, offset)
 
     def _return_tuple(self, items: tuple[Type, ...]) -> None:
-        """Return a tuple of the values that the function left in the slots."""
+        """Write the creation of a tuple of the values which the function has stored."""
         machine = self._machine
         first, second, third = machine.arguments[:3]
 
@@ -347,7 +347,7 @@ class _Pattern:
         machine.load(machine.result, machine.frame, self._result)
 
     def _make_object(self, result: Type, llvm_type: str, slot: int) -> None:
-        """Make the object for a value in the frame."""
+        """Write the creation of the Python object for a value in the frame."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == VOID:
@@ -366,7 +366,7 @@ class _Pattern:
             self._call_maker(result, llvm_type)
 
     def _call_maker(self, result: Type, llvm_type: str) -> None:
-        """Make the object for the number or pointer in the first argument."""
+        """Write the creation of the Python object for the number or pointer in the first argument."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == CSTR:

@@ -1,4 +1,4 @@
-"""Selects the entry points that are assembled from patterns, and makes their object."""
+"""Chooses the entry points that are assembled from patterns, and makes their object."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MACHINES = {machine.elf_machine: machine for machine in (X86Assembler, ArmAssem
 
 
 def entry_object(entries: Sequence[EntryPoint], elf_machine: int | None = None) -> tuple[bytes, tuple[EntryPoint, ...]]:
-    """Return an object with the entry points that are assembled here (empty if there are none), and the entry points that LLVM compiles.
+    """Return an object with the entry points that can be assembled (empty if none can), and the entry points that LLVM has to compile.
 
-    LLVM compiles functions with their own calling conventions or with frames above 4 KB, and every function on architectures other than
-    x86-64 and AArch64. `elf_machine` is the number of the architecture, if it differs from this process's.
+    LLVM compiles entry points for other calling conventions or with large frames (`Assembler.most_frame`), and all entry points on
+    architectures other than x86-64 and AArch64. `elf_machine` is the ELF number of the architecture; None for this process's.
     """
     machine = _MACHINES.get(architecture(platform_name()).elf_machine if elf_machine is None else elf_machine)
     if machine is None:

@@ -1,7 +1,7 @@
 """Operations of entry points in x86-64 code, for the calling convention of System V.
 
-Encodings: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. Registers for arguments, and those that a call keeps:
-System V ABI, AMD64 supplement, 3.2.
+Encodings: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. Registers for arguments, and registers that a call
+preserves: System V ABI, AMD64 supplement, 3.2.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from compcache.build.entry_code.assembler import Assembler, Relocation
 
 __all__ = ["X86Assembler"]
 
-_PLT32, _REX_GOTPCRELX = 4, 42
+_GOTPCRELX, _REX_GOTPCRELX = 41, 42
 _AX, _CX, _DX, _BX, _SP, _BP, _SI, _DI, _R8, _R9, _R10, _R11, _R12 = range(13)
 _WIDE = 0x48  # REX.W
 _ZERO, _NOT_ZERO, _NEGATIVE = 0x84, 0x85, 0x88
 _DEF_CFA, _DEF_CFA_REGISTER, _DEF_CFA_OFFSET, _OFFSET = 0x0C, 0x0D, 0x0E, 0x80
 _SP_RULE, _BP_RULE, _BX_RULE, _R12_RULE, _RA_RULE = 7, 6, 3, 12, 16  # DWARF's numbers of registers
 _BYTE = range(-0x80, 0x80)
-_BY_NONE, _BY_BYTE, _BY_FOUR = 0, 0x40, 0x80  # how an offset is given
+_BY_NONE, _BY_BYTE, _BY_FOUR = 0, 0x40, 0x80  # the size of an offset in an instruction
 
 
 class X86Assembler(Assembler):
-    """See `Assembler`."""
+    """Encodes the operations of `Assembler` for x86-64."""
 
     elf_machine = 62
     unwind_type = 0x70000001
@@ -46,7 +46,7 @@ class X86Assembler(Assembler):
             self._emit(0x40 | bits)
 
     def _registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
-        """Write an instruction with two registers. `other` is the one that may also be memory."""
+        """Write an instruction with two registers. `other` is the operand that may also be memory."""
         self._prefix(wide << 3 | register >> 3 << 2 | other >> 3)
         self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 
@@ -113,8 +113,8 @@ class X86Assembler(Assembler):
         self._number32(0)
 
     def call(self, name: str) -> None:
-        self._emit(0xE8)
-        self.relocations.append(Relocation(len(self.code), _PLT32, name, -4))
+        self._emit(0xFF, 0x15)  # through the global offset table: no stub between
+        self.relocations.append(Relocation(len(self.code), _GOTPCRELX, name, -4))
         self._number32(0)
 
     def call_register(self, register: int) -> None:

@@ -1,1 +1,1 @@
-"""Small functions that other modules may inline: the bodies that a module offers, and those that it takes from others."""
+"""Inlining between modules: the bodies that a module offers, and the bodies that it inlines from other modules."""

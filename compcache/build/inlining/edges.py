@@ -1,4 +1,4 @@
-"""The edges that inlining leaves in a module's graph: a function contains code of another one and no longer calls it."""
+"""The edges for inlining in a module's graph: from functions to the functions whose code they may contain."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["inlined_of", "with_inlined"]
 
 
 def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNode]:
-    """Return the graph of an optimized module, with edges from its functions to the bodies that they may contain: all that they reached
-    before.
+    """Return the nodes of an optimized module's graph, with edges from its functions to the bodies that they may contain.
 
-    LLVM does not report what it inlined. An edge therefore means that a body may be there; without an edge there is none.
+    LLVM does not report which bodies it inlined. So an edge leads to every body that the function reached before it was optimized. A
+    function without an edge to a body does not contain the body.
     """
     found = list(nodes)
     if not inlined.sources:
@@ -36,7 +36,7 @@ def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNo
 
 
 def inlined_of(graph: ModuleGraph) -> Inlined:
-    """Return what was inlined into a stored module. `with_inlined` adds these edges when the module is rebuilt from its code."""
+    """Return the functions that may be inlined in a stored module, for adding their edges (`with_inlined`) when it is rebuilt."""
     symbols = {key: key.removesuffix(f" ({INLINED})") for key, node in graph.nodes.items() if node.kind == INLINED}
     edges = {
         name: tuple([symbols[key] for key in node.references if key in symbols])
@@ -48,5 +48,5 @@ def inlined_of(graph: ModuleGraph) -> Inlined:
 
 
 def _key(symbol: str) -> str:
-    """Return the key of the node for the body of a function. The function that is called has another node."""
+    """Return the key of the node for an inlined body. The node of the called function has another key."""
     return f"{symbol} ({INLINED})"

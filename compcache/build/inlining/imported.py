@@ -1,7 +1,8 @@
-"""Brings the bodies of imported functions into a module before it is optimized, so that LLVM can inline them.
+"""Links the bodies of imported functions into a module before it is optimized, so that LLVM can inline them.
 
-They are defined for the optimizer alone (`available_externally`): where a call is not inlined it goes through the slot as ever, and no copy
-stays. Bodies name what they call by content, so that these are brought in as well, smaller ones the deeper they are.
+The bodies are defined only for the optimizer (`available_externally`). A call that is not inlined still uses the import, and no copy of the
+body stays in the module. Bodies refer to other functions by names that identify their content, so the bodies of these functions are linked
+in too. The size limit of a body decreases with each level of calls.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ __all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in", "nothing_offere
 
 #: The most instructions that are inlined into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
-#: How large a body may be that a body calls, of what that one may be: LLVM's factor for ThinLTO. So of a chain some ten come in.
+#: The factor for the size limit at each level of calls: LLVM's factor for ThinLTO. It limits chains to about ten bodies.
 _NEXT = 0.7
 _TYPE_LINE = re.compile(r'(%(?:"[^"]*"|[-$._A-Za-z0-9]+)) = type (.*)')
 
 
 class Provided(NamedTuple):
-    """The body of a function, the module_id of the realization that offers it, in hex, and the makers of its code."""
+    """The body of a function, the module_id (hex) of the realization that offers the body, and the makers of its code."""
 
     body: Body
     module_id: str
@@ -46,10 +47,10 @@ class Provided(NamedTuple):
 
 
 class Inlined(NamedTuple):
-    """The functions that were inlined into a module, and their makers.
+    """The functions whose bodies were linked into a module, and the makers of their code.
 
-    `sources` has, by symbol, the name of each function that was brought in and the module that it came from. `edges` has the references of
-    each function of the module, and of each of these, before anything was inlined.
+    `sources` has the func_name and the module_id of each of these functions, by symbol. `edges` has the references of these functions, and
+    of the module's functions, before inlining.
     """
 
     sources: Mapping[str, tuple[str, str]] = {}
@@ -61,7 +62,7 @@ NOTHING_INLINED = Inlined()
 
 
 def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
-    """Return no bodies, because nothing is offered without a cache."""
+    """Return no bodies, for modules that are built without a cache."""
     return {}
 
 
@@ -75,17 +76,20 @@ def bring_in(
     provided: Callable[[tuple[str, ...]], Mapping[str, Provided]],
     is_beside: Callable[[str], bool],
 ) -> tuple[Resolution, Inlined]:
-    """Link the offered bodies of imported functions into a module; return its remaining imports, and what was linked in.
+    """Link the offered bodies of imported functions into a module, in place.
 
     Args:
-        module: the module, whose declarations are provided for.
-        context: LLVM's.
+        module: the module, whose declarations are resolved.
+        context: the module's LLVM context.
         text: the module as LLVM prints it.
-        values: its functions and variables.
-        exports: its exports.
-        resolution: how its declarations are provided for.
-        provided: gives what is offered of functions with these names.
-        is_beside: whether sources that are added together with this one define a symbol.
+        values: the functions and variables of the module.
+        exports: the exports of the module.
+        resolution: the providers of its declarations.
+        provided: returns the offered bodies of functions with these names.
+        is_beside: returns whether a source that is added together with this source defines a symbol.
+
+    Returns:
+        The resolution with the imports of the bodies, and the functions whose bodies were linked in.
     """
     symbols = {name: symbol for symbol, name in reversed(list(resolution.imports.items())) if is_content_name(name)}
     declared = {value.name for value in values.functions if value.is_declaration} if symbols else ()
@@ -93,7 +97,7 @@ def bring_in(
     if not wanted or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
         return resolution, NOTHING_INLINED
     symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
-    return _Bringing(module, context, text, values, resolution, symbols, is_beside).bring(wanted, provided)
+    return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).bring(wanted, provided)
 
 
 def _types_in(text: str) -> dict[str, str]:
@@ -101,8 +105,8 @@ def _types_in(text: str) -> dict[str, str]:
     return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
 
 
-class _Bringing:
-    """The bodies that were brought into one module so far."""
+class _BodyLinker:
+    """Links bodies into one module, and collects them."""
 
     def __init__(
         self, module: Any, context: Any, text: str, values: GlobalValues, resolution: Resolution, symbols: dict[str, str],
@@ -112,33 +116,36 @@ class _Bringing:
         self._context = context
         self._text = text
         self._resolution = resolution
-        self._symbols = symbols  # by name of content
+        self._symbols = symbols  # by func_name that identifies content
         self._is_beside = is_beside
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
         self._known = {value.name for value in (*values.functions, *values.variables)}
         self._types = _types_in(text)
         self._room = _MOST_IN_ALL
-        self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # by symbol, with what it refers to
+        self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # bodies by symbol, with their references
 
     def bring(self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]) -> tuple[Resolution, Inlined]:
-        """Add the offered bodies of these functions, and of the functions that the bodies call."""
-        asked = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
+        """Link in the offered bodies of these functions, and of the functions that the bodies call; return the results of `bring_in`."""
+        requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and most >= 1:
             offers = codegen.in_caller(provided, waiting)
-            brought = [offers[name] for name in waiting if name in offers and self._take(offers[name], most)]
+            brought = [offers[name] for name in waiting if name in offers and self._link_body(offers[name], most)]
             most *= _NEXT
-            waiting = tuple(dict.fromkeys([name for offer in brought for name in offer.body.imports if name not in asked]))
-            asked.update(waiting)
+            waiting = tuple(dict.fromkeys([name for offer in brought for name in offer.body.imports if name not in requested]))
+            requested.update(waiting)
         if not self._found:
             return self._resolution, NOTHING_INLINED
         imports = {symbol: name for name, symbol in self._symbols.items() if symbol not in self._own}
         resolution = self._resolution._replace(imports={**imports, **self._resolution.imports})
         return resolution, self._inlined()
 
-    def _take(self, offer: Provided, most: float) -> bool:
-        """Link in a body of at most this size, if everything in it means the same here as in its own module."""
+    def _link_body(self, offer: Provided, most: float) -> bool:
+        """Link in a body of at most `most` instructions, if its symbols have the same meaning as in its own module.
+
+        Return whether the body was linked in.
+        """
         body = offer.body
         if body.instructions > min(self._room, most) or not all(map(self._means_the_platform, body.natives)):
             return False
@@ -149,13 +156,13 @@ class _Bringing:
         for name, symbol in symbols.items():
             code = code.replace(quoted(name), "@" + quote(symbol))
         symbol = symbols[body.name]
-        if is_known_by_name(symbol):  # LLVM must take neither it nor its declaration for the platform's
+        if is_known_by_name(symbol):  # LLVM must not treat the function as a platform function of the same name
             code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
             if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False
             self._module.link_in(codegen.parse(code, self._context))
-        except (CompileError, ValueError) as error:  # another version of LLVM may write code that this one cannot read
+        except (CompileError, ValueError) as error:  # this version of LLVM may not read another version's code
             reraise_interrupt(error)
             return False
         self._room -= body.instructions
@@ -165,16 +172,16 @@ class _Bringing:
         return True
 
     def _means_the_platform(self, native: str) -> bool:
-        """Return whether a symbol of the module, if it is there, means the platform's function."""
+        """Return whether a symbol means the platform's function in this module."""
         resolution = self._resolution
         if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
             return False
         return not resolution.libraries and not self._is_beside(native)
 
     def _is_declared_alike(self, symbol: str, code: str) -> bool:
-        """Return whether the module declares a function with the type of the body. Raises ValueError if this cannot be decided."""
+        """Return whether the module declares a function with the type of its body. Raise `ValueError` if this cannot be decided."""
         if symbol not in self._heads:
-            return True  # a body names it, which is bound to the same content
+            return True  # only bodies refer to the function, by its content
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
         return type_of(head.removesuffix("{"), _types_in(code)) == type_of(self._heads[symbol], self._types)
 

@@ -1,9 +1,9 @@
-"""The bodies that a module offers to its importers: small functions that stand for content.
+"""The bodies that a module offers to its importers: small functions whose names identify their content.
 
-A body is offered as it is before it is optimized, so that code which inlines it is what it would be if all were one module, through any
-number of modules. It is read off the module as LLVM prints it, and taken only if every part of it is known to mean the same wherever it
-stands: this is a list of what is allowed. What has an identity (variables that can change, threads' variables, addresses that may be
-compared), weak definitions, other modes of floating-point numbers, exceptions, assembly and variable arguments are not in it.
+A body is offered before it is optimized, so that code which inlines it equals the code of one combined module. Bodies are read from the
+printed module. A body is offered only if all its parts have the same meaning in every module: this file lists the allowed parts. The list
+does not contain items with an identity (changeable variables, thread-local variables, addresses that may be compared), weak definitions,
+other floating-point modes, exceptions, assembly and variable arguments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_INSTRUCTIONS = 100
 LOCAL = "compcache.local."
 _MOST_LINES = 4 * MOST_INSTRUCTIONS
 _MOST_CONSTANT = 4096
-#: Attributes about how all code of a function computes. Bodies have none of these, and are not inlined into code that has.
+#: Attributes that change the arithmetic of a whole function. Functions with such attributes are not offered, and inline no bodies.
 IS_MODE = re.compile(
     r'\bstrictfp\b|"denormal-fp-math|"no-(?:infs|nans|signed-zeros)-fp-math"="true"|"(?:unsafe|approx-func)-fp-math"="true"'
 )
@@ -63,7 +63,7 @@ _HARMLESS = re.compile(
     '"(?:frame-pointer|no-trapping-math|stack-protector-buffer-size|min-legal-vector-width|target-cpu|target-features|tune-cpu|'
     'no-(?:infs|nans|signed-zeros)-fp-math|(?:unsafe|approx-func)-fp-math|less-precise-fpmad|no-jump-tables)"'
 )
-#: What parameters and results may say, and those words that decide where it is passed.
+#: The allowed attributes of parameters and results, and the attributes that decide how a value is passed.
 _PASSED = re.compile(
     "zeroext|signext|inreg|noalias|byval|sret|noundef|nonnull|nocapture|captures|readonly|readnone|writeonly|returned|dereferenceable|"
     "dereferenceable_or_null|nofree|nofpclass|range|initializes|writable|dead_on_unwind|dead_on_return|align"
@@ -76,14 +76,14 @@ _INTRINSICS = re.compile(
     r"roundeven|trunc|sqrt|[su](?:max|min|cmp)|[su](?:add|sub|mul)\.with\.overflow|[su](?:add|sub|shl)\.sat|trap|vector\.reduce|"
     r"experimental\.noalias\.scope\.decl)(?:\.|\Z)"
 )
-#: What is attached to instructions of bodies; all else is left out, which costs at most speed.
+#: The metadata that stays attached to instructions of bodies. Other metadata is left out, which affects only speed.
 _KEPT_METADATA = re.compile(
     r"tbaa(?:\.struct)?|llvm\.loop|noalias|alias\.scope|range|nonnull|noundef|align|invariant\.load|fpmath|unpredictable|prof"
 )
 
 
-class _NotOffered(Exception):  # noqa: N818 - it never leaves this module: an answer, not an error
-    """Raised if a function contains something that may mean something else in another module."""
+class _NotOffered(Exception):  # noqa: N818 - a result within this file, not an error
+    """Raised if a function contains a part that may have another meaning in another module."""
 
 
 def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution) -> tuple[Body, ...]:
@@ -91,8 +91,8 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
 
     Args:
         text: the module as LLVM prints it, before it is optimized.
-        exports: its exports.
-        resolution: how its declarations are provided for.
+        exports: the exports of the module.
+        resolution: the providers of its declarations.
     """
     named = {export.symbol: export.name for export in exports if is_content_name(export.name) and not export.link_only}
     wanted = {symbol: name for symbol, name in named.items() if symbol not in resolution.imports}
@@ -102,16 +102,20 @@ def offered_bodies(text: str, exports: Iterable[Export], resolution: Resolution)
 
 
 def quoted(name: str) -> str:
-    """Return a reference to a function by its name of content, always quoted, as bodies have it."""
+    """Return a reference to a function by its func_name, always quoted, as bodies contain it."""
     written = quote(name)
     return "@" + (written if written[0] == '"' else f'"{written}"')
 
 
 def type_of(head: str, types: Mapping[str, str]) -> str:
-    """Return what callers of a function must agree on, from its head without ``define`` or ``declare``, with anonymous types.
+    """Return the type of a function that its callers must agree on, with named types expanded.
+
+    Args:
+        head: the head of the function, without ``define`` or ``declare``.
+        types: the definitions of named types.
 
     Raises:
-        ValueError: this cannot be determined.
+        ValueError: the head has unknown attributes, or a type is opaque, unknown or recursive.
     """
     try:
         before, parameters, _ = parse_head(head)
@@ -138,7 +142,7 @@ def _expanded(text: str, types: Mapping[str, str]) -> str:
 
 
 def _passed(text: str, *, is_result: bool) -> list[str]:
-    """Return the type and the attributes of a parameter or a result. Raises `_NotOffered` if an attribute is unknown."""
+    """Return the type and the attributes of a parameter or a result. Raise `_NotOffered` if an attribute is unknown."""
     words = [word.strip() for word in split_at(text, " ") if word.strip()]
     found: list[str] = []
     has_type = False
@@ -160,14 +164,14 @@ def _passed(text: str, *, is_result: bool) -> list[str]:
         elif not is_result and has_type and word[0] == "%" and position == len(words):
             break
         else:
-            raise _NotOffered  # a linkage, a calling convention, something new
+            raise _NotOffered  # a linkage, a calling convention or an unknown word
     if not has_type:
         raise _NotOffered
     return found
 
 
 class _Module:
-    """A printed module whose bodies are read."""
+    """A printed module from which bodies are read."""
 
     def __init__(self, text: str, wanted: Mapping[str, str], resolution: Resolution) -> None:
         self._wanted = wanted
@@ -200,42 +204,42 @@ class _Module:
     # ------------------------------------------------------------ what a body may use
 
     def content_name(self, symbol: str) -> str | None:
-        """Return the name of content by which modules import a function; None for other functions."""
+        """Return the func_name that identifies a function's content; None if the function has no such name."""
         name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
         return name if name is not None and is_content_name(name) else None
 
     def is_native(self, symbol: str) -> bool:
-        """Return whether a symbol can only be a function of the platform."""
+        """Return whether a symbol can only mean a function of the platform."""
         given = self._resolution
         if symbol not in self._declared or symbol in given.imports or given.libraries or symbol in given.null:
             return False
         return platform_symbols.is_platform_symbol(symbol)
 
     def function(self, symbol: str) -> str:
-        """Return the text of a function. Raises KeyError if it is not defined."""
+        """Return the text of a function. Raise `KeyError` if the module does not define it."""
         return self._functions[symbol]
 
     def declaration(self, symbol: str) -> str:
-        """Return the line of a declaration."""
+        """Return the line of a declaration. Raise `KeyError` if the module does not declare the symbol."""
         return self._declared[symbol]
 
     def variable(self, symbol: str) -> str:
-        """Return the line of a variable."""
+        """Return the line of a variable. Raise `KeyError` if the module has no such variable."""
         return self._variables[symbol]
 
     def attributes(self, text: str) -> str:
-        """Return the attributes of the groups that the text names, without strings that LLVM reads on definitions alone."""
+        """Return the attributes of all attribute groups that occur in a text."""
         return " ".join([self._attributes[number] for number in _GROUP.findall(text)])
 
     def node(self, token: str) -> str:
-        """Return the text of a metadata node."""
+        """Return the text of a metadata node (``!1``). Raise `KeyError` if it does not exist."""
         return self._nodes[token]
 
     def types_in(self, lines: Iterable[str]) -> list[str]:
-        """Return the lines that define the types in these lines, and the types within those."""
+        """Return the lines that define the named types in these lines, and the types that these types contain."""
         found: dict[str, None] = {}
         waiting = [*lines]
-        for text in waiting:  # grows while it is walked
+        for text in waiting:  # grows during the iteration
             new = [name for name in _TYPE_NAME.findall(text) if name in self._types and name not in found]
             found |= dict.fromkeys(new)
             waiting += [self._types[name].partition(" = ")[2] for name in dict.fromkeys(new)]
@@ -243,13 +247,13 @@ class _Module:
 
 
 class _Reader:
-    """Reads one body, with the functions and constants of its module that it uses."""
+    """Reads one body, and the private functions and constants of its module that the body uses."""
 
     def __init__(self, module: _Module, symbol: str, name: str) -> None:
         self._module = module
         self._symbol = symbol
         self._name = name
-        self._local: dict[str, str] = {}  # private functions and constants, by symbol: how the body calls them
+        self._local: dict[str, str] = {}  # the names of private functions and constants in the body, by symbol
         self._waiting: list[str] = []
         self._natives: dict[str, None] = {}
         self._imports: dict[str, None] = {}
@@ -258,10 +262,10 @@ class _Reader:
         self._instructions = 0
 
     def read(self) -> Body:
-        """Return the body; raise `_NotOffered`, ValueError or KeyError if it contains anything unknown."""
+        """Return the body. Raise `_NotOffered`, `ValueError` or `KeyError` if it contains an unknown part."""
         functions = [self._function(self._module.function(self._symbol), quoted(self._name), is_local=False)]
         constants = []
-        for symbol in self._waiting:  # grows while it is walked
+        for symbol in self._waiting:  # grows during the iteration
             written = self._local[symbol]
             if symbol in self._module._functions:
                 functions.append(self._function(self._module.function(symbol), written, is_local=True))
@@ -296,8 +300,8 @@ class _Reader:
             before, linkage = before.removeprefix(words[0]).strip(), "internal"
         result = " ".join(_passed(before, is_result=True))
         passed = [self._parameter(parameter) for parameter in parameters]
-        said = re.sub(r" #\d+", "", f" {after}").split()
-        if not frozenset(said) <= {"unnamed_addr", "local_unnamed_addr"}:
+        words_after = re.sub(r" #\d+", "", f" {after}").split()
+        if not frozenset(words_after) <= {"unnamed_addr", "local_unnamed_addr"}:
             raise _NotOffered
         attributes = self._module.attributes(f" {after}")
         _require_harmless(attributes)
@@ -340,13 +344,13 @@ class _Reader:
         return changed
 
     def _mentioned(self, symbol: str, *, is_called: bool) -> str:
-        """Return how the body writes a symbol."""
+        """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body."""
         module = self._module
         if symbol in module._variables:
             self._add_local(symbol)
             return self._local[symbol]
         if not is_called:
-            raise _NotOffered  # an address, which may be compared
+            raise _NotOffered  # the address of a function may be compared
         if symbol.startswith("llvm."):
             self._require_intrinsic(symbol)
             self._declared[symbol] = self._declaration(symbol, "@" + quote(symbol))
@@ -380,7 +384,7 @@ class _Reader:
             raise _NotOffered
 
     def _declaration(self, symbol: str, written: str) -> str:
-        """Return a declaration without its module's attributes, which the calls state instead."""
+        """Return a declaration without attribute groups. Calls state the attributes instead."""
         return self._declared_as(self._module.declaration(symbol).removeprefix("declare "), written)
 
     @staticmethod
@@ -392,19 +396,19 @@ class _Reader:
         return f"declare {' '.join(_passed(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
-        """Return a call with its own attributes and those of the declaration, in words."""
-        said = self._module.attributes(line)
+        """Return a call with the attributes of the call and of the declaration written out."""
+        attributes = self._module.attributes(line)
         line = _GROUP.sub("", line)
         if callee in self._natives:
-            said += " " + self._module.attributes(self._module.declaration(callee))
-        _require_harmless(said)
+            attributes += " " + self._module.attributes(self._module.declaration(callee))
+        _require_harmless(attributes)
         end = line.find(", !")
         end = len(line) if end < 0 else end
-        kept = [word for word in _words(said) if word[0] != '"']
+        kept = [word for word in _words(attributes) if word[0] != '"']
         return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
-        """Return one of the module's own constants, whose address must not be compared."""
+        """Return the definition of a private constant under another name. Raise `_NotOffered` if its address may be compared."""
         head = line.partition(" = ")[2]
         match = _CONSTANT.match(head)
         if match is None or match[1] is None or "local_unnamed_addr" in head[: match.end()] or len(line) > _MOST_CONSTANT:
@@ -424,7 +428,10 @@ class _Reader:
     # ------------------------------------------------------------ metadata
 
     def _without_metadata(self, line: str) -> str:
-        """Return the line without attachments that are unknown or refer to something unknown."""
+        """Return the line without unknown metadata attachments, and keep the nodes of the remaining attachments.
+
+        Raise `_NotOffered` if the line uses an unknown node in another way.
+        """
         if "!" not in line:
             return line
 
@@ -438,10 +445,10 @@ class _Reader:
         return changed
 
     def _keep(self, token: str) -> bool:
-        """Keep a node and its parts; return False if it is debug information."""
+        """Keep a metadata node and the nodes that it contains, and return True; keep nothing and return False for debug information."""
         found = {token: None}
         order = [token]
-        for node in order:  # grows while it is walked
+        for node in order:  # grows during the iteration
             text = self._module.node(node)
             if not text.removeprefix("distinct ").startswith("!{") or "@" in text:
                 return False
@@ -456,7 +463,7 @@ class _Reader:
 
 
 def _words(attributes: str) -> list[str]:
-    """Return the attributes of a group: words, words with brackets, and texts with a value."""
+    """Return the attributes of a group: words, words with brackets, and quoted texts with values."""
     return [word.strip() for word in split_at(attributes, " ") if word.strip()]
 
 
@@ -470,7 +477,7 @@ def _require_harmless(attributes: str) -> None:
 
 
 def _count(lines: Iterable[str]) -> int:
-    """Count the instructions that the optimizer probably keeps: all but those that only address the function's own memory."""
+    """Count the instructions that the optimizer probably keeps: all except accesses to the function's own stack variables."""
     own: set[str] = set()
     found = 0
     for line in lines:

@@ -1,1 +1,1 @@
-"""Large constants: taken out of a module before its code passes through text, put back into its object."""
+"""Large constants: removed from a module before its code is printed, and inserted into its object."""

@@ -1,11 +1,11 @@
-"""Takes the values of large variables out of a module, so that neither printing nor keeping its code costs their size.
+"""Removes the values of large variables from a module, so that printing and storing its code does not take time for them.
 
-Printed, a byte of a constant is two to four characters, which are searched several times; as bitcode it is written bit by bit.
-So LLVM emits an object of the large variables alone, from which their bytes are read (`compcache.images.elf.reading.data_of`), and in the
-module
-takes a placeholder their place: zeros of that size, `externally_initialized`, so that nothing is concluded from them, in a section of its
-own. Code is optimized, searched, kept and emitted so; the object gets the bytes before it is linked (`with_data`), and who compiles
-kept code again reads them from the same sections of the stored image (`data_in`). A variable whose value holds addresses stays as it is.
+In printed code, a byte of a constant takes two to four characters, and the code is searched several times. In bitcode, constants are
+written bit by bit. So LLVM emits an object with only the large variables, and their bytes are read from it
+(`compcache.images.elf.reading.data_of`). In the module, placeholders replace the values: zeros of the same size, in sections of their own,
+`externally_initialized` so that LLVM does not use the zeros. The module is optimized, searched, stored and emitted in this form. The values
+are inserted into its object before it is linked (`with_data`). To compile stored code again, the values are read from the same sections
+of the stored image (`data_in`). Variables whose values contain addresses are not removed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 __all__ = ["abridged", "data_in", "set_data_aside", "with_data"]
 
 _PREFIX = "compcache.data."
-#: Variables below this stay in the module, and all of them where they are less together: LLVM computes with what they hold.
+#: The least size in bytes of a variable that is removed, and the least size of all of them together. LLVM can use the values that stay.
 _LARGE = 1 << 16
 _WORTHWHILE = 1 << 20
 _LINKAGES = frozenset(("external", "internal", "private"))
 #: Sections that LLVM chooses for variables without one. A named section may be a registry.
 _PLACES = frozenset((".data", ".rodata", *(f".rodata.cst{size}" for size in (4, 8, 16, 32)), *(f".rodata.str{n}.{n}" for n in (1, 2, 4))))
-#: Shorter lines have no long constant.
+#: The least number of characters of a line with a long constant.
 _SHORTEST = 4096
 _LONG_LIST = re.compile(r"(?:(?:i(?:8|16|32|64)|half|float|double) [-+.xa-fA-F0-9]++, ){1024,}+")
 
 
 def abridged(text: str) -> str:
-    """Return LLVM assembly without long constants of bytes and integers."""
+    """Return LLVM assembly without long constants of bytes and integers. The result is only for searches."""
     if len(text) < _WORTHWHILE:
         return text
     parts, done = [], 0
@@ -50,7 +50,7 @@ def abridged(text: str) -> str:
 
 
 def _without_strings(line: str) -> str:
-    """Return a line with long constants of bytes left out. Searching for quotes is much faster than a pattern for what is between them."""
+    """Return a line with long constants of bytes left out. Searching for quotes is much faster than a regular expression."""
     parts, done = [], 0
     at = line.find('c"')
     while at >= 0:
@@ -63,14 +63,17 @@ def _without_strings(line: str) -> str:
 
 
 def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
-    """Replace the large variables of a module by placeholders; return their values by the name of the section that will contain them.
+    """Replace the large variables of a module by placeholders.
 
     Args:
         module: the module, which is changed.
-        context: its context.
-        size: the length of its code, as text or bitcode: short code has no large variables.
-        check: called with the module's text, without the values, before LLVM translates any of it.
-        label: a part of its sections' names that no other module of the same image uses.
+        context: the module's context.
+        size: the length of the module's code, as text or bitcode. Short code has no large variables.
+        check: called with the module's text, without the values, before LLVM translates it. It may raise.
+        label: a part of the names of sections, which must differ between the modules of an image.
+
+    Returns:
+        The values by the names of the sections that will contain them; empty if no variable was replaced.
     """
     if size < _WORTHWHILE:
         return {}
@@ -97,38 +100,38 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
 
 
 def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
-    """Return the object with the values that were taken out of its module."""
+    """Return the object with the values that were removed from its module. `data` has the values by section."""
     return with_sections(obj, data) if data else obj
 
 
 def data_in(image: bytes) -> dict[str, bytes]:
-    """Return the values that were taken out of the module of a stored image, by section.
+    """Return the values that were removed from the module of a stored image, by section.
 
     Raises:
-        CompileError: the image cannot be read.
+        CompileError: the image is malformed.
     """
     try:
         return sections_like(image, _PREFIX)
     except FormatError as error:
-        raise CompileError(f"the data of the stored image cannot be read: {error}") from error
+        raise CompileError(f"the values of large variables cannot be read from the stored image: {error}") from error
 
 
 def _copy(module: Any, context: Any) -> Any:
-    """Return a copy in the same context, which shares the constants."""
+    """Return a copy of a module in the same context, so that it shares the constants."""
     copy = module.clone()
     context.modules.append(copy)
     return copy
 
 
 def _outline(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
-    """Return the module's text without the values."""
+    """Return the module's text with placeholders instead of the values."""
     copy = _copy(module, context)
     _replace(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
     return str(copy)
 
 
 def _is_unsafe(outline: str) -> bool:
-    """Return whether emitting the variables would translate assembly. That may end the process, and is tried elsewhere."""
+    """Return whether emitting the variables would translate assembly, which may abort the process."""
     if outline.startswith("module asm") or "\nmodule asm" in outline:
         return True
     return _has_aliases(outline) and has_assembly(outline)
@@ -139,7 +142,7 @@ def _has_aliases(outline: str) -> bool:
 
 
 def _object_of(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
-    """Return an object with only the variables, and with functions whose bodies an alias needs."""
+    """Return an object that contains only these variables, and the functions if the module has aliases."""
     copy = _copy(module, context)
     for value in [*copy.functions, *copy.global_variables]:
         if not value.is_declaration:
@@ -160,7 +163,7 @@ def _placeholder(name: str, size: int, section: str, alignment: int, writable: b
 
 
 def _replace(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:
-    """Replace definitions by others of the same name. Linking prefers strong definitions to weak ones."""
+    """Replace definitions in a module by placeholders of the same names, by making them weak and linking the strong placeholders."""
     before = {v.name: (v.linkage, v.visibility) for v in module.global_variables if v.name in names}
     for variable in module.global_variables:
         if variable.name in names:

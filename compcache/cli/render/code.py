@@ -1,6 +1,6 @@
 """Syntax colours for LLVM assembly and native assembly.
 
-Works line by line on the form of tokens: a keyword of a later LLVM is a plain word here, never an error.
+Lines are coloured one by one, by the form of their tokens. A keyword of a later LLVM is a plain word, never an error.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 
 import click
 
-__all__ = ["highlighted"]
+__all__ = ["highlight"]
 
 _IR = re.compile(
     r"""(?P<comment>;.*)
@@ -42,10 +42,10 @@ _STYLES = {
 }  # fmt: skip
 
 
-def highlighted(line: str, language: str) -> str:
+def highlight(line: str, language: str) -> str:
     """Return a line of code with colour codes; `language` is ``llvm`` or ``asm``."""
 
-    def coloured(match: re.Match[str]) -> str:
+    def add_colour(match: re.Match[str]) -> str:
         return click.style(match[0], **_STYLES[match.lastgroup or "comment"])  # type: ignore[arg-type]
 
-    return _LANGUAGES[language].sub(coloured, line)
+    return _LANGUAGES[language].sub(add_colour, line)

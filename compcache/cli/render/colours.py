@@ -1,4 +1,4 @@
-"""Colours of nodes: one per module, the same in every drawing."""
+"""The fill colours of nodes in drawings: the nodes of a module have the same colour in every drawing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BY_KIND = {"missing": "#ffd0d0", "native": "#f4f4f4"}
 
 
 def fill(node: GraphNode) -> str:
-    """Return the fill colour of a node; module ids are digests, hence evenly spread over the hues."""
+    """Return the fill colour of a node as ``#rrggbb``. Module ids are digests, so modules are spread evenly over the hues."""
     if node.kind in _BY_KIND or not node.module_id:
         return _BY_KIND.get(node.kind, "#f4f4f4")
     hue = int(node.module_id[:4], 16) / 0x10000

@@ -1,4 +1,4 @@
-"""What differs between two stored components of an identity: short values on one line, texts side by side, line by line."""
+"""The differences of two stored components of an identity: short values on one line, texts side by side."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["comparison", "is_of_digests"]
 
 _DIGEST = re.compile(r"(?:[0-9a-f]{32,128}|digest [0-9a-f]+ of \d+ characters)")
 _CONTEXT = 1  # lines around a change
-_LEAST_WIDTH, _MOST_WIDTH = 24, 90  # of one of the two texts
+_LEAST_WIDTH, _MOST_WIDTH = 24, 90  # of each of the two columns
 _MARKS = {"equal": " ", "replace": "|", "delete": "<", "insert": ">"}
 _COLOURS = {"replace": "yellow", "delete": "red", "insert": "green"}
 
 
 def is_of_digests(difference: Difference) -> bool:
-    """Return whether only digests are known of both values: these show that they differ, but not how."""
+    """Return whether both values are known only by their digests, which do not show how the values differ."""
     return all(_DIGEST.fullmatch(text or "") for text in (difference.stored, difference.wanted))
 
 
 def comparison(difference: Difference) -> Iterator[str]:
-    """Yield the lines for a terminal that show a difference."""
+    """Yield the lines that show a difference on a terminal."""
     before, now = _text(difference.stored), _text(difference.wanted)
     if "\n" not in before + now:
         yield printable(str(difference))
@@ -43,7 +43,7 @@ def comparison(difference: Difference) -> Iterator[str]:
 
 
 def _text(canonical: str | None) -> str:
-    """Return the text that a component is, as it was given; values of other kinds in their canonical form."""
+    """Return a text component without its encoding; the canonical form of other components; "" for a missing component."""
     if canonical is None:
         return ""
     if canonical.startswith("bytes "):
@@ -58,6 +58,7 @@ def _text(canonical: str | None) -> str:
 
 
 def _side_by_side(before: list[str], now: list[str]) -> Iterator[str]:
+    """Yield the changed lines of two texts in two columns, with the lines around each change."""
     digits = len(str(max(len(before), len(now))))
     width = (shutil.get_terminal_size((120, 24)).columns - 2 * digits - 10) // 2
     width = max(_LEAST_WIDTH, min(width, _MOST_WIDTH))
@@ -71,9 +72,10 @@ def _side_by_side(before: list[str], now: list[str]) -> Iterator[str]:
                 yield click.style(pair, fg=_COLOURS[kind]) if kind in _COLOURS else pair
 
 
-def _cell(lines: list[str], at: int | None, digits: int, width: int) -> str:
-    if at is None:
+def _cell(lines: list[str], position: int | None, digits: int, width: int) -> str:
+    """Return a line with its number, padded and cut to a column of the table; spaces if `position` is None."""
+    if position is None:
         return " " * (digits + 1 + width)
-    text = printable(lines[at].expandtabs(4))
+    text = printable(lines[position].expandtabs(4))
     shown = text if len(text) <= width else f"{text[: width - 1]}…"
-    return f"{at + 1:>{digits}} {shown:<{width}}"
+    return f"{position + 1:>{digits}} {shown:<{width}}"

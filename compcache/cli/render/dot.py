@@ -17,7 +17,7 @@ _SHAPES = {"function": "box", "missing": "box", "global": "ellipse", "variable":
 
 
 def dot(graph: FunctionGraph) -> Iterator[str]:
-    """Yield the lines of the DOT file."""
+    """Yield the lines of a DOT file, without line ends, that describes a graph."""
     yield "digraph compcache {"
     yield '  rankdir=LR; node [fontname="sans-serif", style=filled];'
     for number, node in enumerate(graph.nodes):

@@ -1,4 +1,4 @@
-"""A graph as one HTML file that works offline: an overview that expands, zoom, search, details on click."""
+"""A graph as one HTML file that works offline: packages that expand, zoom, search, details on click."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = Non
     """Yield the parts of the file: the page template of this package with the graph as embedded data.
 
     Args:
-        graph: what is shown. The page itself puts nodes into boxes (packages, modules) and gives them places.
-        title: the heading.
-        sizes: the bytes of modules on disk, by module_id, as far as they are known.
+        graph: the graph. The page groups its nodes by package and module, and places the nodes.
+        title: the heading of the page.
+        sizes: the sizes of modules on disk in bytes, by module_id. A missing module counts as 0 bytes.
     """
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     head, _, tail = page.partition("/*DATA*/")
     yield head.replace("<!--TITLE-->", _escape(title))
-    yield _data(graph, title, sizes or {})
+    yield _graph_as_json(graph, title, sizes or {})
     yield tail
 
 
@@ -37,7 +37,8 @@ def _escape(text: str) -> str:
     return escape("".join(c if c.isprintable() else " " for c in text))
 
 
-def _data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
+def _graph_as_json(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
+    """Return the data of the page as JSON that is safe inside a script element."""
     modules: dict[str, int] = {}
     nodes = [
         [
@@ -53,5 +54,5 @@ def _data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
         "title": title, "kinds": KINDS, "modules": list(modules), "sizes": [sizes.get(module, 0) for module in modules],
         "nodes": nodes, "edges": graph.edges,
     }  # fmt: skip
-    # Inside a script element the text "</script" or "<!--" would end or confuse it.
+    # The text "</script" would end the script element, and "<!--" would change how a browser parses it.
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

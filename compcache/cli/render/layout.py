@@ -1,9 +1,9 @@
-"""Places nodes in columns from left to right: a node is to the left of the nodes that it refers to.
+"""Layout of a graph in columns from left to right: a node is to the left of the nodes that it refers to.
 
-Layers are longest paths over the graph of strongly connected components; within a layer the order follows the
-average position of the neighbours (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981). A layer with more
-nodes than a column should hold is split into several columns. Globals, variables and native symbols are in
-separate columns at the right.
+The layer of a node is the length of the longest path from it in the graph of strongly connected components. The order in
+a layer follows the average positions of the neighbours (the barycenter heuristic of Sugiyama, Tagawa and Toda, 1981). A
+layer with too many nodes for a column is split into several columns. Globals, variables and native symbols have their own
+columns at the right.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 __all__ = ["HEIGHT", "Box", "Layout", "place"]
 
-HEIGHT = 24
+HEIGHT = 24  # of a box; lengths are in pixels
 _SHOWN_DIGITS = 8
-_ROW = 34
-_GAP = 70
+_ROW = 34  # the distance of two rows
+_GAP = 70  # between two columns
 _MARGIN = 16
-_CHARACTER = 7.0
-_MIN_WIDTH, _MAX_WIDTH = 40, 260
-_SWEEPS = 4
-_MIN_ROWS = 24
+_CHARACTER = 7.0  # the width of a character
+_MIN_WIDTH, _MAX_WIDTH = 40, 260  # of a box
+_SWEEPS = 4  # passes that order the layers
+_MIN_ROWS = 24  # boxes that a column may hold in any drawing
 
 
 class Box(NamedTuple):
-    """The position of a node: its upper left corner and its width."""
+    """The box of a node: its upper left corner and its width, in pixels."""
 
     x: float
     y: float
@@ -41,7 +41,7 @@ class Box(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The boxes of all nodes, by number, and the size of the drawing."""
+    """The boxes of all nodes, in the order of the nodes, and the size of the drawing in pixels."""
 
     boxes: tuple[Box, ...]
     width: float
@@ -49,7 +49,7 @@ class Layout(NamedTuple):
 
 
 def place(graph: FunctionGraph) -> Layout:
-    """Lay out a graph; deterministic."""
+    """Return the positions of all nodes of a graph. The same graph always has the same layout."""
     if not graph.nodes:
         return Layout((), 2 * _MARGIN, 2 * _MARGIN)
     layers = _ordered(_layers(graph), graph)
@@ -59,17 +59,18 @@ def place(graph: FunctionGraph) -> Layout:
 
 
 def _layers(graph: FunctionGraph) -> list[list[int]]:
+    """Return the numbers of the nodes in layers from left to right. Data is in the last layers."""
     numbers = range(len(graph.nodes))
     is_code = [graph.nodes[n].kind in ("function", "missing") for n in numbers]
     edges: dict[str, list[str]] = {str(n): [] for n in numbers if is_code[n]}
     for start, end in graph.edges:
         if is_code[start] and is_code[end]:
             edges[str(start)].append(str(end))
-    # Components come after those that they refer to, so one pass gives the heights above the leaves.
+    # A component comes after the components that it refers to. Hence one pass gives the heights above the leaves.
     height: dict[str, int] = {}
     for component in DependencyGraph(edges).components():
         inside = set(component)
-        below = [height[other] for name in component for other in edges[name] if other not in inside]
+        below = [height[target] for name in component for target in edges[name] if target not in inside]
         for name in component:
             height[name] = 1 + max(below, default=-1)
     top = max(height.values(), default=-1)
@@ -81,6 +82,7 @@ def _layers(graph: FunctionGraph) -> list[list[int]]:
 
 
 def _ordered(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:
+    """Sort each layer in place by the average positions of the neighbours of its nodes; return `layers`."""
     neighbours: list[list[int]] = [[] for _ in graph.nodes]
     for start, end in graph.edges:
         neighbours[start].append(end)
@@ -97,6 +99,7 @@ def _ordered(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:
 
 
 def _spread(layer: Sequence[int], position: list[float]) -> None:
+    """Set the positions of the nodes of a layer in `position`, evenly between 0 and 1."""
     for index, number in enumerate(layer):
         position[number] = (index + 0.5) / len(layer)
 
@@ -106,6 +109,7 @@ def _centre(neighbours: Sequence[int], position: Sequence[float], default: float
 
 
 def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layout:
+    """Return the layout of nodes in columns. Each column is centred vertically."""
     tallest = max(map(len, columns))
     boxes: list[Box] = [Box(0, 0, 0)] * len(graph.nodes)
     x = float(_MARGIN)
@@ -119,7 +123,7 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
 
 
 def _width(name: str) -> float:
-    """Return the width of the box of a name; content names are shown with the first digits of their digest."""
+    """Return the width of the box for a name. A content name is shown with only the first digits of its digest."""
     label = label_of(name)
     shown = len(name) if label is None else len(label) + 1 + _SHOWN_DIGITS
     return min(max(shown * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)

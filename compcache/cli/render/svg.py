@@ -27,7 +27,7 @@ _ARROW = (
 
 
 def svg(graph: FunctionGraph) -> Iterator[str]:
-    """Yield the lines of the file."""
+    """Yield the lines of an SVG file, without line ends, that shows a graph."""
     layout = place(graph)
     size = f'width="{layout.width:.0f}" height="{layout.height:.0f}" viewBox="0 0 {layout.width:.0f} {layout.height:.0f}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
@@ -41,7 +41,10 @@ def svg(graph: FunctionGraph) -> Iterator[str]:
 
 
 def path(start: Box, end: Box) -> str:
-    """Return an edge from the right side of a box to the left side of another; a curve back if that is further left."""
+    """Return the path data of an edge from the right side of one box to the left side of another box.
+
+    The edge is a curve. It bends back if the second box is further left.
+    """
     x1, y1 = start.x + start.width, start.y + HEIGHT / 2
     x2, y2 = end.x, end.y + HEIGHT / 2
     bend = max(30.0, (x2 - x1) / 2) if x2 > x1 else 60.0
@@ -49,7 +52,7 @@ def path(start: Box, end: Box) -> str:
 
 
 def shortened(name: str, width: float) -> str:
-    """Return a name cut in the middle to fit a box: generated names differ at the end."""
+    """Return a name cut in the middle to fit a box of `width` pixels. Generated names differ at their ends."""
     fits = int((width - 16) / 7)
     if len(name) <= fits:
         return name
@@ -57,8 +60,9 @@ def shortened(name: str, width: float) -> str:
 
 
 def _box(node: GraphNode, box: Box) -> str:
+    """Return the SVG element of a node: a rectangle with the name, and its details as a tooltip."""
     radius = 3 if node.kind in ("function", "missing") else HEIGHT / 2
-    style = "missing" if node.kind == "missing" else "problem" if node.problem else node.kind
+    style = "problem" if node.problem and node.kind != "missing" else node.kind
     title = "\n".join(filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem)))
     title = escape(_clean(title, keep="\n"))
     text = shortened(_clean(node.name), box.width)
@@ -71,5 +75,5 @@ def _box(node: GraphNode, box: Box) -> str:
 
 
 def _clean(text: str, keep: str = "") -> str:
-    """Replace control characters, which XML 1.0 cannot contain even escaped."""
+    """Return a text without control characters except `keep`. XML 1.0 cannot contain control characters, not even escaped."""
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

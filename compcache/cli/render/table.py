@@ -1,4 +1,4 @@
-"""Tables for terminals: names are cut in the middle until a row fits, numbers are never cut."""
+"""Tables for terminals. Names are cut in the middle until a row fits the terminal. Numbers are never cut."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Column", "cell_width", "shortened", "table_lines"]
 
 _GAP = "  "
 _LEAST = 8  # the least width of a column
-_LEGIBLE = 20  # columns are dropped before names are cut to less
+_LEGIBLE = 20  # columns are dropped before names are cut to fewer positions
 _ELLIPSIS = "…"
 
 
 class Column(NamedTuple):
-    """A column: its head, whether it holds numbers, whether it may be cut to fit, and how soon it is dropped.
+    """A column: its head, whether it holds numbers, whether its cells may be cut, and how soon it is dropped.
 
-    If a row does not fit, columns with the highest `spare` are dropped first, those with 0 never.
+    If a row does not fit, the columns with the highest `spare` are dropped first. A column with a `spare` of 0 is never dropped.
     """
 
     head: str
@@ -28,21 +28,21 @@ class Column(NamedTuple):
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Iterator[tuple[str, ...]]:
-    """Return the cells of the head and of every row, padded and cut so that a row has at most `width` positions.
+    """Return the cells of the head and of every row, padded and cut to rows of at most `width` positions.
 
-    If even the least widths do not fit, rows are longer.
+    Columns that do not fit are left out. Rows are longer than `width` if even the least widths of the other columns do not fit.
     """
     heads = [column.head for column in columns]
-    contents = list(zip(heads, *rows, strict=True))  # by column: most columns are uniform and handled at once
+    contents = list(zip(heads, *rows, strict=True))  # by column: most columns are ASCII and padded in one pass
     natural = [_widest(cells) for cells in contents]
-    kept = _kept(columns, natural, width)
+    kept = _fitting_columns(columns, natural, width)
     columns = [columns[n] for n in kept]
-    widths = _fitting(columns, [natural[n] for n in kept], width - len(_GAP) * (len(kept) - 1))
+    widths = _fitting_widths(columns, [natural[n] for n in kept], width - len(_GAP) * (len(kept) - 1))
     return zip(*[_aligned(contents[n], w, c) for n, w, c in zip(kept, widths, columns, strict=True)], strict=True)
 
 
-def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """Return the numbers of the columns that fit."""
+def _fitting_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """Return the numbers of the columns that fit into `width`, in order; `natural` are the widths of the uncut columns."""
     least = [min(size, _LEGIBLE) if c.flexible else size for c, size in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     while sum(least[n] + len(_GAP) for n in kept) - len(_GAP) > width:
@@ -53,8 +53,11 @@ def _kept(columns: Sequence[Column], natural: Sequence[int], width: int) -> list
     return kept
 
 
-def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """Return the widths of the columns: rigid ones get their full width; flexible ones share the rest, and the widest shrink first."""
+def _fitting_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+    """Return the widths of the columns, which together are at most `width` if possible.
+
+    A rigid column gets its natural width. The flexible columns share the remaining width; the widest columns shrink first.
+    """
     free = width - sum(size for column, size in zip(columns, natural, strict=True) if not column.flexible)
     flexible = sorted(size for column, size in zip(columns, natural, strict=True) if column.flexible)
     cap = flexible[-1] if flexible else 0
@@ -68,7 +71,7 @@ def _fitting(columns: Sequence[Column], natural: Sequence[int], width: int) -> l
 
 
 def cell_width(text: str) -> int:
-    """Return the width of a printable text on a terminal."""
+    """Return the number of positions that a printable text takes on a terminal."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -77,7 +80,7 @@ def cell_width(text: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text cut in the middle to at most `width` positions: names differ at both ends."""
+    """Return a text cut in the middle to at most `width` positions. Names differ at both ends."""
     if cell_width(text) <= width:
         return text
     front, back = text[: (width - 1) // 2], text[len(text) - (width - 1 - (width - 1) // 2) :]
@@ -91,7 +94,7 @@ def _widest(cells: Sequence[str]) -> int:
 
 
 def _aligned(cells: Sequence[str], width: int, column: Column) -> list[str]:
-    """Return the cells of one column, all of the same width."""
+    """Return the cells of a column, each cut or padded to `width` positions."""
     if "".join(cells).isascii():
         pad = str.rjust if column.numeric else str.ljust
         cut = [cell if len(cell) <= width else shortened(cell, width) for cell in cells]

@@ -1,4 +1,4 @@
-"""A graph as an indented tree, for reading in a terminal."""
+"""A graph as an indented tree of text lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["label", "tree"]
 
 
 def tree(graph: FunctionGraph) -> Iterator[str]:
-    """Yield the lines of the tree. A node that was shown before is not expanded again; cycles are marked."""
+    """Yield the lines of the tree. A node that was shown before is not expanded again. Cycles are marked."""
     successors: list[list[int]] = [[] for _ in graph.nodes]
     for start, end in graph.edges:
         successors[start].append(end)
@@ -24,7 +24,7 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _roots(graph: FunctionGraph) -> Iterator[int]:
-    """Yield the nodes without references to them, then nodes of cycles that are not reached from the former."""
+    """Yield the nodes without references to them, then all functions: a cycle may not be reachable from the former nodes."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
     yield from (number for number in numbers if number not in targets)
@@ -32,15 +32,18 @@ def _roots(graph: FunctionGraph) -> Iterator[int]:
 
 
 def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown: set[int]) -> Iterator[str]:
+    """Yield the lines of a node and its successors, and add the expanded nodes to `shown`. Deep graphs need no recursion."""
     path: list[int] = []  # from the root to the current node
     # (node, prefix of its line, prefix of its children's lines, depth)
     stack = [(root, "", "", 0)]
     while stack:
         number, head, indent, depth = stack.pop()
         del path[depth:]
-        note = " (cycle)" if number in path else " (see above)" if number in shown and successors[number] else ""
-        yield f"{head}{label(graph.nodes[number])}{note}"
-        if note or number in shown:
+        mark = " (see above)" if number in shown and successors[number] else ""
+        if number in path:
+            mark = " (cycle)"
+        yield f"{head}{label(graph.nodes[number])}{mark}"
+        if mark or number in shown:
             continue
         shown.add(number)
         path.append(number)
@@ -51,11 +54,11 @@ def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown:
 
 
 def label(node: GraphNode) -> str:
-    """Return a node as one line."""
-    from compcache.cli.names import short
+    """Return the text of a node on one line: its name, its signature or kind, its problem."""
+    from compcache.cli.names import short_name
     from compcache.cli.output import printable, style
 
-    name = printable(short(node.name))
+    name = printable(short_name(node.name))
     if node.kind == "function":
         name = f"{style(name, fg='cyan')}  {style(node.signature, dim=True)}"
         return name + (f"  [{style(node.problem, fg='yellow')}]" if node.problem else "")

@@ -1,1 +1,1 @@
-"""A report on a cache in one page: the questions to the cache, their charts, the page."""
+"""A report on a cache as one page: the data, the charts, the page."""

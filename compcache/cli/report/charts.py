@@ -1,8 +1,8 @@
 """The charts of a report, drawn by Vega-Lite (https://vega.github.io/vega-lite) through the package ``vl-convert-python``.
 
-They are drawn once, to SVG: the page needs no script, and works where pages from a build server may not run any. Colours are CSS
-variables of the page, so that one drawing serves the light and the dark scheme. Each chart is drawn twice, for wide and for
-narrow windows; the page shows one of them.
+Charts are SVG elements. The page needs no script, and so works on build servers that forbid scripts. Colours are CSS variables
+of the page: the same drawing serves the light and the dark scheme. Each chart is drawn for wide and for narrow windows, and
+the page shows one of the two drawings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Chart", "charts", "draw", "drawing_is_possible"]
 
 _WIDE, _NARROW = 740, 340
 _HOUR, _DAY = 3600, 86400
-#: The longest span of time, in seconds, that is shown in steps of this length.
+#: Pairs of the longest span of time and the length of its steps, in seconds.
 _STEPS = ((3 * _DAY, _HOUR), (120 * _DAY, _DAY), (900 * _DAY, 7 * _DAY), (float("inf"), 30 * _DAY))
 _LEAST_STEPS = 12
 _MOST_BARS = 12
@@ -33,7 +33,7 @@ _MARK = re.compile(r'<(path|line|circle)( aria-label="([^"]*)"[^>]*?)(?:/>|></\1
 
 
 class Chart(NamedTuple):
-    """A chart: its specification in Vega-Lite but for the width, what it shows in a sentence, and its data as a table."""
+    """A chart: a summary in one sentence, a specification in Vega-Lite without the width, and its data as a table."""
 
     key: str
     title: str
@@ -44,7 +44,7 @@ class Chart(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """The counters of one step on the axis of time; `start` and `end` in seconds since the epoch, `label` in local time."""
+    """The counters of one step on the axis of time. `start` and `end` are seconds since the epoch, `label` is local time."""
 
     start: float
     end: float
@@ -58,38 +58,39 @@ class _Step(NamedTuple):
 
 
 def drawing_is_possible() -> bool:
-    """Return whether the package that draws is installed."""
+    """Return whether the package that draws charts is installed."""
     from importlib.util import find_spec
 
     return find_spec("vl_convert") is not None
 
 
 def charts(story: Story) -> list[Chart]:
-    """Return the charts that have data to draw."""
+    """Return the charts of a story, without charts that have no data."""
     steps = _steps(story)
-    found = []
+    drawable = []
     if any(step.hits or step.misses for step in steps):
-        found += [_hit_rate(steps), _requests(steps)]
+        drawable += [_hit_rate(steps), _requests(steps)]
     if story.stats.miss_reasons:
-        found.append(_reasons(story))
+        drawable.append(_reasons(story))
     if any(step.saved or step.spent for step in steps):
-        found.append(_seconds(steps))
+        drawable.append(_seconds(steps))
     if story.packages:
-        found += [
+        drawable += [
             _bars("packages", "Size by package", story.packages, "functions", "package"),
             _bars("last-use", "Size by last use", story.last_uses, "modules", "last use", sort=False),
         ]
     if any(step.added or step.evicted for step in steps):
-        found.append(_growth(steps))
-    return found
+        drawable.append(_growth(steps))
+    return drawable
 
 
 def draw(chart: Chart) -> str:
-    """Return the chart as two SVG elements, one for each width."""
+    """Return the HTML of a chart: an SVG element for wide windows and one for narrow windows."""
     return "".join(f'<div class="{name}">{_svg(chart, width)}</div>' for name, width in (("wide", _WIDE), ("narrow", _NARROW)))
 
 
 def _svg(chart: Chart, width: int) -> str:
+    """Return a chart as an SVG element of `width` pixels, with its summary and the text of each mark for screen readers."""
     import vl_convert
 
     axis = {
@@ -108,7 +109,7 @@ def _svg(chart: Chart, width: int) -> str:
 
 
 def _steps(story: Story) -> list[_Step]:
-    """Return the periods of a story in steps of equal length, those in which nothing happened included."""
+    """Return the counters of a story in steps of equal length, empty steps included."""
     if not story.periods:
         return []
     span = max(story.created - story.periods[0].start, 1)
@@ -132,6 +133,7 @@ def _steps(story: Story) -> list[_Step]:
 
 
 def _utc_offset(when: float) -> int:
+    """Return the offset of local time from UTC in seconds at a time in seconds since the epoch."""
     offset = dt.datetime.fromtimestamp(when).astimezone().utcoffset()
     return int(offset.total_seconds()) if offset is not None else 0
 
@@ -142,7 +144,7 @@ def _label(start: float, length: int) -> str:
 
 
 def _time_axis(steps: Sequence[_Step]) -> dict[str, Any]:
-    """Return the axis of time: local times are passed off as UTC, so that the chart does not know of zones."""
+    """Return the axis of time. Local times are declared to be UTC, because charts are drawn without knowledge of time zones."""
     domain = [_local(steps[0].start), _local(steps[-1].end)]
     return {
         "field": "start", "type": "temporal", "scale": {"type": "utc", "domain": domain, "nice": False},
@@ -151,6 +153,7 @@ def _time_axis(steps: Sequence[_Step]) -> dict[str, Any]:
 
 
 def _local(seconds: float) -> int:
+    """Return a time in seconds since the epoch as the local time in milliseconds, as if it were UTC."""
     return round((seconds + _utc_offset(seconds)) * 1000)
 
 
@@ -163,7 +166,7 @@ def _y(field: str, title: str, format_: str = ",~f", **more: Any) -> dict[str, A
 
 
 def _unit(size: float) -> tuple[str, int]:
-    """Return the unit for an axis of bytes that ends at `size`, and its factor."""
+    """Return the unit for an axis that ends at `size` bytes, and the number of bytes in the unit."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB")
     power = min(max(int(size).bit_length() - 1, 0) // 10, len(units) - 1)
     return units[power], 1 << 10 * power
@@ -191,7 +194,7 @@ def _hit_rate(steps: Sequence[_Step]) -> Chart:
         ],
     }  # fmt: skip
     return Chart(
-        "hit-rate", "Hit rate", f"{total:.1%} of all requests that memory did not answer were hits.", spec, ("time", "hit rate"),
+        "hit-rate", "Hit rate", f"{total:.1%} of the requests not answered from memory were hits.", spec, ("time", "hit rate"),
         tuple((step.label, f"{step.hits / (step.hits + step.misses):.1%}") for step in asked),
     )  # fmt: skip
 
@@ -203,13 +206,21 @@ def _stacked(
     text: Callable[[float], str],
     factor: float = 1,
 ) -> dict[str, Any]:
-    """Describe bars over time, one above the other; a kind is a name, a colour and its value in a step."""
+    """Return the specification of stacked bars over time.
+
+    Args:
+        steps: the steps of time.
+        kinds: name, colour and value in a step of each kind of bar. A negative bar goes down from the axis.
+        title: the title of the vertical axis.
+        text: the function that formats a value.
+        factor: the number by which values are divided for the axis.
+    """
     values = []
     for step in steps:
         base = 0.0
         for name, _, value_of in kinds:
             value = value_of(step)
-            low = base if value > 0 else 0.0  # what is negative goes down from the axis
+            low = base if value > 0 else 0.0
             if value:
                 values.append({
                     **_times(step), "kind": name, "low": low / factor, "high": (low + value) / factor,
@@ -257,7 +268,7 @@ def _seconds(steps: Sequence[_Step]) -> Chart:
         ],
     }  # fmt: skip
     return Chart(
-        "seconds", "Time saved", f"Loads saved {seconds_text(saved)} of compilation; {seconds_text(spent)} were spent on it.", spec,
+        "seconds", "Time saved", f"Loads saved {seconds_text(saved)} of compilation. Compilation took {seconds_text(spent)}.", spec,
         ("time", "saved", "spent"),
         tuple((step.label, seconds_text(step.saved), seconds_text(step.spent)) for step in steps if step.saved or step.spent),
     )  # fmt: skip
@@ -269,7 +280,7 @@ def _growth(steps: Sequence[_Step]) -> Chart:
     unit, factor = _unit(max(max(step.added, step.evicted) for step in steps))
     spec = _stacked(steps, kinds, unit, size_text, factor)
     return Chart(
-        "growth", "Added and evicted", f"{size_text(added)} were added and {size_text(evicted)} evicted.", spec,
+        "growth", "Added and evicted", f"{size_text(added)} added, {size_text(evicted)} evicted.", spec,
         ("time", "added", "evicted"),
         tuple((step.label, size_text(step.added), size_text(step.evicted)) for step in steps if step.added or step.evicted),
     )  # fmt: skip
@@ -279,7 +290,7 @@ def _reasons(story: Story) -> Chart:
     reasons = sorted(story.stats.miss_reasons.items(), key=lambda item: -item[1])
     values = [{"name": name, "value": count, "text": f"{name}: {count:,}"} for name, count in reasons]
     return Chart(
-        "reasons", "Misses by reason", f"{story.stats.misses:,} misses, most of them because: {reasons[0][0]}.",
+        "reasons", "Misses by reason", f"Misses: {story.stats.misses:,}. The most frequent reason is: {reasons[0][0]}.",
         _across(values, "misses", _MISS), ("reason", "misses"), tuple((name, f"{count:,}") for name, count in reasons),
     )  # fmt: skip
 
@@ -287,9 +298,9 @@ def _reasons(story: Story) -> Chart:
 def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, sort: bool = True) -> Chart:
     shown = list(groups)
     if sort and len(shown) > _MOST_BARS:
-        rest = shown[_MOST_BARS - 1 :]
-        other = type(rest[0])(f"{len(rest)} others", sum(group.size for group in rest), sum(group.number for group in rest))
-        shown = [*shown[: _MOST_BARS - 1], other]
+        smallest = shown[_MOST_BARS - 1 :]
+        total_size, total_number = sum(group.size for group in smallest), sum(group.number for group in smallest)
+        shown = [*shown[: _MOST_BARS - 1], type(smallest[0])(f"{len(smallest)} others", total_size, total_number)]
     largest = max(shown, key=lambda group: group.size)
     unit, factor = _unit(largest.size)
     values = [
@@ -297,13 +308,13 @@ def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *
         for name, size, count in shown
     ]  # fmt: skip
     return Chart(
-        key, title, f"The largest part, {size_text(largest.size)}, is: {printable(largest.name)}.", _across(values, unit, _HIT),
+        key, title, f"The largest group, with {size_text(largest.size)}, is: {printable(largest.name)}.", _across(values, unit, _HIT),
         (head, "size", noun), tuple((name, size_text(size), f"{count:,}") for name, size, count in groups),
     )  # fmt: skip
 
 
 def _across(values: list[dict[str, Any]], title: str, colour: str) -> dict[str, Any]:
-    """Describe horizontal bars in the order of `values`."""
+    """Return the specification of horizontal bars in the order of `values`."""
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": None, "axis": {"title": None, "grid": False, "ticks": False, "domain": False}},
         "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},

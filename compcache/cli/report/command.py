@@ -1,4 +1,4 @@
-"""``compcache report``: the story of a cache as a page."""
+"""``compcache report``: write a report on a cache as a page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import is_terminal, note, show_progress
+from compcache.cli.output import is_terminal, print_note, show_progress
 from compcache.cli.params import MOMENT
 from compcache.cli.session import Session, pass_session
 
@@ -17,37 +17,39 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_MOST = 10
+_DEFAULT_LIMIT = 10
 
 
 @click.command("report")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE.")
 @click.option("--since", type=MOMENT, help="Count only from this time on: an age (7d, 12h) or a date.")
-@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", default=_MOST, show_default=True, help="The length of each list.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(1), metavar="N", default=_DEFAULT_LIMIT, show_default=True, help="The length of each list."
+)
 @json_option
 @pass_session
 def command(session: Session, output: str | None, since: float | None, limit: int, as_json: bool) -> None:
-    """Write a page about the cache: what is in it, what it saved, hits over time, why it was missed, what to do.
+    """Write a page about the cache: its content, the time saved, hits over time, the reasons of misses, advice.
 
-    One HTML file without scripts or other files, in the light or dark scheme of the reader. --json writes what the page says
-    as data. The charts need a package: pip install 'compcache[report]'; without it their numbers are tables.
+    The page is one HTML file without scripts. It follows the light or dark scheme of the browser. --json writes the data of the
+    page. The charts need a package: pip install 'compcache[report]'. Without this package, the page has tables in place of charts.
     """
     from compcache.cli.report.charts import drawing_is_possible
-    from compcache.cli.report.story import tell
+    from compcache.cli.report.story import collect_story
 
     if is_terminal() and output in (None, "-") and not as_json:
-        raise click.UsageError("a report is a page for a browser: give -o report.html, or --json")
-    with session.read() as cache:
-        story = tell(cache, since, limit, progress=show_progress)
+        raise click.UsageError("a report is a page for a browser, not for a terminal: give -o report.html, or --json")
+    with session.open_to_read() as cache:
+        story = collect_story(cache, since, limit, progress=show_progress)
     if as_json:
         print_json(story)
         return
     from compcache.cli.report.page import page
 
-    drawn = drawing_is_possible()
-    if not drawn:
-        note("the page has no charts: pip install 'compcache[report]' adds them")
-    _write(page(story, drawn=drawn), output)
+    with_charts = drawing_is_possible()
+    if not with_charts:
+        print_note("the page has tables in place of charts: pip install 'compcache[report]' adds the charts")
+    _write(page(story, drawn=with_charts), output)
 
 
 def _write(parts: Iterable[str], output: str | None) -> None:

@@ -1,4 +1,4 @@
-"""The page of ``compcache report``: one HTML file without scripts and without any other file."""
+"""The page of ``compcache report``: one HTML file without scripts that refers to no other file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from compcache.cli.output import age_text, fullness, plural, printable, seconds_text, size_text, time_text
+from compcache.cli.output import age_text, fullness_text, plural, printable, seconds_text, size_text, time_text
 from compcache.cli.report.charts import charts, draw
 
 if TYPE_CHECKING:
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 __all__ = ["page"]
 
-#: What the reasons of misses mean, and what to do.
+#: The meaning of each reason of a miss, and advice.
 _REASONS = {
-    "absent": "the cache held no such function: the first request of each function is such a miss",
-    "cpu": "compiled for another CPU: add it with --targets, or open the cache with retarget=True",
-    "damaged": "the file was not what was written: compcache check",
-    "dependency": "something that it imports was not in the cache: compcache explain NAME",
-    "global": "a global variable was not what it was at compilation: compcache explain NAME",
-    "signature": "it was stored with another signature",
-    "link": "its image could not be linked or mapped: compcache explain NAME",
-    "storage": "the directory could not be read",
-    "other": "compcache explain NAME",
+    "absent": "the function was not in the cache; the first request of each function is a miss for this reason",
+    "cpu": "the function was compiled for another CPU: add it with --targets, or open the cache with retarget=True",
+    "damaged": "the file was damaged: run compcache check",
+    "dependency": "a function that it imports was not in the cache: run compcache explain NAME",
+    "global": "a global variable had another value than at compilation: run compcache explain NAME",
+    "signature": "the function was stored with another signature: run compcache show NAME",
+    "link": "the image could not be linked or mapped: run compcache explain NAME",
+    "storage": "the cache directory could not be read: run compcache doctor",
+    "other": "run compcache explain NAME",
 }
 _ALMOST_FULL = 0.9
 _FEW_HITS, _MANY_REQUESTS = 0.5, 20
 
 
 def page(story: Story, *, drawn: bool) -> Iterator[str]:
-    """Yield the parts of the page; with `drawn` False charts are shown as their tables."""
+    """Yield the parts of the page. If `drawn` is false, the page has tables in place of charts."""
     template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
     head, _, tail = template.replace("<!--TITLE-->", _text(f"compcache: {story.directory}")).partition("<!--STORY-->")
     yield head
@@ -80,6 +80,7 @@ def _share(size: int, limit: int | None) -> str:
 
 
 def _gain(story: Story) -> str:
+    """Return what the saved time is relative to: the compilation time, or the number of loads if no time was spent here."""
     stats = story.stats
     if not stats.compile_seconds:
         return f"by {plural(stats.loads, 'load')}"
@@ -95,35 +96,39 @@ def _advice(story: Story) -> Iterator[str]:
 
 
 def _proposals(story: Story) -> Iterator[str]:
-    """Return proposals for improvement, each with the command that shows or applies it."""
+    """Yield proposals for improvement as HTML, each with the command that shows or applies it."""
     stats = story.stats
     asked = stats.hits + stats.misses
     if not stats.modules:
-        yield "The cache is empty: <code>compcache add FILE</code>, or a program that uses it, fills it."
+        yield "The cache is empty: <code>compcache add FILE</code> or a program that uses the cache fills it."
     if asked >= _MANY_REQUESTS and stats.hit_rate < _FEW_HITS:
         yield (
-            f"Only {stats.hit_rate:.0%} of the requests were hits. Names whose identity changes too often have many misses: "
-            "<code>compcache top --by misses</code>"
+            f"Only {stats.hit_rate:.0%} of the requests were hits. <code>compcache top --by misses</code> lists the functions with the "
+            "most misses, whose identities may change too often."
         )
     if stats.max_size and stats.size > _ALMOST_FULL * stats.max_size:
-        yield f"{fullness(stats.size, stats.max_size)} are used, so additions evict: <code>COMPCACHE_MAX_SIZE</code> sets the limit."
+        yield (
+            f"The cache is almost full, {fullness_text(stats.size, stats.max_size)}. Additions evict modules: raise "
+            "<code>COMPCACHE_MAX_SIZE</code> to keep more."
+        )
     if story.duplicate_size:
         yield (
-            f"{plural(story.duplicate_modules, 'module')} ({size_text(story.duplicate_size)}) hold only functions that others hold, too: "
-            "<code>compcache prune --duplicates</code>"
+            f"<code>compcache prune --duplicates</code> removes {plural(story.duplicate_modules, 'module')} "
+            f"({size_text(story.duplicate_size)}) whose functions are in other modules, too."
         )
     if story.unused_size:
         yield (
-            f"{plural(story.unused_modules, 'module')} ({size_text(story.unused_size)}) were not used for 30 days: "
-            "<code>compcache prune --unused-for 30d</code>"
+            f"<code>compcache prune --unused-for 30d</code> removes {plural(story.unused_modules, 'module')} "
+            f"({size_text(story.unused_size)}) not used for 30 days."
         )
     if stats.corrupt:
-        yield f"{plural(stats.corrupt, 'file')} were damaged and set aside: <code>compcache check</code> reads every other file."
+        yield f"{plural(stats.corrupt, 'damaged file')} moved to quarantine: <code>compcache check</code> checks all other files."
     if stats.miss_reasons.get("cpu"):
-        yield "Hosts with other CPUs use this cache: <code>compcache add --targets</code> compiles for several."
+        yield "Hosts with other CPUs use this cache: <code>compcache add --targets</code> compiles for several CPUs."
 
 
 def _figure(chart: Chart, *, drawn: bool) -> Iterator[str]:
+    """Yield the HTML of a chart and its table, or of the table alone if `drawn` is false."""
     table = "".join(_table(chart.title, chart.heads, chart.rows, numeric=range(1, len(chart.heads))))
     notes = _meanings(chart) if chart.key == "reasons" else ""
     yield f'<figure id="{chart.key}"><figcaption><h2>{chart.title}</h2><p>{_text(chart.summary)}</p></figcaption>\n'
@@ -175,13 +180,14 @@ def _groups(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:
 
 
 def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
+    """Yield a section with a heading; nothing if `parts` are empty."""
     text = "".join(parts)
     if text:
         yield f"<section><h2>{title}</h2>{text}</section>\n"
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
-    """Yield a table that scrolls by itself where the window is narrow; its first column holds names."""
+    """Yield the parts of a table that scrolls in a narrow window. The first column holds names; `numeric` columns hold numbers."""
     right = set(numeric)
     kinds = [' class="number"' if n in right else "" for n in range(len(heads))]
     yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><thead><tr>'

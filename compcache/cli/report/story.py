@@ -1,11 +1,11 @@
-"""The content of ``compcache report`` as data. The facade answers every question; nothing is formatted here."""
+"""The content of ``compcache report`` as data, without any formatting."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from compcache.cli.names import split
+from compcache.cli.names import split_name
 from compcache.frontend import list_costs, list_functions, list_modules
 from compcache.maintain.policy import PrunePolicy
 from compcache.usage.costs import Cost
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from compcache.cache import Cache
     from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
 
-__all__ = ["Duplicate", "Group", "ModuleRow", "Story", "tell"]
+__all__ = ["Duplicate", "Group", "ModuleRow", "Story", "collect_story"]
 
 _DAY = 86400
 _UNUSED_DAYS = 30
 _NEVER = "never"
-#: How many rows more than needed are held.
-_SOME = 100
+#: The surplus of rows in memory at which rows are sorted and cut.
+_SURPLUS = 100
 _T = TypeVar("_T")
-#: The upper ends, in days, of the classes of the last use.
+#: The classes of the time since the last use, each with its upper end in days.
 _AGES = (("today", 1), ("this week", 7), ("this month", 30), ("this quarter", 90), ("longer ago", float("inf")))
 
 
 class Group(NamedTuple):
-    """Modules or functions that have something in common: `size` in bytes; `number` of them."""
+    """The `number` of modules or functions with a common property, and their total `size` in bytes."""
 
     name: str
     size: int
@@ -37,7 +37,7 @@ class Group(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """One module: `functions` are the first of its names, `more` the number of the others; times as in `ModuleSummary`."""
+    """A module. `functions` are the first of its function names, `more` is the number of further names. Times as in `ModuleSummary`."""
 
     module_id: str
     functions: tuple[str, ...]
@@ -50,7 +50,7 @@ class ModuleRow(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A function that several modules realize. `size` is the total size of these modules."""
+    """A function that several modules realize. `size` is the total size of these modules in bytes."""
 
     name: str
     realizations: int
@@ -60,8 +60,8 @@ class Duplicate(NamedTuple):
 class Story(NamedTuple):
     """A cache at one moment. Sizes are in bytes, times in seconds since the epoch.
 
-    `packages` are functions by what precedes the first dot of their names, `cpus`, `llvm_versions` and `last_uses` modules.
-    `duplicate_size` and `unused_size` are the bytes that `prune --duplicates` and `prune --unused-for 30d` would remove.
+    `packages` groups functions by the part of their names before the first dot. `cpus`, `llvm_versions` and `last_uses` group
+    modules. `duplicate_size` and `unused_size` are the bytes that `prune --duplicates` and `prune --unused-for 30d` would remove.
     """
 
     directory: str
@@ -86,19 +86,26 @@ class Story(NamedTuple):
     unused_size: int
 
 
-def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int, int], object] | None = None) -> Story:
-    """Ask a cache for its story, with at most `limit` rows in each list."""
+def collect_story(cache: Cache, since: float | None, limit: int, progress: Callable[[int, int], object] | None = None) -> Story:
+    """Return the data of a report on a cache.
+
+    Args:
+        cache: the cache.
+        since: count from this time on, in seconds since the epoch; None: from the creation of the cache.
+        limit: the length of each list.
+        progress: called with the numbers of read modules and of all modules.
+    """
     from compcache import __version__
 
     now = time.time()
     stats = cache.stats(since, progress=progress)
     surplus = cache.prune(PrunePolicy(duplicates=True), dry_run=True).removed
     unused = cache.prune(PrunePolicy(unused_for=_UNUSED_DAYS * _DAY), dry_run=True).removed
-    modules, prices = _Modules(now, limit), _Prices(limit)
+    modules, functions = _ModuleLists(now, limit), _FunctionLists(limit)
     for module in list_modules(cache, progress=progress):
         modules.add(module)
-    for price in list_costs(cache, progress=progress):
-        prices.add(price)
+    for cost in list_costs(cache, progress=progress):
+        functions.add(cost)
     return Story(
         directory=cache.path,
         created=now,
@@ -106,15 +113,15 @@ def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int,
         since=stats.since,
         stats=stats,
         periods=cache.history(stats.since or None, progress=progress),
-        packages=prices.packages.groups(),
+        packages=functions.packages.groups(),
         cpus=modules.cpus.groups(),
         llvm_versions=modules.llvm_versions.groups(),
         last_uses=modules.last_uses(),
         biggest=modules.biggest.rows(),
         oldest=modules.oldest.rows(),
         slowest=modules.slowest.rows(),
-        most_missed=prices.most_missed.rows(),
-        most_used=prices.most_used.rows(),
+        most_missed=functions.most_missed.rows(),
+        most_used=functions.most_used.rows(),
         duplicates=_duplicates(list_functions(cache, progress=progress), limit),
         duplicate_modules=len(surplus),
         duplicate_size=sum(module.size for module in surplus),
@@ -124,7 +131,7 @@ def tell(cache: Cache, since: float | None, limit: int, progress: Callable[[int,
 
 
 class _Sums:
-    """Sums by name."""
+    """Total sizes in bytes and counts by name."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[int, int]] = {}
@@ -139,7 +146,7 @@ class _Sums:
 
 
 class _First(Generic[_T]):
-    """The first `limit` rows in the order of a key, equal ones as they come."""
+    """The first `limit` rows in the order of a key. Rows with equal keys keep their order."""
 
     def __init__(self, limit: int, key: Callable[[_T], Any]) -> None:
         self._limit = limit
@@ -148,7 +155,7 @@ class _First(Generic[_T]):
 
     def add(self, row: _T) -> None:
         self._rows.append(row)
-        if len(self._rows) > 2 * self._limit + _SOME:
+        if len(self._rows) > 2 * self._limit + _SURPLUS:
             self._rows = sorted(self._rows, key=self._key)[: self._limit]
 
     def rows(self) -> tuple[_T, ...]:
@@ -156,8 +163,8 @@ class _First(Generic[_T]):
         return tuple(sorted(self._rows, key=self._key)[: self._limit])
 
 
-class _Modules:
-    """Sentences about the modules."""
+class _ModuleLists:
+    """The lists and groups of modules in a story."""
 
     def __init__(self, now: float, limit: int) -> None:
         self._now = now
@@ -179,28 +186,28 @@ class _Modules:
         self._ages[name] = size + module.size, count + 1
 
     def last_uses(self) -> tuple[Group, ...]:
-        """Return the modules by the time of their last use, the latest first."""
+        """Return the groups of modules by the time since their last use, the shortest time first."""
         return tuple(Group(name, *total) for name, total in self._ages.items())
 
 
-class _Prices:
-    """Sentences about the functions."""
+class _FunctionLists:
+    """The lists and groups of functions in a story."""
 
     def __init__(self, limit: int) -> None:
         self.packages = _Sums()
         self.most_missed = _First[Cost](limit, lambda row: (-row.misses, row.name))
         self.most_used = _First[Cost](limit, lambda row: (-row.uses, row.name))
 
-    def add(self, price: Cost) -> None:
-        self.packages.add(price.name.partition(".")[0], price.size, price.realizations)
-        if price.misses:
-            self.most_missed.add(price)
-        if price.uses:
-            self.most_used.add(price)
+    def add(self, cost: Cost) -> None:
+        self.packages.add(cost.name.partition(".")[0], cost.size, cost.realizations)
+        if cost.misses:
+            self.most_missed.add(cost)
+        if cost.uses:
+            self.most_used.add(cost)
 
 
 def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
-    names = [split(name)[0] for name, _ in module.functions]
+    names = [split_name(name)[0] for name, _ in module.functions]
     return ModuleRow(
         module.module_id, tuple(names[:shown]), len(names[shown:]), module.size, module.seconds, module.created, module.last_used,
         module.uses,
@@ -211,5 +218,5 @@ def _duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Dupli
     first = _First[Duplicate](limit, lambda row: (-row.size, row.name))
     for row in functions:
         if row.realizations > 1:
-            first.add(Duplicate(split(row.func_name)[0], row.realizations, row.size))
+            first.add(Duplicate(split_name(row.func_name)[0], row.realizations, row.size))
     return first.rows()

@@ -1,4 +1,5 @@
 /* Called by entry points: checks and conversions of arguments that take more than one call of the C API. */
+#include "numpy_arrays.h"
 #include "runtime.h"
 
 #include <limits.h>
@@ -78,13 +79,11 @@ static char format_kind(const char *format) {
     if (format == NULL) {
         return 'u'; /* bytes */
     }
-    if (*format == '@' || *format == '=' || *format == native_order) {
-        format++;
+    if (format[0] != '\0' && format[1] == '\0') {
+        return kinds[(unsigned char)format[0]];
     }
-    if (format[0] == '\0' || format[1] != '\0') {
-        return 0;
-    }
-    return kinds[(unsigned char)format[0]];
+    const int has_order = *format == '@' || *format == '=' || *format == native_order;
+    return has_order && format[1] != '\0' && format[2] == '\0' ? kinds[(unsigned char)format[1]] : 0;
 }
 
 /* Whether the error that an exporter raised is its answer about the buffer. Others (MemoryError, an interrupt) are
@@ -94,25 +93,145 @@ static int exporter_refused(void) {
         || PyErr_ExceptionMatches(PyExc_BufferError);
 }
 
-/* A C-contiguous buffer of one element type. `wanted` is the size of an element | its kind << 8 | writable << 16. */
-static int acquire_buffer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted) {
-    const Py_ssize_t size = wanted & 0xff;
-    const char kind = (char)(wanted >> 8 & 0xff);
-    const int writable = wanted >> 16 & 1 ? PyBUF_WRITABLE : 0;
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | writable) != 0) {
+/* What is wanted of a buffer: the size of an element | its kind << 8 | writable << 16. */
+#define SIZE_OF(wanted) ((Py_ssize_t)((wanted) & 0xff))
+#define KIND_OF(wanted) ((char)((wanted) >> 8 & 0xff))
+#define IS_WRITABLE(wanted) ((wanted) >> 16 & 1)
+
+/* Say why a buffer is not what was wanted; an exporter may have raised already. */
+__attribute__((noinline, cold)) static int refuse_buffer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view) {
+    if (!PyErr_Occurred()) {
+        PyBuffer_Release(view); /* sets `obj` to NULL */
+    } else {
         view->obj = NULL;
-        if (exporter_refused()) {
-            PyErr_Clear();
-            fail_value(callee, index, object); /* names function and parameter */
+        if (!exporter_refused()) {
+            return 0;
         }
-        return 0;
+        PyErr_Clear();
     }
-    if (view->itemsize == size && format_kind(view->format) == kind) {
+    fail_value(callee, index, object); /* names function and parameter */
+    return 0;
+}
+
+static int acquire_by_protocol(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (IS_WRITABLE(wanted) ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, view, flags) == 0 && view->itemsize == SIZE_OF(wanted) && format_kind(view->format) == KIND_OF(wanted)) {
         return 1;
     }
-    PyBuffer_Release(view); /* sets `obj` to NULL */
-    fail_value(callee, index, object);
-    return 0;
+    return refuse_buffer(callee, index, object, view);
+}
+
+#ifndef Py_GIL_DISABLED /* other threads may exchange the memory of an array while it is read */
+
+/* NumPy describes a buffer anew for each that asks, which takes longer than all else of a call. Of exactly its arrays, the layout is read
+ * instead once one array has had the layout. */
+static PyTypeObject *array_type; /* NULL until then; NumPy's types live as long as the process */
+/* For each kind and size, the dtype of the array that had them last, by what its buffer said. Arrays with the same dtype object have
+ * the same elements. */
+static PyObject *dtypes['u' - 'b' + 1][sizeof(uint64_t) + 1];
+/* Types of other objects, by a few bits of their addresses: they are looked at once. And the one of these that was last here. */
+static PyTypeObject *other_types[8], *last_other_type;
+
+static PyTypeObject **other_type(PyTypeObject *type) {
+    return &other_types[(uintptr_t)type >> 4 & 7];
+}
+
+static PyObject **dtype_of(uint32_t wanted) {
+    const unsigned int kind = (unsigned int)KIND_OF(wanted) - 'b';
+    return kind <= 'u' - 'b' && SIZE_OF(wanted) <= (Py_ssize_t)sizeof(uint64_t) ? &dtypes[kind][SIZE_OF(wanted)] : NULL;
+}
+
+/* Fill `view` from the layout of an array; 0 where the array has other elements or another order, or is to be asked. */
+static int acquire_array(Array *array, Py_buffer *view, uint32_t wanted) {
+    const int needed = NP_C_CONTIGUOUS | NP_ALIGNED | (IS_WRITABLE(wanted) ? NP_WRITEABLE : 0);
+    PyObject **dtype = dtype_of(wanted);
+    if (dtype == NULL || array->descriptor != *dtype || (array->flags & (needed | NP_WARN_ON_WRITE)) != needed) {
+        return 0;
+    }
+    Py_ssize_t count = 1;
+    for (int i = 0; i < array->ndim; i++) {
+        count *= array->shape[i];
+    }
+    view->buf = array->data;
+    view->obj = Py_NewRef((PyObject *)array);
+    view->len = count * SIZE_OF(wanted);
+    view->readonly = (array->flags & NP_WRITEABLE) == 0;
+    view->ndim = array->ndim;
+    view->shape = array->shape;
+    view->internal = NULL;
+    return 1;
+}
+
+/* Without an exception: whether an attribute of an object is `value`. */
+static int has_attribute(PyObject *object, const char *name, PyObject *value) {
+    PyObject *found = PyObject_GetAttrString(object, name);
+    if (found == NULL) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(found);
+    return found != NULL && found == value; /* borrowed from the object */
+}
+
+static int is_array_type(PyTypeObject *type) {
+    PyObject *modules = PySys_GetObject("modules");
+    PyObject *numpy = modules != NULL && PyDict_Check(modules) ? PyDict_GetItemString(modules, "numpy") : NULL;
+    return numpy != NULL && has_attribute(numpy, "ndarray", (PyObject *)type) && PyType_GetSlot(type, Py_bf_releasebuffer) == NULL;
+}
+
+/* Whether an array has the layout: what Python and the buffer say of the array is where the layout has it. */
+static int has_layout(const Array *array, const Py_buffer *view) {
+    return array->data == view->buf && array->ndim == view->ndim && has_attribute((PyObject *)array, "dtype", array->descriptor)
+        && memcmp(array->shape, view->shape, (size_t)view->ndim * sizeof *view->shape) == 0
+        && (array->flags & (NP_C_CONTIGUOUS | NP_ALIGNED)) == (NP_C_CONTIGUOUS | NP_ALIGNED)
+        && ((array->flags & NP_WRITEABLE) == 0) == (view->readonly != 0);
+}
+
+/* Without an exception: learn from an object whose buffer is what was wanted. */
+static void learn(PyObject *object, const Py_buffer *view, uint32_t wanted) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (array_type == NULL && !is_array_type(type)) {
+        *other_type(type) = type;
+    } else if (array_type == NULL && view->ndim > 0 && has_layout((const Array *)object, view)) {
+        array_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    }
+    PyObject **dtype = type == array_type ? dtype_of(wanted) : NULL;
+    if (dtype != NULL) {
+        PyObject *former = *dtype;
+        *dtype = Py_NewRef(((Array *)object)->descriptor);
+        Py_XDECREF(former);
+    }
+}
+
+static int acquire_and_learn(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted) {
+    const int acquired = acquire_by_protocol(callee, index, object, view, wanted);
+    if (acquired) {
+        learn(object, view, wanted);
+    }
+    return acquired;
+}
+
+__attribute__((noinline)) static int acquire_by_type(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view,
+                                                     uint32_t wanted) {
+    PyTypeObject *type = Py_TYPE(object);
+    if (type == array_type && acquire_array((Array *)object, view, wanted)) {
+        return 1;
+    }
+    if (*other_type(type) != type) {
+        return acquire_and_learn(callee, index, object, view, wanted);
+    }
+    last_other_type = type;
+    return acquire_by_protocol(callee, index, object, view, wanted);
+}
+#endif
+
+/* A C-contiguous buffer of one element type. */
+static int acquire_buffer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted) {
+#ifndef Py_GIL_DISABLED
+    if (Py_TYPE(object) != last_other_type) {
+        return acquire_by_type(callee, index, object, view, wanted);
+    }
+#endif
+    return acquire_by_protocol(callee, index, object, view, wanted);
 }
 
 /* ------------------------------------------------------------------------------------------------------ pointers */

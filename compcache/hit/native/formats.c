@@ -261,6 +261,24 @@ Bytes next_row(Bytes *rows) {
     return row;
 }
 
+Fault decode_global_record(Bytes payload, GlobalFields *global) {
+    if (payload.size < 1 || payload.at[0] != 'G') {
+        return "a global record has another type";
+    }
+    Bytes left = part(payload, 1, payload.size - 1), rows;
+    if (!take_number(&left, &global->slot) || !take_number(&left, &global->size) || !take_rows(&left, 4, 0, &rows)) {
+        return "a global record is truncated";
+    }
+    if (left.size > 0) {
+        return "a global record is longer than its fields";
+    }
+    global->name = next_row(&rows);
+    global->form = next_row(&rows);
+    global->kind = next_row(&rows);
+    global->definition = next_row(&rows);
+    return NULL;
+}
+
 uint32_t next_import(Bytes *rows, Bytes *name) {
     const uint32_t slot = number_at(rows->at);
     *rows = part(*rows, 4, rows->size - 4);

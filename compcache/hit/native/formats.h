@@ -107,6 +107,13 @@ typedef struct {
 } NeedsFields;
 
 Fault decode_needs_record(Bytes payload, NeedsFields *needs);
+
+typedef struct {
+    uint32_t slot, size;
+    Bytes name, form, kind, definition;
+} GlobalFields;
+
+Fault decode_global_record(Bytes payload, GlobalFields *global);
 /* Rows that `decode_needs_record` has checked. */
 uint32_t next_import(Bytes *rows, Bytes *name);
 Bytes next_row(Bytes *rows);

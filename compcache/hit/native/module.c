@@ -25,7 +25,7 @@ static PyObject *setup(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (__atomic_load_n(&state->target_type, __ATOMIC_ACQUIRE) == NULL) {
-        PyObject *type = PyType_FromModuleAndSpec(module, &target_spec, base);
+        PyObject *type = make_target_type(module, base);
         if (type == NULL) {
             return NULL;
         }
@@ -69,6 +69,7 @@ static PyMethodDef functions[] = {
     {"places_of_names", places_of_names, METH_VARARGS, NULL},
     {"plain_functions", plain_functions, METH_VARARGS, NULL},
     {"needs_record", needs_record, METH_O, NULL},
+    {"global_record", global_record, METH_O, NULL},
     {"platform_serves", platform_serves, METH_VARARGS, NULL},
     {"processor_meets", processor_meets, METH_VARARGS, NULL},
     {"digest", digest, METH_VARARGS, NULL},

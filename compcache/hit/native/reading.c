@@ -73,6 +73,11 @@ typedef struct {
     uint8_t *verified; /* a bit for each bucket of bytes, which cannot change; NULL where each look-up verifies */
 } Table;
 
+/* A bit for each bucket; NULL where there is no memory. */
+static uint8_t *new_bits(const TableHead *head) {
+    return PyMem_Calloc(((size_t)1 << head->bits) / 8 + 1, 1);
+}
+
 static PyObject *init_table(Table *self, PyObject *source, uint64_t base) {
     PyObject *kept;
     Bytes found;
@@ -85,7 +90,7 @@ static PyObject *init_table(Table *self, PyObject *source, uint64_t base) {
         return damaged(fault, NULL);
     }
     if (PyBytes_Check(source) && (size_t)PyBytes_Size(source) >= self->head.entries) { /* so many buckets are there */
-        self->verified = PyMem_Calloc(((size_t)1 << self->head.bits) / 8 + 1, 1);
+        self->verified = new_bits(&self->head);
         if (self->verified == NULL) {
             return PyErr_NoMemory();
         }
@@ -242,22 +247,40 @@ static PyObject *place_of_name(Table *self, Bytes name) {
     return place;
 }
 
+/* Whether so many look-ups would read as much of a table as the table has: it is read once, then. */
+static int is_read_whole(const Table *table, Py_ssize_t names) {
+    return table->source != NULL && !PyBytes_Check(table->source) && table->head.size / 1024 <= (uint64_t)names;
+}
+
 /* places_of_names(table, names: list) -> list: for each func_name (module_id, offset of its record), None where a table of function
  * entries has nothing of it, False where it has several */
 PyObject *places_of_names(PyObject *module, PyObject *args) {
-    PyObject *table, *names;
-    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &table, &PyList_Type, &names)) {
+    PyObject *given, *names, *kept = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &given, &PyList_Type, &names)) {
         return NULL;
+    }
+    Table *table = (Table *)given, whole;
+    if (is_read_whole(table, PyList_Size(names))) {
+        Bytes found;
+        if (read_source(table->source, table->base, table->head.size, &kept, &found) < 0) {
+            return NULL;
+        }
+        whole = (Table){.source = kept, .head = table->head, .verified = found.size == table->head.size ? new_bits(&table->head) : NULL};
+        table = &whole;
     }
     PyObject *result = PyList_New(0);
     for (Py_ssize_t i = 0; result != NULL && i < PyList_Size(names); i++) {
         PyObject *text = encoded_item(names, i);
-        PyObject *place = text != NULL ? place_of_name((Table *)table, bytes_of(text)) : NULL;
+        PyObject *place = text != NULL ? place_of_name(table, bytes_of(text)) : NULL;
         if (place == NULL || PyList_Append(result, place) < 0) {
             Py_CLEAR(result);
         }
         Py_XDECREF(place);
         Py_XDECREF(text);
+    }
+    if (kept != NULL) {
+        PyMem_Free(whole.verified);
+        Py_DECREF(kept);
     }
     return result;
 }
@@ -839,6 +862,25 @@ static PyObject *numbers_of(uint32_t count, const uint8_t *numbers) {
             Py_CLEAR(result);
         }
     }
+    return result;
+}
+
+/* global_record(payload: bytes) -> (name, slot, form, size, kind, definition) */
+PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
+    static const char is_no_text[] = "a global record holds a text that is not UTF-8";
+    GlobalFields found;
+    const Fault fault = PyBytes_Check(payload) ? decode_global_record(bytes_of(payload), &found) : "a global record is no bytes";
+    if (fault != NULL) {
+        return damaged(fault, NULL);
+    }
+    PyObject *name = new_text(found.name, is_no_text), *form = NULL, *kind = NULL, *result = NULL;
+    if (name != NULL && (form = new_text(found.form, is_no_text)) != NULL && (kind = new_text(found.kind, is_no_text)) != NULL) {
+        result = Py_BuildValue("(OIOIOy#)", name, found.slot, form, found.size, kind, found.definition.at,
+                               (Py_ssize_t)found.definition.size);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(form);
+    Py_XDECREF(kind);
     return result;
 }
 

@@ -87,7 +87,8 @@ int image_can_be_written(PyObject *image, uint64_t address, uint64_t size);
 const ModuleTable *table_of(RuntimeState *state, PyObject *image);
 
 /* targets.c */
-extern PyType_Spec target_spec;
+/* The type of all targets, a subclass of `base`. */
+PyObject *make_target_type(PyObject *module, PyObject *base);
 PyObject *make_target(PyObject *module, PyObject *args);
 PyObject *invalidate(PyObject *module, PyObject *target);
 PyObject *is_valid(PyObject *module, PyObject *target);
@@ -114,6 +115,7 @@ PyObject *function_record(PyObject *module, PyObject *payload);
 PyObject *places_of_names(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
+PyObject *global_record(PyObject *module, PyObject *payload);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);

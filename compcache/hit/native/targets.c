@@ -77,6 +77,11 @@ static PyObject *call_entry(PyObject *object, PyObject *const *args, size_t narg
     return self->entry(&self->callee, args, nargsf, NULL);
 }
 
+/* `target.__call__` is a builtin function: interpreters before 3.13 call those alone without asking what they are. */
+static PyObject *call_method(PyObject *object, PyObject *const *args, Py_ssize_t given, PyObject *names) {
+    return __atomic_load_n(&((Target *)object)->vectorcall, __ATOMIC_ACQUIRE)(object, args, (size_t)given, names);
+}
+
 static PyObject *call_unloaded(PyObject *object, PyObject *const *Py_UNUSED(args), size_t Py_UNUSED(nargsf),
                                PyObject *Py_UNUSED(names)) {
     RuntimeState *state = state_of_target(object);
@@ -197,6 +202,12 @@ static void target_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
+static PyMethodDef target_methods[] = {
+    {"__call__", (PyCFunction)(void *)call_method, METH_FASTCALL | METH_KEYWORDS,
+     "__call__($self, /, *args, **named)\n--\n\nCall the function."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMemberDef target_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Target, vectorcall), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Target, weak_references), READONLY, NULL},
@@ -213,13 +224,23 @@ static PyType_Slot target_slots[] = {
     {Py_tp_clear, (void *)target_clear},
     {Py_tp_call, (void *)PyVectorcall_Call},
     {Py_tp_members, target_members},
+    {Py_tp_methods, target_methods},
     {0, NULL},
 };
 
 /* The name is that of the base class, under which Python code knows targets. */
-PyType_Spec target_spec = {
+static PyType_Spec target_spec = {
     .name = "compcache.hit.target.TypedCallTarget",
     .basicsize = sizeof(Target),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = target_slots,
 };
+
+/* `__call__` takes the place of the wrapper of the slot, which types get otherwise. The flag that asks for that is not left in the method:
+ * interpreters have instructions for calls of functions with exactly the other two. */
+PyObject *make_target_type(PyObject *module, PyObject *base) {
+    target_methods[0].ml_flags |= METH_COEXIST;
+    PyObject *type = PyType_FromModuleAndSpec(module, &target_spec, base);
+    target_methods[0].ml_flags &= ~METH_COEXIST;
+    return type;
+}

@@ -1,1 +1,1 @@
-"""ELF files as bytes: their parts, their content (`reading`), and copies with changed bytes (`patching`)."""
+"""Reads ELF files that are held as bytes (`parts`, `reading`), and makes changed copies (`patching`)."""

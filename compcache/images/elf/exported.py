@@ -1,4 +1,4 @@
-"""The names that a shared library defines for others: its own, and versions of symbols. Reads a few pages of a large file in place.
+"""Reads the soname of a shared library, and the versions of its symbols. Large files are mapped, and only a few pages are read.
 
 Layout: System V gABI, chapter 5; Linux Standard Base Core Specification 5.0, "Symbol Versioning"; the hash table is GNU's
 (https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html).
@@ -41,16 +41,16 @@ _VER_FLG_BASE, _HIDDEN, _UNVERSIONED = 1, 0x8000, 1
 
 
 class SharedLibrary:
-    """A shared library as a file.
+    """The dynamic symbols of a shared library's file.
 
-    Images that need it record its `soname`, which is empty if it has none.
+    `soname` is the name that images record for a needed library; empty if the library has none.
     """
 
     def __init__(self, data: bytes) -> None:
         sections = read_sections(data, ET_DYN)
         dynamic, symbols = find_section(sections, SHT_DYNAMIC), find_section(sections, SHT_DYNSYM)
         if dynamic is None or symbols is None:
-            raise FormatError("the shared library has no dynamic section, or no section headers")
+            raise FormatError("the shared library has no section header for a dynamic section or for a dynamic symbol table")
         self._strings = read_linked_strings(data, sections, symbols)
         self._symbols = read_table(data, symbols, SYMBOL)
         self._hash = _content(data, find_section(sections, _SHT_GNU_HASH))
@@ -62,8 +62,9 @@ class SharedLibrary:
         )
 
     def version_of(self, symbol: str) -> str | None:
-        """Return the version of a symbol that newly linked objects bind to, empty if it has none; None if the library does not define it
-        for them.
+        """Return the version of a symbol that newly linked objects bind to; empty if the symbol has no version.
+
+        None if the library does not define the symbol, or defines only versions for old objects.
 
         Raises:
             FormatError: the tables of the library are damaged.
@@ -72,7 +73,7 @@ class SharedLibrary:
             return self._version_of(symbol)
         except (struct.error, IndexError, KeyError, ZeroDivisionError) as error:
             reraise_interrupt(error)
-            raise FormatError(f"the symbols of {self.soname} cannot be read: {error}") from error
+            raise FormatError(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged: {error}") from error
 
     def _version_of(self, symbol: str) -> str | None:
         for number in self._numbers(symbol.encode("utf-8", "surrogateescape")):
@@ -86,7 +87,7 @@ class SharedLibrary:
         return None
 
     def _numbers(self, name: bytes) -> Iterator[int]:
-        """Yield the numbers of the symbols of a name that the library defines."""
+        """Yield the symbol table numbers of the definitions of a name. Versions of a symbol have one name."""
         value = gnu_hash(name)
         buckets, first, words = _HASH_HEADER.unpack_from(self._hash)
         start = _HASH_HEADER.size + _PADDING + words * _WORD_OF_FILTER
@@ -121,7 +122,7 @@ def _until_null(records: bytes) -> list[tuple[int, int]]:
 
 
 def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
-    """Return the names of versions by their numbers."""
+    """Return the names of the versions that a library defines, by their numbers."""
     table = find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}
@@ -139,15 +140,15 @@ def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
 
 @functools.lru_cache(maxsize=64)
 def shared_library(path: str) -> SharedLibrary:
-    """Return the names that the library in a file defines. A process reads each file once.
+    """Return the dynamic symbols of the shared library at a path. The result is kept for later calls, also if the file changes.
 
     Raises:
         OSError: the file cannot be read.
-        FormatError: it is not a shared library of a supported kind.
+        FormatError: the file is not a 64-bit little-endian shared library, or is damaged.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return SharedLibrary(data)  # type: ignore[arg-type]  # slices of it are bytes
+            return SharedLibrary(data)  # type: ignore[arg-type]  # slices of a map are bytes
         except (struct.error, ValueError, IndexError) as error:
             reraise_interrupt(error)
             raise FormatError(f"{path} cannot be read as a shared library: {error}") from error

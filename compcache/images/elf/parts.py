@@ -1,10 +1,10 @@
-"""The parts of an ELF file that is held as bytes: 64-bit, little-endian, nothing else. No I/O.
+"""Reads the parts of an ELF file that is held as bytes: 64-bit and little-endian only. No I/O.
 
 Layout: System V gABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 (ELF header, sections and symbol tables in chapter 4, the dynamic section in chapter 5).
 
-Everything is found through the section headers, so an image that was stripped of them is refused. Bytes that
-are not of the format, or end too early, raise `FormatError`, and no other exception.
+All functions use the section headers, so an image without section headers is refused. Malformed or truncated bytes
+raise `FormatError`, and no other exception.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Section(NamedTuple):
     entry_size: int
 
 
-#: An unpacked record has the right number of fields: `_make` would count them, for each section of each file that is read.
+#: Faster than `Section._make`, which counts the fields of each record. Unpacked records always have the right number.
 _as_section: Callable[[tuple[int, ...]], Section] = partial(tuple.__new__, Section)
 
 
@@ -131,59 +131,70 @@ def is_elf(data: bytes) -> bool:
 
 
 def read_header(data: bytes) -> Header:
-    """Return the ELF header of a file with the supported class and byte order."""
+    """Return the ELF header of a file.
+
+    Raises:
+        FormatError: the file is not an ELF file, is truncated, or is not 64-bit and little-endian.
+    """
     if not is_elf(data):
-        raise FormatError(f"not an ELF file: it starts with {data[: len(ELF_MAGIC)]!r}")
+        raise FormatError(f"the file is not an ELF file, because it starts with {data[: len(ELF_MAGIC)]!r}")
     header = Header._make(_HEADER.unpack(read_bytes(data, 0, _HEADER.size, "the ELF header")))
     bits = _CLASSES.get(header.bits, f"class {header.bits}")
     encoding = _ENCODINGS.get(header.encoding, f"encoding {header.encoding}")
     if (bits, encoding) != ("64-bit", "little-endian"):
-        raise FormatError(f"an ELF file of {bits} and {encoding}; only 64-bit and little-endian is supported")
+        raise FormatError(f"the ELF file is {bits} and {encoding}, but only 64-bit little-endian files are supported")
     return header
 
 
 def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
-    """Return every section header of a file that must be of `file_type`."""
+    """Return all section headers of a file; none if the file has no section header table.
+
+    Raises:
+        FormatError: the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
+    """
     return (_read_small if len(data) < _SMALL else _read_sections)(data, file_type)
 
 
 def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
     header = read_header(data)
     if header.type != file_type:
-        found = _FILE_TYPES.get(header.type, f"of type {header.type}")
+        found = _FILE_TYPES.get(header.type, f"a file of type {header.type}")
         raise FormatError(f"the ELF file is {found}, not {_FILE_TYPES[file_type]}")
     if header.section_offset == 0:
         return ()
     if header.section_size != SECTION.size:
-        raise FormatError(f"section headers have {header.section_size} bytes each, not {SECTION.size}")
+        raise FormatError(f"the section headers of the ELF file have {header.section_size} bytes each, not {SECTION.size}")
     count = header.section_count or _extended_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
 
 
-#: The parts of the last small files, because each object is read several times.
+#: Keeps the sections of the last small files, because each object is read several times.
 _read_small = lru_cache(maxsize=8)(_read_sections)
 
 
 def _extended_count(data: bytes, offset: int) -> int:
-    """Return the number of sections if it does not fit into the ELF header: the size field of the first section."""
+    """Return the number of sections from the first section header, where it is if it does not fit into the ELF header."""
     return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
 
 
 def find_section(sections: tuple[Section, ...], section_type: int) -> Section | None:
-    """Return the first section of a type."""
+    """Return the first section of a type, or None."""
     return next((section for section in sections if section.type == section_type), None)
 
 
 def object_symbols(data: bytes) -> Iterator[Symbol]:
-    """Return the non-local symbols of a relocatable object; none if it has no symbol table."""
+    """Return the non-local symbols of a relocatable object; none if it has no symbol table. Raises `FormatError`."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return iter(()) if table is None else read_symbols(data, sections, table)
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Yield sections with their names. `every` includes sections without content in the file."""
+    """Yield the names of sections with the sections; nothing if the file has no section names. Raises `FormatError`.
+
+    Sections without content in the file are yielded only with `every`.
+    """
     header = read_header(data)
     if header.names_section >= len(sections):
         return
@@ -195,7 +206,7 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
 
 
 def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
-    """Yield the non-local symbols of a table, without the null symbol; with `local`, all of them."""
+    """Yield the non-local symbols of a table; with `local`, also the local symbols and the null symbol. Raises `FormatError`."""
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
     position = table.offset
@@ -206,31 +217,49 @@ def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, 
 
 
 def read_table(data: bytes, table: Section, record: Struct) -> bytes:
-    """Return the content of a section that is an array of `record`."""
-    if table.entry_size != record.size or table.size % record.size:
-        raise FormatError(f"a table of {table.size} bytes has {table.entry_size} per entry, not {record.size}")
+    """Return the content of a section that is an array of `record`.
+
+    Raises:
+        FormatError: the entries do not have the size of `record`, the last entry is incomplete, or the file is truncated.
+    """
+    if table.entry_size != record.size:
+        raise FormatError(f"a table in the ELF file has entries of {table.entry_size} bytes, not of {record.size} bytes")
+    if table.size % record.size:
+        raise FormatError(f"a table in the ELF file has {table.size} bytes, which is not a multiple of its entry size, {record.size} bytes")
     return read_bytes(data, table.offset, table.size, "a table of symbols, relocations or dynamic entries")
 
 
 def read_linked_strings(data: bytes, sections: tuple[Section, ...], table: Section) -> bytes:
-    """Return the string table that belongs to a section."""
+    """Return the content of the string table that a section refers to.
+
+    Raises:
+        FormatError: the string table does not exist, or the file is truncated.
+    """
     if table.link >= len(sections):
-        raise FormatError(f"a reference to section {table.link} of {len(sections)}")
+        raise FormatError(f"the ELF file refers to section {table.link}, but the number of its sections is {len(sections)}")
     strings = sections[table.link]
     return read_bytes(data, strings.offset, strings.size, "a string table")
 
 
 def read_string(strings: bytes, offset: int) -> str:
-    """Return the string that begins at an offset of a string table."""
-    # Searching from beyond the end finds nothing, whatever the offset.
+    """Return the string that begins at an offset of a string table.
+
+    Raises:
+        FormatError: the table does not contain the offset, or no NUL ends the string.
+    """
+    # `find` also returns -1 for an offset behind the end.
     end = strings.find(b"\0", offset)
     if end < 0:
-        raise FormatError(f"no terminated string at {offset} of a string table of {len(strings)} bytes")
+        raise FormatError(f"a string table of {len(strings)} bytes in the ELF file has no terminated string at offset {offset}")
     return strings[offset:end].decode("utf-8", "surrogateescape")
 
 
-def read_bytes(data: bytes, offset: int, size: int, what: str) -> bytes:
-    """Return a range of the file. `what` names it in the error about a file that ends earlier."""
+def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:
+    """Return `size` bytes of the file, from `offset` on.
+
+    Raises:
+        FormatError: the file ends earlier. The message calls the range `part`.
+    """
     if offset + size > len(data):
-        raise FormatError(f"{what} should end at byte {offset + size} of {len(data)}: truncated or damaged")
+        raise FormatError(f"the ELF file is truncated: it has {len(data)} bytes, but {part} should end at byte {offset + size}")
     return data[offset : offset + size]

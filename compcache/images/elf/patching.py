@@ -1,5 +1,5 @@
-"""ELF files that are held as bytes with some of their bytes changed: references made weak, definitions hidden or set aside, symbols
-renamed, relocations taken out. Every function raises `FormatError` where the bytes are not of the format.
+"""Makes changed copies of ELF files that are held as bytes: references made weak, definitions hidden or moved, symbols renamed,
+relocations removed. Every function raises `FormatError` if the bytes are malformed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from compcache.images.elf.parts import Symbol
 
 __all__ = [
+    "extract_places",
     "hide_symbols",
     "protect_dynamic",
     "rename_undefined",
     "rename_versioned",
     "set_aside",
-    "take_places",
     "weaken_undefined",
     "with_sections",
 ]
@@ -67,11 +67,11 @@ _SECTION_PLACE = Struct("<QQ")
 def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
     """Return the object with its undefined symbols made weak, except those in `keep`.
 
-    `dlopen(RTLD_NOW)` refuses an image when one strong symbol is missing from the process; a weak one is then
-    null, and only the code that uses it is affected. Thread-local symbols keep their binding: null means
-    nothing for them. Linkers record a library as needed, and the version of its symbol, only for the sake of a
-    strong reference; without a version, glibc binds to the oldest one (`pow`, `memcpy`). So `keep` should name
-    what a library provides. Raises `FormatError`.
+    `dlopen(RTLD_NOW)` refuses an image if a strong symbol is missing from the process. A missing weak symbol is null,
+    and only the code that uses the symbol is affected. Thread-local symbols keep their binding, because null has no
+    meaning for them. Linkers record a needed library, and the version of its symbol, only for a strong reference.
+    Without a version, glibc binds to the oldest version (`pow`, `memcpy`). So `keep` should contain the symbols that
+    libraries define. Raises `FormatError`.
     """
     kept = frozenset(keep)
     edits = []
@@ -85,8 +85,8 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
 def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     """Return the object with its defined symbols made hidden, except those in `keep`.
 
-    Objects that are linked together still see each other's hidden symbols; the dynamic symbol table of the image does not contain them.
-    Unlike in a version script, any name works. Raises `FormatError`.
+    Objects that are linked together see each other's hidden symbols. The dynamic symbol table of the image does not contain hidden
+    symbols. Unlike a version script, this works for any name. Raises `FormatError`.
     """
     kept = frozenset(keep)
     edits = []
@@ -100,22 +100,22 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
 def rename_versioned(data: bytes) -> bytes:
     """Return the object with new names for definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
 
-    Linkers take the rest for a version, and require a script that defines it. No other symbol gets a name that is in use.
+    Linkers read the part after ``@`` as a version, and require a script that defines it. A new name is never in use by another symbol.
     The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
     """
     symbols = [symbol for symbol in object_symbols(data) if "@" in symbol.name and symbol.defined]
     taken = {symbol.name for symbol in object_symbols(data)} if symbols else set()
-    return _renamed(data, [(symbol, _free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
+    return _renamed(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with new names for its undefined symbols. Raises `FormatError`."""
+    """Return the object with its undefined symbols renamed. `names` maps old names to new names. Raises `FormatError`."""
     symbols = [symbol for symbol in object_symbols(data) if symbol.name in names and not symbol.defined]
     return _renamed(data, [(symbol, names[symbol.name]) for symbol in symbols])
 
 
 def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
-    """Give symbols new names, in a copy of the string table at the end of the file."""
+    """Return the object with new names for symbols, in a copy of the string table at the end of the file."""
     if not names:
         return data
     sections = read_sections(data, ET_REL)
@@ -132,16 +132,23 @@ def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
 
 
 def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with renamed definitions, to which it refers as undefined symbols. References to the old names stay, undefined.
+    """Return the object with definitions moved to other names, to which the object refers already.
 
-    Raises `FormatError` if a name is not defined, or its other name is not referenced.
+    The old names become undefined symbols, and references to them stay.
+
+    Args:
+        data: the object.
+        names: the new names of definitions by their old names.
+
+    Raises:
+        FormatError: the object does not define an old name, or does not refer to a new name as an undefined symbol.
     """
     symbols = {symbol.name: symbol for symbol in object_symbols(data)}
     patched = bytearray(data)
     for name, other in names.items():
         old, new = symbols.get(name), symbols.get(other)
         if old is None or new is None or not old.defined or new.defined:
-            raise FormatError(f"the object does not define {name!r}, or does not refer to {other!r}")
+            raise FormatError(f"the object must define {name!r}, and refer to {other!r} without defining it")
         fields = SYMBOL.unpack_from(data, old.position)
         visible = new.other & ~3 | _STV_HIDDEN
         _SYMBOL_FIELDS.pack_into(patched, new.position + _INFO_AT, STB_GLOBAL << 4 | old.type, visible, *fields[3:])
@@ -149,29 +156,32 @@ def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
     return bytes(patched)
 
 
-def _free_name(name: str, taken: set[str]) -> str:
-    """Return a similar name that is not taken, and mark it as taken."""
+def _add_free_name(name: str, taken: set[str]) -> str:
+    """Add a name to `taken`, with a number if it is taken already, and return the added name."""
     candidates = chain([name], (f"{name}.{number}" for number in count()))
     free = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(free)
     return free
 
 
-def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the shared object without the relocations of some undefined symbols, and the places that these would have filled.
+def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
+    """Return the shared object without the relocations of some undefined symbols, and the places that these relocations fill, by symbol.
 
-    A place is two i64: where the image holds the address of the symbol, as the distance from that of the symbol `table`, and what is
-    to be added to the address. Without them the dynamic linker neither looks the symbols up nor stores anything. Raises `FormatError` if a
-    relocation stores anything but an address.
+    A place is two i64. The first is the distance from the symbol `table` to the place in the image that holds the symbol's address. The
+    second is the number to add to the address. Without relocations, the dynamic linker does not look the symbols up.
+
+    Raises:
+        FormatError: the shared object is malformed, does not define `table`, or has a relocation of these symbols that does not store an
+            address.
     """
     sections = read_sections(data, ET_DYN)
     dynamic = find_section(sections, SHT_DYNSYM)
     if dynamic is None:
-        raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
+        raise FormatError("the shared object has no section header for a dynamic symbol table")
     symbols = list(read_symbols(data, sections, dynamic, local=True))
     start = next((symbol.value for symbol in symbols if symbol.name == table), None)
     if start is None:
-        raise FormatError(f"the shared object does not define {table}")
+        raise FormatError(f"the shared object does not define the symbol {table!r}")
     wanted = {number: symbol.name for number, symbol in enumerate(symbols) if symbol.name in names and not symbol.defined}
     known = architecture_of_elf(read_header(data).machine).relocations
     patched = bytearray(data)
@@ -185,46 +195,47 @@ def take_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes,
             if name is None:
                 continue
             if kind not in known.with_addend and kind not in known.in_table:
-                raise FormatError(f"the relocation of {name!r} is of type {kind}, which does not store an address")
+                raise FormatError(f"a relocation of the symbol {name!r} has the type {kind}, which does not store an address")
             found[name] = found.get(name, b"") + _PLACE.pack(place - start, addend if kind in known.with_addend else 0)
             _DYNAMIC_RELOCATION.pack_into(patched, section.offset + index * _DYNAMIC_RELOCATION.size, place, 0, 0, 0)
     return bytes(patched), found
 
 
 def protect_dynamic(data: bytes) -> bytes:
-    """Return the shared object with a dynamic section that the dynamic linker does not change.
+    """Return the shared object with a dynamic section that the dynamic linker does not change. Raises `FormatError`.
 
-    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`): which costs a
-    page of private memory for each image without relocations. Raises `FormatError`.
+    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`). Each image
+    without relocations would need a page of private memory for these addresses.
     """
     read_header(data)
     start, size, number = _PROGRAM_HEADERS.unpack_from(data)
     if number and size != _PROGRAM_HEADER_SIZE:
-        raise FormatError(f"the program headers have {size} bytes each, not {_PROGRAM_HEADER_SIZE}")
+        raise FormatError(f"the program headers of the shared object have {size} bytes each, not {_PROGRAM_HEADER_SIZE}")
     patched = bytearray(data)
     for at in range(start, start + _PROGRAM_HEADER_SIZE * number, _PROGRAM_HEADER_SIZE):
-        kind, flags = _SEGMENT.unpack(read_bytes(data, at, _SEGMENT.size, "program header"))
+        kind, flags = _SEGMENT.unpack(read_bytes(data, at, _SEGMENT.size, "a program header"))
         if kind == _PT_DYNAMIC:
             _SEGMENT.pack_into(patched, at, kind, flags & ~_PF_W)
     return bytes(patched)
 
 
 def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
-    """Return the object with new content, of the same length, in sections with these names.
+    """Return the object with new content in sections with these names. Names that the object does not have are ignored.
 
-    Raises `FormatError` if a length differs.
+    Raises:
+        FormatError: the object is malformed, or a new content has another length than its section.
     """
     edits = []
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in contents:
             if len(contents[name]) != section.size:
-                raise FormatError(f"the section {name} has {section.size} bytes, not {len(contents[name])}")
+                raise FormatError(f"the section {name} has {section.size} bytes, but its new content has {len(contents[name])} bytes")
             edits.append((section.offset, contents[name]))
     return _patched(data, edits)
 
 
 def _patched(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the bytes with replacements at some offsets, copied once because objects may be large. Edits do not overlap."""
+    """Return the bytes with replacements at these offsets, copied once because objects may be large. Edits must not overlap."""
     rest = memoryview(data)
     parts: list[bytes | memoryview] = []
     at = 0

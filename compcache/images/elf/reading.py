@@ -1,5 +1,6 @@
-"""What ELF files that are held as bytes say: which symbols an object leaves undefined, what its code and its data are, and what a
-shared object asks of its process. Every function raises `FormatError` where the bytes are not of the format.
+"""Reads symbols, code and data of objects, and the requirements of shared objects, from ELF files that are held as bytes.
+
+Every function raises `FormatError` if the bytes are malformed.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ _VERNAUX = Struct("<4x4xII")
 
 
 class CodeSection(NamedTuple):
-    """Machine code of a relocatable object, before linking has filled anything in.
+    """A section of machine code in a relocatable object, before relocation.
 
-    `places` are the ranges that linking may change, as (offset, end) in order; `functions` are (offset, end, name).
+    `places` has the ranges that linking may change, as sorted (offset, end). `functions` has sorted (offset, end, name).
     """
 
     code: bytes
@@ -83,20 +84,20 @@ class Datum(NamedTuple):
 
 
 def architecture_of(data: bytes) -> Architecture:
-    """Return the architecture of the file; `FormatError` if it is not an ELF file."""
+    """Return the architecture of an ELF file. Raises `FormatError`."""
     return architecture_of_elf(read_header(data).machine)
 
 
 def has_fixed_code(data: bytes) -> bool:
-    """Return whether linking an object leaves its instructions in place; `FormatError` if it is not an ELF file."""
+    """Return whether linking an object leaves its instructions in place, which depends on its architecture. Raises `FormatError`."""
     return architecture_of(data).relocations.changed is not None
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
     """Return the names that a relocatable object uses and does not define, in the order of its symbol table.
 
-    Both strong and weak references count, and so do the names that code generation adds by itself, such as
-    `__tls_get_addr` or `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
+    Strong and weak references are included. So are names that code generation adds, such as `__tls_get_addr` or
+    `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
     """
     return tuple(symbol.name for symbol in object_symbols(data) if not symbol.defined)
 
@@ -104,18 +105,18 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
     """Return the names that a shared object expects in its process, in the order of its dynamic symbol table.
 
-    Both strong and weak references count. Raises `FormatError`.
+    Strong and weak references are included. Raises `FormatError`.
     """
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined])
 
 
 def dynamic_required(data: bytes) -> tuple[str, ...]:
-    """Return those of `dynamic_undefined` without which a shared object cannot be loaded. Weak references may stay undefined."""
+    """Return the names without which a shared object cannot be loaded: its undefined strong symbols. Raises `FormatError`."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != STB_WEAK])
 
 
 def dynamic_defined(data: bytes) -> tuple[str, ...]:
-    """Return the names that a shared object defines for others. Raises `FormatError`."""
+    """Return the names that a shared object exports, in the order of its dynamic symbol table. Raises `FormatError`."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if symbol.defined])
 
 
@@ -123,16 +124,16 @@ def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
     sections = read_sections(data, ET_DYN)
     table = find_section(sections, SHT_DYNSYM)
     if table is None:
-        raise FormatError("the shared object has no dynamic symbol table, or no section header for it")
+        raise FormatError("the shared object has no section header for a dynamic symbol table")
     return read_symbols(data, sections, table)
 
 
 def needed_libraries(data: bytes) -> tuple[str, ...]:
-    """Return the libraries that loading a shared object loads first (`DT_NEEDED`), in order. Raises `FormatError`."""
+    """Return the names of the libraries that a shared object needs (`DT_NEEDED`), in file order. Raises `FormatError`."""
     sections = read_sections(data, ET_DYN)
     table = find_section(sections, SHT_DYNAMIC)
     if table is None:
-        raise FormatError("the shared object has no dynamic section, or no section header for it")
+        raise FormatError("the shared object has no section header for a dynamic section")
     records = read_table(data, table, _DYNAMIC)
     strings = read_linked_strings(data, sections, table)
     needed: list[str] = []
@@ -145,7 +146,7 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
 
 
 def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
-    """Return the symbol versions that a shared object needs of each library (``.gnu.version_r``). Raises `FormatError`.
+    """Return the symbol versions that a shared object needs, by library (``.gnu.version_r``). Raises `FormatError`.
 
     Layout: Linux Standard Base Core Specification 5.0, "Symbol Versioning", `Elf64_Verneed` and `Elf64_Vernaux`.
     """
@@ -163,24 +164,24 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the place and the fields of `count` records. Each ends with the distance to the next one."""
+    """Yield the offset and the fields of `count` records. The last field of a record, the distance to the next record, is left out."""
     for _ in range(count):
         if at + record.size > len(content):
-            raise FormatError("the needed versions are truncated or damaged")
+            raise FormatError("the shared object's table of needed versions refers to bytes behind its end")
         *fields, distance = record.unpack_from(content, at)
         yield at, tuple(fields)
         at += distance
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Return the sections of a relocatable object with one of these names, and their content. Raises `FormatError`."""
+    """Yield the name and the content of each section of a relocatable object that has one of these names. Raises `FormatError`."""
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in names:
             yield name, read_bytes(data, section.offset, section.size, f"the section {name}")
 
 
 def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
-    """Return the sections of an object or a shared object whose names have this prefix, with their content. Raises `FormatError`."""
+    """Return the content of the sections whose names have this prefix, by name. The file may be of any type. Raises `FormatError`."""
     sections = read_sections(data, read_header(data).type)
     return {
         name: read_bytes(data, section.offset, section.size, f"the section {name}")
@@ -190,9 +191,10 @@ def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
 
 
 def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
-    """Return the values of variables that a relocatable object defines in sections with these names (`places`).
+    """Return the initial values of variables of a relocatable object, by name. Raises `FormatError`.
 
-    Variables that linking would change, and those without content in the file (.bss), are left out. Raises `FormatError`.
+    Only variables in sections with the names `places` are returned. Variables in sections that linking changes are left out, and so are
+    variables without content in the file (.bss).
     """
     sections = read_sections(data, ET_REL)
     usable = {
@@ -214,12 +216,13 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
     """Return the sections of a relocatable object that hold machine code.
 
-    Raises `FormatError`, also if linking may move code (`has_fixed_code`).
+    Raises:
+        FormatError: the object is malformed, or linking may move its code (`has_fixed_code`).
     """
     architecture = architecture_of(data)
     changed = architecture.relocations.changed
     if changed is None:
-        raise FormatError(f"linking moves the code of the architecture {architecture.name}")
+        raise FormatError(f"the object's code cannot be compared, because linking moves code on the architecture {architecture.name}")
     sections = read_sections(data, ET_REL)
     names = find_section(sections, SHT_SYMTAB)
     symbols = () if names is None else tuple(read_symbols(data, sections, names, local=True))

@@ -1,1 +1,1 @@
-"""The linkers of the system: finds them, and runs one."""
+"""Finds the linkers of the system, and runs one of them."""

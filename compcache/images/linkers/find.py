@@ -1,7 +1,7 @@
 """Finds the linkers of this system.
 
-Any ELF linker that understands GNU options will do: GNU ld, LLVM's lld, mold, or the lld inside the `ziglang` wheel, which
-needs nothing of the system.
+Any ELF linker that understands GNU options can be used: GNU ld, LLVM's lld, mold, or the lld inside the `ziglang` wheel, which
+does not depend on the system.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["CHOICES", "LINKER_VARIABLE", "Linker", "find_linker", "find_linkers", "is_named"]
 
 LINKER_VARIABLE = "COMPCACHE_LINKER"
-"""The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`. One that is named makes all images."""
+"""The environment variable that chooses the linker: a path, a name on the path, `ziglang` or `none`. A named linker makes all images."""
 
-#: In the order in which they are taken, the one that starts fastest first; the `ziglang` wheel comes last.
+#: The linkers to search for, in the order of preference: the linker that starts fastest is first. The `ziglang` wheel comes last.
 _ON_THE_PATH = ("ld", "mold", "ld.lld")
 _NO_LINKER = ("none", "off")
 _ELF_PLATFORMS = ("linux", "android", "freebsd", "netbsd", "openbsd", "dragonfly")
-#: Advice for messages about a linker that does not work.
+#: Advice for messages about a linker that cannot be used.
 CHOICES = (
     f"set {LINKER_VARIABLE} to the path of an ELF linker (ld.lld, mold or ld), to 'ziglang' (after "
-    "`pip install ziglang`) or to 'none' to run none, or unset it"
+    "`pip install ziglang`) or to 'none' to use no linker, or unset this variable"
 )
 
 
@@ -41,13 +41,13 @@ class Linker:
     """A linker that can be run."""
 
     argv: tuple[str, ...]
-    """The command, to which arguments are added."""
+    """The command, without the arguments of a link."""
     source: str
-    """How it was chosen, for messages: "ld.lld on the path", for example."""
+    """How the linker was chosen, for messages: "ld.lld on the path", for example."""
 
     @property
     def program(self) -> str:
-        """The name of the file behind its command, which distinguishes linkers at no cost."""
+        """The file name of the program, with links resolved. It distinguishes linkers without running them."""
         return _program_of(self.argv[0])
 
     def __str__(self) -> str:
@@ -60,11 +60,16 @@ def _program_of(path: str) -> str:
 
 
 def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
-    """Return the linkers to choose from, the preferred one first.
+    """Return the available linkers, the preferred linker first; none on a platform without ELF.
 
-    `COMPCACHE_LINKER` alone decides if it is set. Otherwise these are `ld`, `mold` and `ld.lld`, if they are on the path, and the
-    `ziglang` wheel. A platform without ELF has none. The answer is remembered for the same values of these variables. Raises `LinkerError`
-    if `COMPCACHE_LINKER` names something that cannot be run.
+    If `COMPCACHE_LINKER` is set, only the linker that it names is returned. Otherwise the linkers are `ld`, `mold` and `ld.lld` on the
+    path, and the `ziglang` wheel. The result is kept for the same values of `COMPCACHE_LINKER` and `PATH`.
+
+    Args:
+        environ: the environment variables; None for those of this process and the settings.
+
+    Raises:
+        LinkerError: `COMPCACHE_LINKER` names a program that cannot be run, or a wheel that is not installed.
     """
     if not sys.platform.startswith(_ELF_PLATFORMS):
         return ()
@@ -73,7 +78,7 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
-    """Return the first of `find_linkers`, or None. Raises the errors of that function."""
+    """Return the preferred linker, or None if there is no linker. Raises the errors of `find_linkers`."""
     return next(iter(find_linkers(environ)), None)
 
 
@@ -85,7 +90,7 @@ def is_named() -> bool:
 @functools.lru_cache(maxsize=16)
 def _find(choice: str | None, path: str) -> tuple[Linker, ...]:
     if choice and choice.strip():
-        chosen = _chosen(choice.strip(), path)
+        chosen = _linker_for_value(choice.strip(), path)
         return () if chosen is None else (chosen,)
     programs = {name: shutil.which(name, path=path) for name in _ON_THE_PATH}
     found = [Linker((os.path.abspath(p),), f"{name} on the path") for name, p in programs.items() if p is not None]
@@ -93,14 +98,14 @@ def _find(choice: str | None, path: str) -> tuple[Linker, ...]:
     return tuple(found) if wheel is None else (*found, wheel)
 
 
-def _chosen(value: str, path: str) -> Linker | None:
-    """Return the linker for the value of the variable."""
+def _linker_for_value(value: str, path: str) -> Linker | None:
+    """Return the linker that a value of `COMPCACHE_LINKER` names; None for "none". Raise `LinkerError` if it cannot be run."""
     if value.lower() in _NO_LINKER:
         return None
     if value == "ziglang":
         linker = _zig_wheel(LINKER_VARIABLE)
         if linker is None:
-            raise LinkerError(f"{LINKER_VARIABLE} is 'ziglang', but that wheel is not installed: {CHOICES}")
+            raise LinkerError(f"{LINKER_VARIABLE} is 'ziglang', but the wheel `ziglang` is not installed: {CHOICES}")
         return linker
     program = shutil.which(value, path=path)
     if program is None:
@@ -112,12 +117,12 @@ def _chosen(value: str, path: str) -> Linker | None:
 
 
 def _zig_wheel(source: str) -> Linker | None:
-    """Return the linker inside the `ziglang` wheel, found without importing it: the import would run Zig."""
+    """Return the linker inside the `ziglang` wheel, or None. The wheel is found without importing it, because the import runs Zig."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
         return None
     program = os.path.join(os.path.dirname(spec.origin), "zig")
     if os.access(program, os.X_OK):
         return Linker((program, "ld.lld"), source)
-    # Some other layout of the wheel: ask it to find its program, at the cost of one more interpreter.
+    # For another layout of the wheel, let its own code find the program, at the cost of one more interpreter.
     return Linker((sys.executable, "-m", "ziglang", "ld.lld"), source) if sys.executable else None

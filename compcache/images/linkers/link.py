@@ -1,7 +1,7 @@
-"""Running a linker: from relocatable objects to a shared object.
+"""Runs a linker, which makes a shared object from relocatable objects.
 
-Objects and image are files in memory, which nobody has to remove, not even after a kill. If a linker or the system cannot use them, they
-are files of a scratch directory.
+Objects and image are files in memory, which the system removes even after a kill. If the linker or the system cannot use files in memory,
+they are files in a scratch directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FLAGS = (
     "--build-id=none",
 )  # fmt: skip
 
-#: With static libraries: only their used members, without visible symbols.
+#: Further options with static libraries: link only their used members, and hide their symbols.
 _FLAGS_OF_ARCHIVES = ("--gc-sections", "--exclude-libs", "ALL")
 
 _MISLEADING_VARIABLES = frozenset(
@@ -61,20 +61,20 @@ _MISLEADING_VARIABLES = frozenset(
         "MOLD_REPRO",
     )
 )
-"""Variables of the environment by which linkers do something else than they are told to."""
+"""Environment variables that make a linker deviate from its arguments."""
 
 _IMAGE = "image.so"
-#: Bytes of an object that is probably one of an entry point.
+#: The size in bytes below which an object is probably an entry point's.
 _SMALL = 4096
-#: The names of a process's descriptors. No file can be made here, whatever a linker takes for a file name.
+#: The directory of a process's descriptors. A linker that misreads a file name cannot create a file in it.
 _DESCRIPTORS = "/proc/self/fd"
 _MAX_OUTPUT = 8_000  # characters: enough for the first errors, little enough for a log
-#: Linkers by their commands that failed with files in memory and not with those of a directory.
+#: The commands of linkers that failed with files in memory, and succeeded with files in a directory.
 _needs_directory: set[tuple[str, ...]] = set()
 
 
 class _Link(NamedTuple):
-    """Arguments of one link."""
+    """The arguments of one link."""
 
     linker: Linker
     objects: Sequence[bytes]
@@ -83,7 +83,7 @@ class _Link(NamedTuple):
     timeout: float
 
     def command(self, output: str, inputs: Sequence[str]) -> list[str]:
-        """Return the command that reads and writes files with these names."""
+        """Return the linker's command line, with the names of its output file and its input files."""
         archives = [path for path in self.libraries if is_archive(path)]
         others = [path for path in self.libraries if path not in archives]
         members = [*_FLAGS_OF_ARCHIVES, "--start-group", *archives, "--end-group"] if archives else []
@@ -91,7 +91,7 @@ class _Link(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """Exit status and output of a linker."""
+    """The exit status and the output of a linker."""
 
     status: int
     output: str
@@ -132,16 +132,16 @@ def link_shared(
 
 @functools.lru_cache(maxsize=512)
 def _hidden(data: bytes, keep: tuple[str, ...]) -> bytes:
-    """Return a small object, which many images may share, without symbols that others could see."""
+    """Return a small object with hidden symbols (`hide_symbols`). The result is kept, because many images share small objects."""
     return hide_symbols(data, keep)
 
 
 def _flags(linker: Linker) -> tuple[str, ...]:
     program = linker.program
     if "mold" in program:
-        return (*_FLAGS, "--no-fork")  # else a copy of mold outlives the one that is waited for
+        return (*_FLAGS, "--no-fork")  # otherwise a forked copy of mold outlives the awaited process
     if "gold" in program:
-        position = _FLAGS.index("noseparate-code")  # which it never does; it does not know the name
+        position = _FLAGS.index("noseparate-code")  # gold rejects this option, and never separates code
         return _FLAGS[: position - 1] + _FLAGS[position + 1 :]
     return _FLAGS
 
@@ -150,13 +150,13 @@ def _flags(linker: Linker) -> tuple[str, ...]:
 
 
 def _link_in_memory(link: _Link) -> bytes | None:
-    """Link with files in memory; return None if that does not work or the link fails. Linking in a directory then shows the reason."""
+    """Link with files in memory; return None if this is not possible or the link fails. Linking in a directory then shows the reason."""
     to_standard_output = _writes_to_standard_output(link.linker)
     if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
         return None
     try:
         files = [anonymous_file(data) for data in (*link.objects, b"")]
-    except OSError as failure:  # too many files, or a sandbox
+    except OSError as failure:  # too many open files, or a sandbox that forbids memory files
         reraise_interrupt(failure)
         return None
     *inputs, output = [file.number for file in files]
@@ -178,10 +178,9 @@ def _link_in_memory(link: _Link) -> bytes | None:
 
 
 def _writes_to_standard_output(linker: Linker) -> bool | None:
-    """Return whether the linker writes its output there; None for an unknown linker.
+    """Return whether the linker has to write its image to its standard output; None for an unknown linker.
 
-    lld and mold write a file beside their output, which they rename then, unless the output is called ``-``. GNU ld opens its
-    output as it is.
+    lld and mold write a file beside their output and rename it, unless the output is called ``-``. GNU ld opens the existing output file.
     """
     if linker.program in ("lld", "mold") or "ld.lld" in (linker.program, *linker.argv[1:]):
         return True
@@ -192,7 +191,11 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
 
 
 def _link_in_directory(link: _Link) -> bytes:
-    """Link with files in a directory. The linker sees relative names, so that no path enters the image."""
+    """Link with files in a directory; return the image. The linker sees relative names, so that no path enters the image.
+
+    Raises:
+        LinkerError: the directory cannot be used, or the linker fails or writes no ELF file.
+    """
     linker = link.linker
     names = [f"{number}.o" for number in range(len(link.objects))]
     with _scratch_directory(linker) as directory:
@@ -201,31 +204,31 @@ def _link_in_directory(link: _Link) -> bytes:
                 file.write(data)
         ended = _run(link, link.command(_IMAGE, names), directory, temporary=directory)
         if ended is None:
-            raise LinkerError(f"{linker} cannot work in a temporary directory: {directory} is gone")
+            raise LinkerError(f"the linker {linker} cannot be started, because its temporary directory {directory} no longer exists")
         if ended.status:
-            message = f"{linker} {_describe(ended.status)}{_cause(ended.output)}"
+            message = f"the linker {linker} {_describe(ended.status)}{_cause(ended.output)}"
             raise LinkerError(message, output=ended.output)
         return _read_image(linker, directory, ended.output)
 
 
 @contextlib.contextmanager
 def _scratch_directory(linker: Linker) -> Iterator[str]:
-    """Make a private directory. Errors with its files count as failures of the link."""
+    """Create a private directory, and remove it at the end. Raise `LinkerError` for an `OSError` while it is in use."""
     try:
         _remove_abandoned(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
             yield directory
     except OSError as error:
         reraise_interrupt(error)
-        raise LinkerError(f"{linker} cannot work in a temporary directory: {error}") from error
+        raise LinkerError(f"the linker {linker} cannot use a temporary directory: {error}") from error
 
 
 @functools.lru_cache(maxsize=1)
 def _remove_abandoned(temporary: str) -> None:
-    """Remove the leftovers of processes that were killed while they linked; once per process.
+    """Remove scratch directories of killed processes from the directory `temporary`, once per process.
 
-    Only directories of this user that nothing has changed for an hour: no link takes that long. The time is that of the file system, taken
-    from a new directory, because clocks of programs may be wrong. `rmtree` follows no links.
+    Only directories of this user that have not changed for an hour are removed, because no link takes that long. The current time is the
+    change time of a new directory, because the clock of a program may differ from the file system's. `rmtree` does not follow links.
     """
     try:
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=temporary) as probe:
@@ -249,9 +252,9 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
             image = file.read()
     except FileNotFoundError as error:
         reraise_interrupt(error)
-        raise LinkerError(f"{linker} reported success but wrote no file", output=output) from error
+        raise LinkerError(f"the linker {linker} reported success but wrote no file", output=output) from error
     if not is_elf(image):
-        raise LinkerError(f"{linker} reported success but did not write an ELF file", output=output)
+        raise LinkerError(f"the linker {linker} reported success but did not write an ELF file", output=output)
     return image
 
 
@@ -266,15 +269,18 @@ def _run(
     output: int | None = None,
     temporary: str | None = None,
 ) -> _Ended | None:
-    """Run the linker; return None if it cannot be started in the directory.
+    """Run the linker to its end; return None if `directory` does not exist.
 
     Args:
-        link: the link for which it runs.
+        link: the arguments of the link.
         command: the program and its arguments.
-        directory: where it runs.
-        descriptors: the descriptors that it inherits.
-        output: the descriptor of its standard output; without one, messages go there.
-        temporary: for its temporary files.
+        directory: the working directory.
+        descriptors: the descriptors that the linker inherits.
+        output: the descriptor of its standard output. If it is None, the standard output is captured with the messages.
+        temporary: the directory for the linker's temporary files.
+
+    Raises:
+        LinkerError: the linker cannot be started, or exceeds its time limit and is killed.
     """
     linker = link.linker
     process = _start(linker, command, directory, descriptors, output, temporary)
@@ -284,10 +290,10 @@ def _run(
         try:
             printed, complaints = process.communicate(timeout=link.timeout)
         except subprocess.TimeoutExpired as error:
-            message = f"{linker} did not finish within {link.timeout:g} s and was stopped"
+            message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped"
             raise LinkerError(message, output=_trim(error.output or error.stderr or b"")) from error
         finally:
-            if process.returncode is None:  # a timeout, or an interrupt, which may have come when it had ended
+            if process.returncode is None:  # after a timeout or an interrupt; the process may have ended
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -312,17 +318,17 @@ def _start(
         reraise_interrupt(error)
         if error.filename == directory:
             return None
-        raise LinkerError(f"{linker} cannot be started ({error.strerror}): {CHOICES}") from error
+        raise LinkerError(f"the linker {linker} cannot be started ({error.strerror}): {CHOICES}") from error
 
 
 def _environment(temporary: str | None) -> dict[str, str]:
-    """Return the environment of the linker, without variables that change what it writes or where."""
+    """Return the environment of the linker, without the variables that make it deviate from its arguments."""
     inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
     return {**inherited, **({"TMPDIR": temporary} if temporary else {}), "LC_ALL": "C"}
 
 
 def _describe(status: int) -> str:
-    """Describe how a process ended."""
+    """Describe how a process with this nonzero exit status ended, as the predicate of a sentence."""
     if status > 0:
         return f"failed with exit status {status}"
     try:
@@ -336,10 +342,13 @@ def _trim(printed: bytes) -> str:
     text = printed.decode("utf-8", "replace").strip()
     if len(text) <= _MAX_OUTPUT:
         return text
-    return f"{text[:_MAX_OUTPUT]}\n[{len(text) - _MAX_OUTPUT} characters more]"
+    return f"{text[:_MAX_OUTPUT]}\n[{len(text) - _MAX_OUTPUT} more characters]"
 
 
 def _cause(output: str) -> str:
-    """Return the first line that states the error. GNU ld names the function before it."""
+    """Return ": " and the first line of the output that states the error; empty if there is no output.
+
+    GNU ld prints a line with the function's name, ending with a colon, before the error.
+    """
     lines = output.splitlines()
     return f": {next((line for line in lines if not line.endswith(':')), lines[0])}" if lines else ""

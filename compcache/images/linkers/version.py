@@ -1,4 +1,4 @@
-"""The name and the version of a linker, as modules name it among their makers."""
+"""Finds the name and the version of a linker, which module records list among the makers of a module."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "version_of"]
 
-#: The first words of linkers' version texts, and their names as makers.
+#: Patterns for the first line of `--version`, by the name of the linker in records.
 _WORDS = {
     "lld": re.compile(r"\bLLD (\d\S*)"),
     "mold": re.compile(r"\bmold (\d\S*)"),
     "gold": re.compile(r"^GNU gold\b.* (\d\S*)$"),
     "ld": re.compile(r"^GNU ld\b.* (\d\S*)$"),
 }
-#: The last is any other one.
+#: All names in records. "linker" is the name of every other linker.
 NAMES = (*_WORDS, "linker")
 _SECONDS = 10.0
 
 
 def version_of(linker: Linker) -> tuple[str, str]:
-    """Return the name of a linker, one of `NAMES`, and its version; empty if it does not say. Each process asks once."""
+    """Return the name of a linker, one of `NAMES`, and its version; empty if unknown. Runs the linker once per process."""
     try:
         status = os.stat(linker.argv[0])
     except OSError as error:
         reraise_interrupt(error)
         return "linker", ""
-    return _ask(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
+    return _run_version(linker.argv, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=16)
-def _ask(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - of the program that was asked
+def _run_version(argv: tuple[str, ...], state: tuple[int, ...]) -> tuple[str, str]:  # noqa: ARG001 - part of the cache's key
     try:
         ended = subprocess.run(
             [*argv, "--version"],

@@ -1,4 +1,4 @@
-"""Relocatable objects in a load: through llvmlite's ORC."""
+"""Loads relocatable objects with llvmlite's ORC."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _numbers = itertools.count()
 
 
 class LinkedObject(NamedTuple):
-    """Code that ORC has mapped: the address of its symbol, and the object that keeps it mapped."""
+    """Code that ORC has mapped: the address of the requested symbol, and the object that keeps the code mapped."""
 
     address: int
     tracker: Any
 
 
 def load(runtime: Any, file: ImageFile) -> Any:
-    """See `LoadSide.load`."""
+    """Link the image of an open module file with ORC (`LoadSide.load`)."""
     linked = link_object(file.read(0, file.image), TABLE_SYMBOL)
     return runtime.adopt_image(linked.address, file.key, linked)
 
 
 def check(image: bytes, table: Table) -> None:
-    """See `LoadSide.check`."""
+    """Raise `FormatError` unless the image contains the module table (`LoadSide.check`)."""
     require_table(image, table)
 
 
@@ -52,10 +52,12 @@ def _jit() -> Any:
 
 
 def link_object(obj: bytes, symbol: str) -> LinkedObject:
-    """Map an object, and resolve its references in the process and the platform's libraries.
+    """Map an object with ORC, and return the address of a symbol that it defines.
+
+    References of the object are resolved in the process and the platform's libraries.
 
     Raises:
-        IntegrityError: ORC cannot link it.
+        IntegrityError: ORC cannot link the object.
     """
     return in_llvm_thread(lambda: _link(obj, symbol))
 
@@ -73,7 +75,7 @@ def _link(obj: bytes, symbol: str) -> LinkedObject:
         tracker = builder.link(_jit(), f"compcache-{next(_numbers)}")
     except RuntimeError as error:
         reraise_interrupt(error)
-        raise IntegrityError(f"ORC cannot link an object: {error}", reason=str(error)) from error
+        raise IntegrityError(f"LLVM's ORC cannot link the object with the symbol {symbol!r}: {error}", reason=str(error)) from error
     return LinkedObject(tracker[symbol], tracker)
 
 
@@ -81,4 +83,4 @@ def _addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
     from compcache.images.platform_symbols import address_of
 
     for name in names:
-        yield name, address_of(name)  # 0 for a weak reference: functions that need it are checked before loading
+        yield name, address_of(name)  # 0 for a missing symbol: functions that need one are checked before loading

@@ -1,4 +1,4 @@
-"""Relocatable objects as images: which modules can be one, and its requirements."""
+"""Relocatable objects as images: checks which modules can have one, and finds its requirements."""
 
 from __future__ import annotations
 
@@ -21,22 +21,26 @@ _SHOWN = 5
 
 
 def require_possible(needs_linker: Sequence[str]) -> None:
-    """Refuse features that need the dynamic linker (`needs_linker`, in words) in an object, which is loaded without it.
+    """Refuse a module that has features which need the dynamic linker, because objects are loaded without it.
+
+    Args:
+        needs_linker: descriptions of these features, for the message.
 
     Raises:
-        CompileError: the module has such features.
+        CompileError: `needs_linker` is not empty. The message shows at most five features.
     """
     if needs_linker:
         raise CompileError(
-            f"the module has {', '.join(needs_linker[:_SHOWN])}, which needs a shared object, and on this platform images are objects"
+            f"the module cannot be stored on this platform, whose images are objects, because it needs a shared object for: "
+            f"{', '.join(needs_linker[:_SHOWN])}"
         )
 
 
 def requires(image: bytes) -> str:
-    """See `MakeSide.requires`."""
+    """Return the C library that an object needs (`MakeSide.requires`); empty if the object is not an ELF file."""
     return needed_libc(undefined_symbols(image)) if is_elf(image) else ""
 
 
 def is_comparable(obj: bytes) -> bool:
-    """See `MakeSide.is_comparable`."""
+    """Return whether LLVM's object can be compared with the image (`MakeSide.is_comparable`)."""
     return is_elf(obj) and has_fixed_code(obj)

@@ -1,1 +1,1 @@
-"""Shared objects: a linker makes them from a module, and the dynamic linker maps them."""
+"""Shared objects: made by the writer or by a linker, and mapped by the dynamic linker."""

@@ -1,4 +1,4 @@
-"""Shared objects: writes one from relocatable objects, or lets a linker make it, and finds its requirements."""
+"""Makes shared objects from relocatable objects, with or without a linker, and finds their requirements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compcache.images import platform_symbols
 from compcache.images.archives import Archive, is_archive
 from compcache.images.elf.exported import shared_library
 from compcache.images.elf.parts import is_elf
-from compcache.images.elf.patching import protect_dynamic, rename_undefined, take_places
+from compcache.images.elf.patching import extract_places, protect_dynamic, rename_undefined
 from compcache.images.elf.reading import dynamic_required, dynamic_undefined, has_fixed_code, needed_libraries, needed_versions
 from compcache.images.libraries import Library, open_libraries, unusual_directories
 from compcache.images.linkers.link import link_shared
@@ -34,7 +34,7 @@ _MOST_SHOWN = 20
 
 
 class NoSharedObjectError(CompileError):
-    """Raised for a shared object that cannot be made here, without a linker, or not mapped, because no file may have its size."""
+    """Raised when this host cannot make a shared object without a linker, or when the image exceeds the process's limit on file sizes."""
 
 
 def write(
@@ -46,20 +46,23 @@ def write(
     named: Mapping[str, str],
     imports: Collection[str],
 ) -> tuple[bytes, dict[str, bytes], str]:
-    """Return the shared object without a linker, the places of its imports by symbol, and the C library that it needs
-    (`MakeSide.requires`).
+    """Write a shared object without a linker.
 
     Args:
-        objects: the object of the module, then those of its entry points.
-        export: the one symbol that the image lets others see.
+        objects: the object of the module, then the objects of its entry points.
+        export: the one symbol that the image exports.
         optional: the symbols of other images that may be missing.
-        platform: the symbols that it takes from the platform's libraries.
-        named: those that it takes from libraries which the source names, and the files that define them.
+        platform: the symbols that the platform's libraries define.
+        named: the symbols that libraries named by the source define, and the paths of these libraries.
         imports: the symbols whose addresses are filled in when code is loaded.
 
+    Returns:
+        The shared object, the places of its imports by symbol (`extract_places`), and the C library that the image needs
+        (`MakeSide.requires`).
+
     Raises:
-        FormatError: only a linker can make it.
-        NoSharedObjectError: this process cannot map it.
+        FormatError: only a linker can make this shared object.
+        NoSharedObjectError: this process cannot map an image of this size.
     """
     providers = {symbol: _provider(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
@@ -68,33 +71,39 @@ def write(
             providers[symbol] = _provider(symbol, path)
     found = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
-    image, places, asked = write_shared(
+    image, places, needed = write_shared(
         objects, soname=_SONAME, export=export, optional=optional, imports=imports, providers=found, run_paths=run_paths
     )
     _require_loadable(len(image))
-    libraries = {symbol.library for symbol in asked if not symbol.is_weak}
-    versions = [symbol.version for symbol in asked if symbol.library in libraries]
-    return image, places, _needed_libc(versions, [symbol.name for symbol in asked])
+    libraries = {symbol.library for symbol in needed if not symbol.is_weak}
+    versions = [symbol.version for symbol in needed if symbol.library in libraries]
+    return image, places, _libc_requirement(versions, [symbol.name for symbol in needed])
 
 
 def _require_loadable(size: int) -> None:
-    """Refuse an image that this process could not write to a file, and therefore not map."""
+    """Raise `NoSharedObjectError` if this process may not write a file of this size in bytes, and therefore cannot map the image."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if size > limit != resource.RLIM_INFINITY:
-        raise NoSharedObjectError(f"the image has {size} bytes, but this process may write files of at most {limit} bytes (`ulimit -f`)")
+        raise NoSharedObjectError(
+            f"the module's image has {size} bytes, but this process may write files of at most {limit} bytes: raise the limit (`ulimit -f`)"
+        )
 
 
 def _provider(symbol: str, path: str) -> Provider | None:
-    """Return the library in a file as the provider of a symbol; None if it has the symbol from a library that it needs."""
+    """Return the library at a path as the provider of a symbol; None if only a dependency of the library defines the symbol.
+
+    Raises:
+        FormatError: the file is an archive, or is not readable as a shared library.
+    """
     if is_archive(path):
-        raise FormatError(f"{symbol!r} is in the archive {path}")
+        raise FormatError(f"the archive {path} defines {symbol!r}, and only a linker can use archives")
     try:
         library = shared_library(path)
     except OSError as error:
         reraise_interrupt(error)
-        raise FormatError(f"{path} cannot be read: {error}") from error
+        raise FormatError(f"the library {path} cannot be read: {error}") from error
     only = platform_symbols.only_version(symbol)
     version = library.version_of(symbol) if only is None else only
     return None if version is None else Provider(library.soname or os.path.basename(path), version)
@@ -111,40 +120,41 @@ def make(
     imports: Collection[str],
     known: Collection[str],
 ) -> tuple[bytes, dict[str, bytes]]:
-    """Return the shared object, and the places of its imports by symbol (`take_places`).
+    """Run a linker, and return the shared object and the places of its imports by symbol (`extract_places`).
 
     Args:
-        objects: the object of the module, whose references are weak where possible, then those of its entry points.
+        objects: the object of the module, whose references are weak where possible, then the objects of its entry points.
         linker: the linker to use.
-        export: the one symbol that the image lets others see.
-        platform: the symbols that it takes from the platform's libraries.
-        named: those that it takes from libraries which the source names, and the files that define them.
+        export: the one symbol that the image exports.
+        platform: the symbols that the platform's libraries define.
+        named: the symbols that libraries named by the source define, and the paths of these libraries.
         libraries: all libraries that the source names.
         imports: the symbols whose addresses are filled in when code is loaded.
         known: further symbols that may be missing.
 
     Raises:
         LinkerError: the linker fails.
-        UndefinedSymbolError: members of archives use symbols that nothing provides.
-        CompileError: an import is used in a way that leaves no place for its address.
+        UndefinedSymbolError: members of archives use symbols that no library provides.
+        CompileError: the code uses an import in a way that leaves no place for its address.
     """
     versions = {symbol: version for symbol in platform if (version := platform_symbols.versioned_name(symbol))}
     shared = [path for path in dict.fromkeys(named.values()) if not is_archive(path)]
     archives = [library.name for library in libraries if isinstance(library, Archive)] if len(shared) < len({*named.values()}) else []
     paths = [*platform_symbols.platform_paths(platform), *shared]
-    if archives:  # their members may use one another, and everything that a linker adds
+    if archives:  # the members of archives may use each other, and every library that a linker adds
         given = [library.file() for library in libraries if isinstance(library, Library)]
         paths = [*archives, *shared, *filter(None, given), *platform_symbols.all_paths()]
     code = [rename_undefined(objects[0], versions), *objects[1:]]
     image = link_shared(linker, code, soname=_SONAME, libraries=paths, run_paths=unusual_directories(shared), export=[export])
     if archives:
         _check_archives(image, {*imports, *known})
-    return _without_imports(protect_dynamic(image), imports, export)
+    return _detach_imports(protect_dynamic(image), imports, export)
 
 
 def _check_archives(image: bytes, known: Collection[str]) -> None:
-    """Check that all symbols exist that members of static libraries use, except weak references, such as Rust's to functions of later
-    libcs.
+    """Raise `UndefinedSymbolError` if members of archives use symbols that no library defines.
+
+    Weak references, such as Rust's to functions of later C libraries, may stay undefined.
     """
     missing = [
         symbol
@@ -153,39 +163,42 @@ def _check_archives(image: bytes, known: Collection[str]) -> None:
         and not platform_symbols.is_platform_symbol(symbol) and not platform_symbols.in_process(symbol)
     ]  # fmt: skip
     provided = set(needed_libraries(image)) if missing else set()
-    missing = [symbol for symbol in missing if not any(_defines(name, symbol) for name in provided)]
+    missing = [symbol for symbol in missing if not any(_library_defines(name, symbol) for name in provided)]
     if missing:
         raise UndefinedSymbolError(
-            f"the archives use {', '.join(map(repr, sorted(missing)[:_MOST_SHOWN]))}, which nothing provides: name the archives or shared "
-            "libraries that have them in archives= or libraries=",
+            f"no library defines {', '.join(map(repr, sorted(missing)[:_MOST_SHOWN]))}, used by members of the archives: name the archives "
+            "or shared libraries that define these symbols in archives= or libraries=",
             symbols=sorted(missing),
         )
 
 
-def _defines(library: str, symbol: str) -> bool:
+def _library_defines(library: str, symbol: str) -> bool:
     found = open_libraries((library,))[0]
     return found.path_of(symbol) is not None
 
 
-def _without_imports(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
+def _detach_imports(image: bytes, imports: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
     if not imports:
         return image, {}
     try:
-        return take_places(image, imports, table)
+        return extract_places(image, imports, table)
     except FormatError as error:
-        raise CompileError(f"the code cannot be bound to what it imports: {error}") from error
+        raise CompileError(f"the code cannot be bound to its imports: {error}") from error
 
 
 def requires(image: bytes) -> str:
-    """See `MakeSide.requires`. A shared object names the versions of its symbols."""
-    return _needed_libc([name for names in needed_versions(image).values() for name in names], dynamic_undefined(image))
+    """Return the C library that a shared object needs, from the versions of its symbols (`MakeSide.requires`)."""
+    return _libc_requirement([name for names in needed_versions(image).values() for name in names], dynamic_undefined(image))
 
 
-def _needed_libc(versions: Iterable[str], undefined: Iterable[str]) -> str:
+def _libc_requirement(versions: Iterable[str], undefined: Iterable[str]) -> str:
     numbers = [tuple(map(int, m.groups())) for m in map(_GLIBC_VERSION.fullmatch, versions) if m]
     return "glibc {}.{}".format(*max(numbers)) if numbers else platform_symbols.needed_libc(undefined)
 
 
 def is_comparable(obj: bytes) -> bool:
-    """See `MakeSide.is_comparable`. Linking moves code on some architectures."""
+    """Return whether a shared object contains the object's machine code unchanged (`MakeSide.is_comparable`).
+
+    Linkers move code on some architectures.
+    """
     return is_elf(obj) and has_fixed_code(obj)

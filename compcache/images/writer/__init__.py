@@ -1,1 +1,1 @@
-"""Writes shared objects from LLVM's objects, without a linker, if every section, symbol and relocation is known here."""
+"""Writes shared objects from LLVM's objects without a linker. Objects with unknown sections, symbols or relocations are refused."""

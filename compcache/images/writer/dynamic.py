@@ -1,4 +1,4 @@
-"""The tables of an image for the dynamic linker: symbols and versions, needed libraries, relocations.
+"""Builds the tables of an image for the dynamic linker: symbols and versions, needed libraries, relocations.
 
 Layout: System V gABI, chapter 5; Linux Standard Base Core Specification 5.0, "Symbol Versioning"; the hash table is GNU's
 (https://sourceware.org/legacy-ml/binutils/2006-10/msg00377.html).
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.images.writer.relocations import DynamicRelocation
 
-__all__ = ["Asked", "Dynamic", "Strings"]
+__all__ = ["Dynamic", "NeededSymbol", "Strings"]
 
 _SHT_STRTAB, _SHT_GNU_HASH, _SHT_GNU_VERSYM, _SHT_GNU_VERNEED = 3, 0x6FFFFFF6, 0x6FFFFFFF, 0x6FFFFFFE
 _SHF_WRITE = 1
@@ -33,15 +33,16 @@ _TAG = Struct("<QQ")
 _WORD = Struct("<Q")
 _VERSION_OF_SYMBOL = Struct("<H")
 _LIBRARY, _VERSION = Struct("<HHIII"), Struct("<IHHII")
-#: One bucket, and one word of a filter, for the one symbol that an image defines for others.
+#: The hash table of the one exported symbol: one bucket, and a filter of one word.
 _HASH = Struct("<IIIIQII")
 _SHIFT = 6
 _UNVERSIONED = 1
 
 
-class Asked(NamedTuple):
-    """A symbol of another image: whether it may be missing, its type, its library, and its version there. The last two are empty if any
-    image may provide it.
+class NeededSymbol(NamedTuple):
+    """A symbol that the image needs from another image.
+
+    A weak symbol may be missing. `type` is an ``STT_`` number. `library` and `version` are empty if any image may define the symbol.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Strings:
         self._places: dict[str, int] = {"": 0}
 
     def add(self, text: str) -> int:
-        """Add a string; return its offset."""
+        """Add a string if the table does not contain it; return its offset."""
         place = self._places.get(text)
         if place is None:
             place = self._places[text] = len(self.content)
@@ -68,34 +69,40 @@ class Strings:
 
 
 class Dynamic:
-    """The sections for the dynamic linker. They are made before anything has an address, and filled in afterwards.
+    """The sections for the dynamic linker. The constructor determines their sizes; `fill` sets their contents once addresses are known.
 
     Args:
-        asked: the symbols of other images.
-        export: the symbol that this image defines for others.
-        soname: its own name.
-        run_paths: further directories with libraries that it needs.
-        relocations: how many there will be.
-        arrays: the sections of constructors and destructors that it has.
+        symbols: the symbols that the image needs from other images.
+        export: the symbol that the image exports.
+        soname: the name of the image.
+        run_paths: further directories with needed libraries.
+        relocations: the number of relocations for the dynamic linker.
+        arrays: the image's sections by name. Only ``.init_array`` and ``.fini_array`` are used.
     """
 
     def __init__(
-        self, asked: Sequence[Asked], export: str, soname: str, run_paths: Sequence[str], relocations: int, arrays: Mapping[str, Output]
+        self,
+        symbols: Sequence[NeededSymbol],
+        export: str,
+        soname: str,
+        run_paths: Sequence[str],
+        relocations: int,
+        arrays: Mapping[str, Output],
     ) -> None:
         self._strings = Strings()
-        self._asked = asked
+        self._needed_symbols = symbols
         self._export = export
         self._arrays = arrays
-        self._numbers = {symbol.name: number for number, symbol in enumerate(asked, 1)}
-        self._names = [self._strings.add(symbol.name) for symbol in asked]
+        self._numbers = {symbol.name: number for number, symbol in enumerate(symbols, 1)}
+        self._names = [self._strings.add(symbol.name) for symbol in symbols]
         self._exported_name = self._strings.add(export)
-        needed = dict.fromkeys([symbol.library for symbol in asked if symbol.library and not symbol.is_weak])
+        needed = dict.fromkeys([symbol.library for symbol in symbols if symbol.library and not symbol.is_weak])
         self._tags: list[tuple[int, int]] = [(_NEEDED, self._strings.add(library)) for library in needed]
         self._tags.append((_SONAME, self._strings.add(soname)))
         if run_paths:
             self._tags.append((_RUNPATH, self._strings.add(":".join(run_paths))))
         versions, self._needs = self._versions(needed)
-        count = len(asked) + 2
+        count = len(symbols) + 2
         self.hash = Output(".gnu.hash", _SHT_GNU_HASH, SHF_ALLOC, 8, 0, _HASH.size)
         self.symbols = Output(".dynsym", SHT_DYNSYM, SHF_ALLOC, 8, SYMBOL.size, count * SYMBOL.size)
         self.strings = Output(".dynstr", _SHT_STRTAB, SHF_ALLOC, 1, 0, len(self._strings.content))
@@ -116,13 +123,16 @@ class Dynamic:
         return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 
     def _versions(self, needed: Iterable[str]) -> tuple[bytes, bytes]:
-        """Return the version of each symbol, by number, and the table that gives these numbers to versions of libraries."""
+        """Return the content of ``.gnu.version`` (a version number for each symbol) and of ``.gnu.version_r`` (the versions of libraries).
+
+        Both are empty if no symbol has a version.
+        """
         self._needs_count = 0
         libraries = dict.fromkeys(needed)
         wanted: dict[str, dict[str, int]] = {}
         numbers = [0]
         last = _UNVERSIONED
-        for symbol in self._asked:
+        for symbol in self._needed_symbols:
             number = _UNVERSIONED
             if symbol.version and symbol.library in libraries:
                 known = wanted.setdefault(symbol.library, {})
@@ -161,18 +171,21 @@ class Dynamic:
         return [*tags, (_NULL, 0)]
 
     def fill(self, address: int, size: int, home: Output, left: Sequence[DynamicRelocation], relative: int) -> None:
-        """Give the sections their contents, once all of them have addresses.
+        """Set the contents of the sections. All sections must have addresses.
 
         Args:
             address: the address of the exported symbol.
-            size: its size.
-            home: the section that it is in.
+            size: the size of the exported symbol, in bytes.
+            home: the section that contains the exported symbol.
             left: the relocations for the dynamic linker.
             relative: the type of relocations for addresses in this image.
+
+        Raises:
+            FormatError: the number of relocations differs from the number given to the constructor.
         """
         info = STB_GLOBAL << 4 | _STT_OBJECT
         rows = [bytes(SYMBOL.size)]
-        for name, symbol in zip(self._names, self._asked, strict=True):
+        for name, symbol in zip(self._names, self._needed_symbols, strict=True):
             rows.append(SYMBOL.pack(name, (STB_WEAK if symbol.is_weak else STB_GLOBAL) << 4 | symbol.type, 0, 0, 0, 0))
         rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, home.number, address, size))
         self.symbols.content = b"".join(rows)
@@ -182,7 +195,9 @@ class Dynamic:
         pack = RELOCATION.pack
         self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in found])
         if len(self.relocations.content) != self.relocations.size:
-            raise FormatError(f"the space that was reserved is not that of these {len(found)} relocations")
+            raise FormatError(
+                f"the image has {len(found)} relocations for the dynamic linker, but space for {self.relocations.size // RELOCATION.size}"
+            )
         count = sum(kind == relative for _, _, _, kind, _ in found)
         self.table.content = b"".join([_TAG.pack(*tag) for tag in self._all_tags(count)])
 

@@ -1,4 +1,4 @@
-"""Unwinding tables (``.eh_frame``), and the index by which unwinders find an entry (``.eh_frame_hdr``).
+"""Reads unwinding tables (``.eh_frame``), and builds the index by which unwinders find an entry (``.eh_frame_hdr``).
 
 Layout: Linux Standard Base Core Specification 5.0, "Exception Frames".
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Frame", "index_of_frames", "index_size", "read_frames"]
 
-_START = Struct("<II")  # length, and 0 or the distance to what several entries have in common
+_START = Struct("<II")  # length, and 0 or the distance to the common part (CIE) of several entries
 _PC = {0x1B: Struct("<i"), 0x1C: Struct("<q")}  # distances of 4 and 8 bytes
 _ALIGNMENT, _MAX_LENGTH = 4, 0xFFFFFFF0
 _POINTER_SIZES = {0x0: 8, 0x3: 4, 0x4: 8, 0xB: 4, 0xC: 8}
@@ -26,7 +26,11 @@ _ROW = Struct("<ii")
 
 
 class Frame(NamedTuple):
-    """An entry for a function: its place in its section, the place of the distance to the function, and its encoding."""
+    """An entry of an unwinding table, for one function.
+
+    `offset` is its offset in its section. `place` is the offset of the distance to the function. `encoding` is the encoding of that
+    distance, a key of `_PC`.
+    """
 
     offset: int
     place: int
@@ -34,10 +38,11 @@ class Frame(NamedTuple):
 
 
 def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]:
-    """Return the entries of a section, whose references must be relocated.
+    """Return the entries of a section ``.eh_frame`` before relocation. `relocated` has the offsets of its relocations.
 
     Raises:
-        FormatError: the tables are malformed, or encoded in another way than those of LLVM.
+        FormatError: an entry is malformed, has no relocation for its function, or has an encoding that LLVM does not write.
+        IndexError, ValueError: the section ends within a common part.
     """
     found: list[Frame] = []
     encodings: dict[int, int] = {}
@@ -46,26 +51,30 @@ def read_frames(content: bytes, relocated: Collection[int]) -> tuple[Frame, ...]
         length, back = _START.unpack_from(content, at)
         end = at + 4 + length
         if length < _ALIGNMENT or length >= _MAX_LENGTH or end > len(content) or length % _ALIGNMENT:
-            raise FormatError(f"an entry of an unwinding table has {length} bytes, which is not a valid length")
+            raise FormatError(f"the entry at byte {at} of the unwinding tables has {length} bytes, which is not a valid length")
         if back == 0:
             encodings[at] = _encoding(content[at + 8 : end])
         else:
             encoding = encodings.get(at + 4 - back)
             if encoding is None or at + 8 not in relocated:
-                raise FormatError("an unwinding table refers to nothing")
+                raise FormatError(f"the entry at byte {at} of the unwinding tables has no common part, or no relocation for its function")
             found.append(Frame(at, at + 8, encoding))
         at = end
     return tuple(found)
 
 
 def _encoding(common: bytes) -> int:
-    """Return how entries with this common part encode the starts of their functions."""
+    """Return the encoding of function starts in entries with this common part (CIE).
+
+    Raises:
+        FormatError: the version, the augmentation or the encoding is not one that LLVM writes.
+    """
     version, end = common[0], common.index(0, 1)
     augmentation = common[1:end]
     if version != 1 or augmentation[:1] != b"z":
         raise FormatError(f"unwinding tables of version {version} with the augmentation {augmentation!r} are not supported")
     at = _skip_number(common, _skip_number(common, end + 1)) + 1  # the alignments of code and data, and the return address in a byte
-    at = _skip_number(common, at)  # the length of what follows
+    at = _skip_number(common, at)  # the length of the augmentation data
     encoding = -1
     for letter in augmentation[1:]:
         if letter == ord("R"):
@@ -78,7 +87,7 @@ def _encoding(common: bytes) -> int:
         elif letter != ord("S"):
             raise FormatError(f"unwinding tables with the augmentation {augmentation!r} are not supported")
     if encoding not in _PC:
-        raise FormatError(f"unwinding tables with addresses in the encoding {encoding:#x} are not supported")
+        raise FormatError(f"unwinding tables with the address encoding {encoding:#x} are not supported")
     return encoding
 
 
@@ -90,12 +99,18 @@ def _skip_number(content: bytes, at: int) -> int:
 
 
 def index_size(count: int) -> int:
-    """Return the size of an index of this number of entries."""
+    """Return the size in bytes of an index of `count` entries."""
     return _HEADER.size + count * _ROW.size
 
 
 def index_of_frames(address: int, frames: int, entries: Iterable[tuple[bytearray, int, Frame]]) -> bytes:
-    """Return the index for tables at the address `frames`: each entry with its section, relocated, and its address."""
+    """Return the content of the index (``.eh_frame_hdr``).
+
+    Args:
+        address: the address of the index.
+        frames: the address of the unwinding tables.
+        entries: for each entry, its relocated section, the address of that section, and the entry.
+    """
     rows = []
     for content, start, frame in entries:
         (distance,) = _PC[frame.encoding].unpack_from(content, frame.place)

@@ -1,7 +1,8 @@
-"""Reads the objects for a shared object, and compares them with what the writer knows.
+"""Reads the objects for a shared object, and refuses objects with parts that the writer does not know.
 
-Anything outside the lists here is refused (`FormatError`), and a linker makes the image: types and flags of sections, names that linkers
-treat specially, types and bindings of symbols. Layout: System V gABI, chapter 4, and the ABIs of the processors.
+This file lists the known types and flags of sections, the names of sections that linkers treat specially, and the known types and bindings
+of symbols. Everything else raises `FormatError`, and a linker makes the image. Layout: System V gABI, chapter 4, and the ABIs of the
+processors.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _STB_LOCAL, _STB_GLOBAL, _STB_WEAK = 0, 1, 2
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_SECTION, STT_FILE, STT_TLS = 0, 1, 2, 3, 4, 6
 RELOCATION = Struct("<QIIq")
 _FLAGS_OF_FILE = Struct("<48xI")
-#: The least version of the file format, and systems whose extensions are known: none, and what GNU's are used for is refused by itself.
+#: The offset of the system (EI_OSABI) in the header, and the known systems: System V and GNU. GNU's extensions are refused one by one.
 _IDENT, _SYSTEMS = 7, (0, 3)
 
 _KNOWN_FLAGS = SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_MERGE | SHF_STRINGS | SHF_TLS | _SHF_INFO_LINK | _SHF_GROUP | _SHF_RETAIN
-#: How sections that are mapped are put together: the section that those of a name, and of this name and a suffix, become a part of.
+#: The mapped sections of an image. A section of an object whose name has one of these names before a dot becomes a part of that section.
 _MAPPED = (
     ".text", ".rodata", ".data.rel.ro", ".data", ".bss", ".tdata", ".tbss", ".init_array", ".fini_array", ".gcc_except_table", ".eh_frame",
 )  # fmt: skip
@@ -80,7 +81,7 @@ class InputSection(NamedTuple):
 
 
 class InputSymbol(NamedTuple):
-    """A symbol of an object; locals have no name here."""
+    """A symbol of an object. `name` is empty for local symbols."""
 
     name: str
     info: int
@@ -88,7 +89,7 @@ class InputSymbol(NamedTuple):
     section: int
     value: int
     size: int
-    string: int  # where its name begins in the table of strings
+    string: int  # the offset of its name in the string table
 
     @property
     def binding(self) -> int:
@@ -114,10 +115,10 @@ class Input(NamedTuple):
 
 
 def read_input(data: bytes) -> Input:
-    """Return the parts of an object.
+    """Return the parts of an object. The results for small objects are kept for later calls.
 
     Raises:
-        FormatError: the object is malformed, or has unknown parts.
+        FormatError: the object is malformed, or has parts that the writer does not know.
     """
     return (_read_small if len(data) < _SMALL else _read)(data)
 
@@ -126,12 +127,12 @@ def _read(data: bytes) -> Input:
     header = read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
-        raise FormatError(f"shared objects for the ELF machine {header.machine} are not supported")
+        raise FormatError(f"shared objects for the ELF machine {header.machine} cannot be written without a linker")
     if data[_IDENT] not in _SYSTEMS or _FLAGS_OF_FILE.unpack_from(data)[0]:
-        raise FormatError("the object has flags that are not supported, or is for another system")
+        raise FormatError(f"the object is for the system {data[_IDENT]} or has processor flags, which only linkers support")
     sections = read_sections(data, ET_REL)
     if header.names_section >= len(sections):
-        raise FormatError("the object has no section names, or too many sections")
+        raise FormatError(f"the object has no section with the names of its {len(sections)} sections")
     strings = read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
     names = [read_string(strings, section.name) for section in sections]
     tables = _relocation_tables(data, sections)
@@ -140,12 +141,12 @@ def _read(data: bytes) -> Input:
     return Input(data, header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
 
 
-#: Objects of entry points, which many images have in common.
+#: Keeps the parts of small objects, because many images share the objects of entry points.
 _read_small = functools.lru_cache(maxsize=512)(_read)
 
 
 def _is_part(name: str, section: Section) -> bool:
-    """Return whether a section becomes part of the image. Raises `FormatError` if this is not known."""
+    """Return whether a section becomes part of the image. Raise `FormatError` if the section has unknown flags."""
     kind, flags = section.type, section.flags
     if kind in (_SHT_NULL, SHT_SYMTAB, _SHT_STRTAB, SHT_RELA, _SHT_GROUP, _SHT_LLVM_ADDRSIG):
         return False
@@ -154,7 +155,7 @@ def _is_part(name: str, section: Section) -> bool:
     if flags & ~_KNOWN_FLAGS:
         if flags & ~_KNOWN_FLAGS == _SHF_EXCLUDE and not flags & SHF_ALLOC:
             return False
-        raise FormatError(f"the section {name} has the flags {flags:#x}, which are not supported for it")
+        raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support")
     return True
 
 
@@ -172,18 +173,18 @@ def _section(
         or kind != expected
         or (output in (".bss", ".tbss")) != (kind == SHT_NOBITS and flags & SHF_ALLOC != 0)
     ):
-        raise FormatError(f"the section {name} is of type {kind:#x}, which is not supported for it")
+        raise FormatError(f"the section {name} has the type {kind:#x}, which only linkers support for this name")
     if bool(flags & SHF_TLS) != (output in (".tdata", ".tbss")) or (flags & SHF_WRITE and flags & SHF_EXECINSTR):
-        raise FormatError(f"the section {name} has the flags {flags:#x}, which are not supported")
+        raise FormatError(f"the section {name} has the flags {flags:#x}, which only linkers support for this name")
     if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT:
-        raise FormatError(f"the section {name} has the alignment {alignment:#x}, which no image can give it")
+        raise FormatError(f"the section {name} has the alignment {alignment:#x}, which is not a power of two up to {MAX_ALIGNMENT:#x}")
     content = b""
     if kind != SHT_NOBITS:
         content = read_bytes(data, section.offset, section.size, f"the section {name}") if is_frames else b""
         if section.offset + section.size > len(data):
-            raise FormatError(f"the section {name} ends behind the file")
+            raise FormatError(f"the object is truncated: its section {name} should end at byte {section.offset + section.size}")
     elif relocations:
-        raise FormatError(f"the section {name} has no content to relocate")
+        raise FormatError(f"the section {name} has relocations but no content")
     frames = read_frames(content, {offset for offset, *_ in relocations}) if is_frames else ()
     return InputSection(number, name, output, kind, flags, section.offset, section.size, alignment, section.entry_size, relocations, frames)
 
@@ -192,20 +193,24 @@ def _output_name(name: str, *, mapped: bool) -> str:
     if not mapped:
         if name.startswith(_UNMAPPED):
             return name
-        raise FormatError(f"the section {name} is not supported")
+        raise FormatError(f"the section {name}, which is not mapped, has a name that only linkers support")
     found = next((known for known in _MAPPED if name == known or name.startswith(f"{known}.")), None)
     if found is None and (not name or name.startswith(".")):
-        raise FormatError(f"the section {name!r} is not supported")
+        raise FormatError(f"the mapped section {name!r} has a name that only linkers support")
     return found or name
 
 
 def _relocation_tables(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
-    """Return the relocations by the number of their section."""
+    """Return the relocations of each section, by the section's number. Raise `FormatError` if a section has two tables."""
     found: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
     for section in sections:
         if section.type == SHT_RELA:
-            if section.info in found or section.flags & SHF_ALLOC:
-                raise FormatError(f"section {section.info} has two tables of relocations, or one for the dynamic linker")
+            if section.info in found:
+                raise FormatError(f"section {section.info} of the object has two tables of relocations")
+            if section.flags & SHF_ALLOC:
+                raise FormatError(
+                    f"section {section.info} of the object has relocations for the dynamic linker, which only linkers support"
+                )
             found[section.info] = tuple(RELOCATION.iter_unpack(read_table(data, section, RELOCATION)))
     return found
 
@@ -213,7 +218,7 @@ def _relocation_tables(data: bytes, sections: Sequence[Section]) -> dict[int, tu
 def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:
     tables = [section for section in sections if section.type == SHT_SYMTAB]
     if len(tables) != 1:
-        raise FormatError(f"the object has {len(tables)} symbol tables")
+        raise FormatError(f"the object must have one symbol table, not {len(tables)}")
     strings = read_linked_strings(data, sections, tables[0])
     found = []
     for string, info, other, section, value, size in SYMBOL.iter_unpack(read_table(data, tables[0], SYMBOL)):
@@ -230,4 +235,6 @@ _VISIBILITIES = frozenset((0, 2, 3))
 def _check_symbol(name: str, info: int, other: int, section: int, count: int) -> None:
     is_known = info >> 4 <= _STB_WEAK and info & 0xF in _TYPES and other in _VISIBILITIES
     if not is_known or not (section < count or section in (SHN_ABS, COMMON)) or ("@" in name and section == _SHN_UNDEF):
-        raise FormatError(f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x}, in section {section:#x}")
+        raise FormatError(
+            f"the symbol {name!r} has the type {info:#x} and the visibility {other:#x} in section {section:#x}, which only linkers support"
+        )

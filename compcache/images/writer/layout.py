@@ -1,7 +1,7 @@
 """Chooses the sections of an image, and the place of each part of the objects.
 
-The image has two segments: one to read and run, which begins with the headers, and one to write. The second begins in the file where the
-first one ends, and a page further in memory, so that small modules stay small files.
+The image has a segment to read and run, which begins with the headers, and a segment to write. In the file, the second segment follows the
+first segment directly, which keeps small modules small. In memory, the second segment begins one page later.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "Output", "Piece", "collect", "place"]
 
-#: The order of sections in memory. Sections with other names are between the first and the last of a segment.
+#: The order of sections in memory. Sections with other names are between the first and the last sections of a segment.
 _READ = (".gnu.hash", ".dynsym", ".dynstr", ".gnu.version", ".gnu.version_r", ".rela.dyn", ".plt", ".text")
 _READ_LAST = (".rodata", ".gcc_except_table", ".eh_frame_hdr", ".eh_frame")
 _WRITTEN = (".tdata", ".tbss", ".init_array", ".fini_array", ".data.rel.ro", ".dynamic", ".got", ".data")
@@ -28,7 +28,7 @@ _SORTED = (".init_array", ".fini_array")
 
 
 class Piece:
-    """A section of an object, as a part of a section of the image. `content` is set once it is relocated."""
+    """A section of an object, as a part of a section of the image. `content` is None if no relocation changes the section."""
 
     __slots__ = ("content", "offset", "owner", "section")
 
@@ -71,28 +71,32 @@ class Output:
         self.link = ""
 
     def add(self, owner: int, section: InputSection) -> None:
-        """Append a section of an object."""
+        """Append a section of the object with the number `owner`.
+
+        Raises:
+            FormatError: the type or the flags of the section differ, or unwinding tables would need padding.
+        """
         if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
-            raise FormatError(f"sections named {self.name} have different types or flags")
+            raise FormatError(f"the sections named {self.name} have different types or flags")
         if (self.flags, self.entry_size) != (_flags(section), section.entry_size):
             self.flags, self.entry_size = self.flags & ~(SHF_MERGE | SHF_STRINGS), 0
         start = -(-self.size // section.alignment) * section.alignment
         if section.frames and start != self.size:
-            raise FormatError("unwinding tables that would need bytes between them")
+            raise FormatError(f"the unwinding tables in the sections {self.name} cannot be joined, because they would need padding")
         self.alignment = max(self.alignment, section.alignment)
         self.pieces.append(Piece(owner, section, start))
         self.size = start + section.size
 
 
 class Layout:
-    """The sections of an image by name, in order, and its segments."""
+    """The sections of an image by name, in file order, and the bounds of its second segment."""
 
     def __init__(self, outputs: Iterable[Output]) -> None:
         self.outputs = {output.name: output for output in outputs}
-        self.written = 0  # the address and the place in the file at which the second segment begins
-        self.written_offset = 0
-        self.end = 0  # of what the file has for the second segment
-        self.end_of_memory = 0
+        self.written = 0  # the address at which the second segment begins
+        self.written_offset = 0  # the offset in the file at which the second segment begins
+        self.end = 0  # the offset in the file at which the second segment ends
+        self.end_of_memory = 0  # the address at which the second segment ends
 
     def mapped(self) -> Iterator[Output]:
         """Return the sections that are mapped."""
@@ -100,15 +104,19 @@ class Layout:
 
 
 def _flags(section: InputSection) -> int:
-    """Return the flags of the image's section; mergeable constants are not merged."""
+    """Return the flags of the image's section for a section of an object. Mergeable constants in mapped sections are not merged."""
     flags = section.flags & (SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_TLS)
     return flags if flags & SHF_ALLOC else flags | section.flags & (SHF_MERGE | SHF_STRINGS)
 
 
 def collect(inputs: Sequence[Input]) -> dict[str, Output]:
-    """Return the sections of objects, combined by name."""
+    """Return the sections of an image by name, made from the sections of all objects.
+
+    Raises:
+        FormatError: sections of the same name do not fit together (`Output.add`), or a constructor's section has an invalid priority.
+    """
     found: dict[str, Output] = {}
-    parts = [(number, section) for number, one in enumerate(inputs) for section in one.sections]
+    parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]
     for number, section in sorted(parts, key=_priority) if any(section.output in _SORTED for _, section in parts) else parts:
         output = found.get(section.output)
         if output is None:
@@ -118,18 +126,24 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
 
 
 def _priority(part: tuple[int, InputSection]) -> int:
-    """Return the sort key of a table of constructors: the lowest number runs first, tables without one run last."""
+    """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last."""
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:
         return 1 << 16
     digits = section.name[len(section.output) + 1 :]
     if not digits.isdecimal() or int(digits) >= 1 << 16:
-        raise FormatError(f"the name of the section {section.name} does not end in a priority")
+        raise FormatError(f"the name of the section {section.name} does not end with a priority below 65536")
     return int(digits)
 
 
 def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
-    """Give each section its address and its place in the file, behind headers that end at `start`."""
+    """Assign addresses, file offsets and numbers to sections, in place; return the layout.
+
+    Args:
+        outputs: the sections.
+        start: the file offset at which the headers end.
+        page: the size of a page, in bytes.
+    """
     by_name = {output.name: output for output in outputs}
     mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]
     read = _in_order([output for output in mapped if not output.flags & SHF_WRITE], _READ, _READ_LAST)
@@ -147,23 +161,23 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
         at = -(-at // output.alignment) * output.alignment
         output.address, output.offset = at + shift, at
         if output.flags & SHF_TLS and output.type == SHT_NOBITS:
-            continue  # a part of the template for threads, and of no segment
+            continue  # part of the template for threads, not of the segment
         at += output.size
         layout.end_of_memory = at + shift
         if output.type != SHT_NOBITS:
             layout.end = at
     layout.end = max(layout.end, layout.written_offset)
-    _number(layout)
+    _number_sections(layout)
     return layout
 
 
-def _number(layout: Layout) -> None:
+def _number_sections(layout: Layout) -> None:
     for number, output in enumerate(layout.outputs.values(), 1):
         output.number = number
 
 
 def _in_order(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
-    """Return the sections in order: those in `first`, code, the others, those in `last`."""
+    """Return the sections in this order: names in `first`, code, other names, names in `last`."""
     middle = len(first)
 
     def key(output: Output) -> tuple[int, bool]:

@@ -1,7 +1,7 @@
-"""Relocations of the objects: the tables that they need, and their effect.
+"""Applies the relocations of the objects.
 
-`scan` counts the relocations for the dynamic linker, before anything has an address. `Relocator` fills in addresses and lists the
-remaining relocations.
+Before addresses are known, `scan` finds the table entries that the relocations need, and counts the relocations for the dynamic linker.
+`Relocator` then fills in addresses, and lists the relocations for the dynamic linker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.images.writer.inputs import Input, InputSection
     from compcache.images.writer.layout import Piece
 
-    #: The key of a table entry: a symbol of another image, or a symbol of an object, by the numbers of both.
+    #: The key of a table entry: the name of a symbol of another image, or (object number, symbol number).
     Key = str | tuple[int, int]
 
 __all__ = ["DynamicRelocation", "Relocator", "Tables", "scan"]
@@ -34,7 +34,7 @@ _MODULE = (-1, 0)
 
 
 class DynamicRelocation(NamedTuple):
-    """A relocation that is left to the dynamic linker. `name` is empty if it refers to this image."""
+    """A relocation for the dynamic linker. `name` is empty if the relocation refers to this image. `place` is an address."""
 
     name: str
     place: int
@@ -48,13 +48,13 @@ class Tables:
     def __init__(self, imports: Collection[str]) -> None:
         self._imports = imports
         self.entries: dict[Key, int] = {}  # of the global offset table
-        self.pairs: dict[Key, int] = {}  # of thread-local variables, behind the entries
-        self.stubs: dict[str, int] = {}
-        self.names: dict[str, None] = {}  # of other images, as requested from the dynamic linker
+        self.pairs: dict[Key, int] = {}  # pairs of entries for thread-local variables, behind the other entries
+        self.stubs: dict[str, int] = {}  # of the procedure linkage table
+        self.names: dict[str, None] = {}  # symbols of other images, as requested from the dynamic linker
         self.relocations = 0
 
     def add_address(self, name: str | None) -> None:
-        """Fill in an address: of a symbol of another image, or of a place in this image."""
+        """Count the relocation of an address. `name` is a symbol of another image; None for an address in this image."""
         if name is None:
             self.relocations += 1
         elif name not in self._imports:
@@ -62,18 +62,21 @@ class Tables:
             self.relocations += 1
 
     def add_entry(self, key: Key) -> None:
-        """Add an entry for a symbol."""
+        """Add an entry for a symbol to the global offset table, unless it has one."""
         if key not in self.entries:
             self.entries[key] = len(self.entries)
             self.add_address(key if isinstance(key, str) else None)
 
     def add_stub(self, name: str) -> None:
-        """Add code that jumps to a symbol of another image."""
+        """Add a stub, code that jumps to a symbol of another image, unless the symbol has a stub."""
         self.stubs.setdefault(name, len(self.stubs))
         self.add_entry(name)
 
     def add_pair(self, key: Key, relocations: int) -> None:
-        """Add a pair of entries for a thread-local variable. A variable of this image takes one relocation, because its offset is known."""
+        """Add a pair of entries for a thread-local variable, unless it has one.
+
+        A variable of another image takes `relocations` relocations. A variable of this image takes one, because its offset is known.
+        """
         if key not in self.pairs:
             self.pairs[key] = len(self.pairs)
             self.relocations += relocations if isinstance(key, str) else 1
@@ -86,55 +89,60 @@ class Tables:
 
 
 def scan(inputs: Sequence[Input], outside: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
-    """Find the needs of the mapped sections. `outside` has the symbols of other images, by object.
+    """Return the tables that the relocations of mapped sections need.
+
+    Args:
+        inputs: the objects.
+        outside: the symbols of other images, by object (`Symbols.outside`).
+        imports: the symbols whose addresses the runtime fills in.
 
     Raises:
-        FormatError: a relocation is unknown, or would change a read-only part.
+        FormatError: the type of a relocation is unknown, or a relocation stores an address in a read-only section.
     """
     tables = Tables(imports)
-    for owner, one in enumerate(inputs):
-        for section in one.sections:
+    for owner, obj in enumerate(inputs):
+        for section in obj.sections:
             if section.relocations and section.flags & SHF_ALLOC:
-                unknown = {kind for _, kind, _, _ in section.relocations}.difference(one.linking.fixups)
+                unknown = {kind for _, kind, _, _ in section.relocations}.difference(obj.linking.fixups)
                 if unknown:
-                    raise FormatError(f"relocations of the type {min(unknown)} are not supported")
-                _scan(tables, one, section, owner, outside[owner])
+                    raise FormatError(f"the section {section.name} has relocations of the type {min(unknown)}, which only linkers support")
+                _scan(tables, obj, section, owner, outside[owner])
     return tables
 
 
-def _scan(tables: Tables, one: Input, section: InputSection, owner: int, outside: Mapping[int, str]) -> None:
-    fixups = one.linking.fixups
+def _scan(tables: Tables, obj: Input, section: InputSection, owner: int, outside: Mapping[int, str]) -> None:
+    fixups = obj.linking.fixups
     for at, kind, symbol, addend in section.relocations:
         fixup = fixups[kind]
         if fixup.to == SYMBOL:
             if fixup.form == ADDRESS:
                 if not section.flags & SHF_WRITE:
-                    raise FormatError(f"the read-only section {section.name} holds an address")
+                    raise FormatError(f"the read-only section {section.name} contains an address, which only linkers support")
                 tables.add_address(outside.get(symbol))
         elif fixup.to == CALL:
             if symbol in outside:
                 tables.add_stub(outside[symbol])
         elif fixup.to == TABLE:
-            if symbol in outside or not _can_relax(one, section, at, fixup, addend):
+            if symbol in outside or not _can_relax(obj, section, at, fixup, addend):
                 tables.add_entry(outside.get(symbol) or (owner, symbol))
         elif fixup.to in (TLS_PAIR, TLS_MODULE):
-            tables.add_pair(_MODULE if fixup.to == TLS_MODULE else outside.get(symbol) or (owner, symbol), len(one.linking.tls_pair))
+            tables.add_pair(_MODULE if fixup.to == TLS_MODULE else outside.get(symbol) or (owner, symbol), len(obj.linking.tls_pair))
 
 
-def _can_relax(one: Input, section: InputSection, at: int, fixup: Fixup, addend: int) -> bool:
-    code = memoryview(one.data)[section.offset : section.offset + section.size]
-    return fixup.relaxes and one.linking.can_relax(code, at, addend)
+def _can_relax(obj: Input, section: InputSection, at: int, fixup: Fixup, addend: int) -> bool:
+    code = memoryview(obj.data)[section.offset : section.offset + section.size]
+    return fixup.relaxes and obj.linking.can_relax(code, at, addend)
 
 
 class Relocator:
-    """Applies relocations.
+    """Applies relocations. `left` lists the relocations for the dynamic linker; `places` has the places of imports.
 
     Args:
         linking: the known relocations of the architecture.
         tables: the tables of `scan`.
         outside: the symbols of other images, by object.
-        values: the addresses of symbols, by object; None for symbols without one here.
-        imports: the names whose addresses are filled in elsewhere.
+        values: the addresses of symbols, by object; None for symbols without an address in the image.
+        imports: the symbols whose addresses the runtime fills in.
         table: the address of the global offset table.
         stubs: the address of the procedure linkage table.
         thread_start: the address of the template for thread-local variables.
@@ -155,14 +163,19 @@ class Relocator:
         self._pairs = {key: pairs + 2 * _SIZE * number for key, number in tables.pairs.items()}
         self._stubs = {name: stubs + linking.stub_size * number for name, number in tables.stubs.items()}
         self.left: list[DynamicRelocation] = []
-        self.places: dict[str, list[tuple[int, int]]] = {}  # of imports: address and what is to be added
+        self.places: dict[str, list[tuple[int, int]]] = {}  # by import: addresses, and the numbers to add
 
     def relocate(self, piece: Piece, start: int, content: bytearray) -> None:
-        """Relocate a part of a section at its mapped address.
+        """Apply the relocations of a part of a mapped section to `content`, in place.
+
+        Args:
+            piece: the part of the section.
+            start: the address of the part.
+            content: the bytes of the part.
 
         Raises:
             FormatError: a symbol has no address for this kind of reference.
-            ValueError, struct.error: a distance is too large.
+            ValueError, struct.error: a distance is too large for its field.
         """
         owner = piece.owner
         fixups, values = self._linking.fixups, self._values[owner]
@@ -184,53 +197,60 @@ class Relocator:
                 store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
 
     def _target(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """Return the address to which an indirect relocation refers; None if nothing is left to store."""
+        """Return the address to which an indirect relocation refers; None if there is nothing to store.
+
+        Side effect: add a relocation that stores an address to `left` or `places`.
+        """
         name = self._outside[owner].get(symbol)
         key = name or (owner, symbol)
         if fixup.to == SYMBOL and fixup.form == ADDRESS:
             if name is None:
                 self.left.append(DynamicRelocation("", place, self._linking.relative, self._value(owner, symbol) + addend))
             else:
-                self._ask(name, place, self._linking.absolute, addend)
+                self._add_reference(name, place, self._linking.absolute, addend)
             return None
         if fixup.to == TLS_OFFSET:
             return self._value(owner, symbol) - self._thread_start
         if fixup.to == NOTHING:
             return None
         if addend and fixup.form != DISTANCE:
-            raise FormatError("table entries with an addend are not supported")
+            raise FormatError(f"a relocation refers to a table entry with the addend {addend}, which only linkers support")
         if fixup.to == CALL and name is not None:
             return self._stubs[name]
         if fixup.to == TABLE:
             return self._entries[key]
         if fixup.to in (TLS_PAIR, TLS_MODULE):
             return self._pairs[_MODULE if fixup.to == TLS_MODULE else key]
-        what = f"symbol {symbol} of an object" if name is None else repr(name)
-        raise FormatError(f"the object refers to {what} by a distance, but it is not in this image")
+        described = f"symbol {symbol} of an object" if name is None else f"the symbol {name!r}"
+        raise FormatError(f"the code refers by a distance to {described}, which this image does not define")
 
     def relocate_debug(self, piece: Piece, content: bytearray) -> None:
-        """Relocate a part of a section that is not mapped. Symbols of other images are 0 there."""
+        """Apply the relocations of a part of an unmapped section to `content`, in place. Symbols of other images are 0.
+
+        Raises:
+            FormatError: the type of a relocation is not known for debug sections.
+        """
         values, linking = self._values[piece.owner], self._linking
         for at, kind, symbol, addend in piece.section.relocations:
             store = linking.debug.get(kind)
             if store is None:
-                raise FormatError(f"relocations of the type {kind} are not supported in debug sections")
+                raise FormatError(f"a debug section has relocations of the type {kind}, which only linkers support")
             value = values[symbol]
             if kind in linking.debug_tls and value is not None:
                 value -= self._thread_start
             store(content, at, 0 if value is None else value + addend)
 
-    def _ask(self, name: str, place: int, kind: int, addend: int) -> None:
+    def _add_reference(self, name: str, place: int, kind: int, addend: int) -> None:
         if name in self._imports:
             self.places.setdefault(name, []).append((place, addend))
         else:
             self.left.append(DynamicRelocation(name, place, kind, addend))
 
     def table(self) -> bytes:
-        """Return the content of the global offset table; its relocations are listed."""
+        """Return the content of the global offset table, and add its relocations to `left` and `places`."""
         for key, address in self._entries.items():
             if isinstance(key, str):
-                self._ask(key, address, self._linking.in_table, 0)
+                self._add_reference(key, address, self._linking.in_table, 0)
             else:
                 self.left.append(DynamicRelocation("", address, self._linking.relative, self._value(*key)))
         content = bytearray(self._tables.size())
@@ -253,7 +273,7 @@ class Relocator:
     def _value(self, owner: int, symbol: int) -> int:
         value = self._values[owner][symbol]
         if value is None:
-            raise FormatError(f"symbol {symbol} of an object has no address")
+            raise FormatError(f"symbol {symbol} of object {owner} has no address in this image")
         return value
 
     def stubs(self) -> bytes:

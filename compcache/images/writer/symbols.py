@@ -1,4 +1,4 @@
-"""Symbols of the objects: the definition behind each name, the address of each, and the table for debuggers and profilers."""
+"""Resolves the symbols of all objects, computes their addresses, and builds the symbol table for debuggers and profilers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,22 @@ _BOUNDS = ("__start_", "__stop_")
 
 
 def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
-    """Place tentative definitions, by object and symbol number, after the other variables without a value."""
+    """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`; create the section if it does not exist.
+
+    Returns:
+        The offset of each definition in ``.bss``, by (object number, symbol number).
+
+    Raises:
+        FormatError: a definition has an invalid or too large alignment, or is thread-local.
+    """
     found = {}
-    for owner, one in enumerate(inputs):
-        for number, symbol in enumerate(one.symbols):
+    for owner, obj in enumerate(inputs):
+        for number, symbol in enumerate(obj.symbols):
             if symbol.section == COMMON:
                 bss = outputs.setdefault(_BSS, Output(_BSS, SHT_NOBITS, SHF_ALLOC | SHF_WRITE))
                 alignment = max(symbol.value, 1)
                 if alignment & (alignment - 1) or alignment > MAX_ALIGNMENT or symbol.type == STT_TLS:
-                    raise FormatError(f"the common symbol {symbol.name!r} has the alignment {alignment}, which no image can give it")
+                    raise FormatError(f"the common symbol {symbol.name!r} has the alignment {alignment}, or is thread-local")
                 start = -(-bss.size // alignment) * alignment
                 found[owner, number] = start
                 bss.alignment = max(bss.alignment, alignment)
@@ -42,7 +49,8 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
 class Symbols:
     """The symbols of all objects.
 
-    `outside` has the names that other images define, by object and symbol number; `undefined` has the same by name.
+    `outside` has, for each object, the names of the symbols that other images define, by symbol number. `undefined` has these symbols by
+    name.
     """
 
     def __init__(
@@ -55,22 +63,22 @@ class Symbols:
             (piece.owner, piece.section.number): (output, piece.offset) for output in outputs.values() for piece in output.pieces
         }
         defined: dict[str, tuple[int, int]] = {}
-        for owner, one in enumerate(inputs):
-            for number, symbol in enumerate(one.symbols):
+        for owner, obj in enumerate(inputs):
+            for number, symbol in enumerate(obj.symbols):
                 if symbol.name and symbol.section:
                     if symbol.name in defined:
-                        raise FormatError(f"two objects define {symbol.name!r}")
+                        raise FormatError(f"two objects define the symbol {symbol.name!r}")
                     defined[symbol.name] = owner, number
         if export not in defined:
-            raise FormatError(f"the objects do not define {export!r}")
+            raise FormatError(f"the objects do not define the exported symbol {export!r}")
         self._export = defined[export]
         self._bounds: list[tuple[int, int, str]] = []
         self._inside: list[tuple[int, int, tuple[int, int]]] = []
         self.outside: list[dict[int, str]] = []
         self.undefined: dict[str, InputSymbol] = {}
-        for owner, one in enumerate(inputs):
+        for owner, obj in enumerate(inputs):
             self.outside.append({})
-            for number, symbol in enumerate(one.symbols):
+            for number, symbol in enumerate(obj.symbols):
                 if symbol.name and not symbol.section:
                     self._add_undefined(owner, number, symbol, defined.get(symbol.name))
 
@@ -82,15 +90,15 @@ class Symbols:
         elif symbol.visibility == _VISIBILITY_DEFAULT:
             self.outside[owner][number] = symbol.name
             known = self.undefined.setdefault(symbol.name, symbol)
-            if known.binding > symbol.binding:  # one that must not be missing
+            if known.binding > symbol.binding:  # a strong reference replaces a weak one
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
-        """Return the addresses of symbols by object; None for those without an address here."""
+        """Return the addresses of the symbols of each object, by symbol number; None for symbols without an address in the image."""
         homes, found = self._homes, []
-        for owner, one in enumerate(self._inputs):
+        for owner, obj in enumerate(self._inputs):
             row: list[int | None] = []
-            for symbol in one.symbols:
+            for symbol in obj.symbols:
                 home = homes.get((owner, symbol.section))
                 row.append(None if home is None else home[0].address + home[1] + symbol.value)
             found.append(row)
@@ -105,49 +113,64 @@ class Symbols:
         return found
 
     def home(self, owner: int, number: int, section: int) -> Output | None:
-        """Return the section that contains a symbol of an object."""
+        """Return the image's section that contains a symbol, or None.
+
+        Args:
+            owner: the number of the object.
+            number: the number of the symbol.
+            section: the number of the symbol's section in the object.
+        """
         home = self._homes.get((owner, section))
         if home is not None:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
     def exported(self, values: Sequence[Sequence[int | None]]) -> int:
-        """Return the address of the exported symbol."""
+        """Return the address of the exported symbol among the results of `values`. Raise `FormatError` if it has none."""
         owner, number = self._export
         value = values[owner][number]
         if value is None:
-            raise FormatError("the exported symbol has no address")
+            raise FormatError(f"the exported symbol {self._inputs[owner].symbols[number].name!r} has no address")
         return value
 
     def size_of_export(self) -> int:
-        """Return the size of an exported symbol."""
+        """Return the size of the exported symbol, in bytes."""
         owner, number = self._export
         return self._inputs[owner].symbols[number].size
 
     def home_of_export(self) -> Output:
-        """Return the section that it is in."""
+        """Return the section that contains the exported symbol. Raise `FormatError` if no section contains it."""
         owner, number = self._export
         found = self.home(owner, number, self._inputs[owner].symbols[number].section)
         if found is None:
-            raise FormatError("the exported symbol is in no section")
+            raise FormatError(f"the exported symbol {self._inputs[owner].symbols[number].name!r} is not in a section")
         return found
 
 
 def symbol_sections(
-    inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, asked: Collection[str],
+    inputs: Sequence[Input], symbols: Symbols, values: Sequence[Sequence[int | None]], export: str, requested: Collection[str],
     thread_start: int,
 ) -> tuple[Output, Output]:  # fmt: skip
-    """Return the symbol table, with all symbols of the objects, and its strings. Symbols that no other image sees are local."""
+    """Return the sections ``.symtab`` and ``.strtab`` with the symbols of all objects.
+
+    Args:
+        inputs: the objects.
+        symbols: their symbols.
+        values: the addresses of the symbols (`Symbols.values`).
+        export: the name of the exported symbol. All other defined symbols become local.
+        requested: the names that the image requests from other images.
+        thread_start: the address of the template for thread-local variables.
+    """
     pack = SYMBOL.pack
     first, last = [bytes(SYMBOL.size)], []
     seen = set()
     base = 0
-    for owner, one in enumerate(inputs):
-        row, strings = values[owner], one.strings
-        for number, (name, info, other, section, value, size, string) in enumerate(one.symbols):
+    for owner, obj in enumerate(inputs):
+        row, strings = values[owner], obj.strings
+        for number, (name, info, other, section, value, size, string) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if name in asked and name not in seen:
+                if name in requested and name not in seen:
                     seen.add(name)
                     last.append(pack(base + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
@@ -166,5 +189,5 @@ def symbol_sections(
     table = Output(".symtab", SHT_SYMTAB, 0, 8, SYMBOL.size, (len(first) + len(last)) * SYMBOL.size)
     table.link, table.info, table.content = ".strtab", len(first), b"".join([*first, *last])
     text = Output(".strtab", _SHT_STRTAB, 0, 1, 0, base)
-    text.content = b"".join([one.strings for one in inputs])
+    text.content = b"".join([obj.strings for obj in inputs])
     return table, text

@@ -1,4 +1,4 @@
-"""Writes a shared object as a linker would, from objects that need no feature of a particular linker."""
+"""Writes a shared object as a linker would, from objects whose parts are all known here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.images.elf.parts import ELF_MAGIC, ET_DYN, SECTION, SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS, STB_WEAK
-from compcache.images.writer.dynamic import Asked, Dynamic, Strings
+from compcache.images.writer.dynamic import Dynamic, NeededSymbol, Strings
 from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
 from compcache.images.writer.layout import Output, collect, place
@@ -36,7 +36,7 @@ _PLACE = Struct("<qq")
 
 
 class Provider(NamedTuple):
-    """The shared library that provides a symbol, by its soname, and the symbol's version there; empty if it has none."""
+    """The soname of the shared library that defines a symbol, and the symbol's version; empty if the symbol has no version."""
 
     library: str
     version: str
@@ -51,21 +51,24 @@ def write_shared(
     imports: Collection[str],
     providers: Mapping[str, Provider],
     run_paths: Sequence[str] = (),
-) -> tuple[bytes, dict[str, bytes], list[Asked]]:
-    """Return a shared object of relocatable objects, the places of its imports by name (`elf.patching.take_places`), and the symbols that
-    it needs from others.
+) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:
+    """Write a shared object from relocatable objects.
 
     Args:
         objects: the objects from LLVM.
         soname: the name of the image.
-        export: the one symbol that it defines for others.
+        export: the one symbol that the image exports.
         optional: the symbols of other images that may be missing, in addition to weak references.
-        imports: the symbols whose addresses are filled in when code is loaded; the dynamic linker does not see them.
-        providers: the libraries that provide symbols.
+        imports: the symbols whose addresses are filled in when code is loaded. The dynamic linker does not see these symbols.
+        providers: the libraries that define symbols, by symbol.
         run_paths: further directories with these libraries.
 
+    Returns:
+        The shared object, the places of its imports by name (`elf.patching.extract_places`), and the symbols that it needs from other
+        images.
+
     Raises:
-        FormatError: an object is malformed, or has parts that are not known exactly here. A linker may know them.
+        FormatError: an object is malformed, or has parts that the writer does not know. A linker may support them.
     """
     try:
         return _write([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)
@@ -73,23 +76,23 @@ def write_shared(
         reraise_interrupt(error)
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"the object is damaged, or too large for its code: {error}") from error
+        raise FormatError(f"the shared object cannot be written, because an object is damaged or too large: {error}") from error
 
 
 def _write(
     inputs: Sequence[Input], soname: str, export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
-) -> tuple[bytes, dict[str, bytes], list[Asked]]:  # fmt: skip
+) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
     linking = inputs[0].linking
-    if any(one.machine != inputs[0].machine for one in inputs) or all(one.has_properties for one in inputs):
+    if any(obj.machine != inputs[0].machine for obj in inputs) or all(obj.has_properties for obj in inputs):
         raise FormatError("objects for different machines, or with properties that the image would need, are not supported")
     outputs = collect(inputs)
     symbols = Symbols(inputs, add_common(inputs, outputs), outputs, export)
     tables = scan(inputs, symbols.outside, imports)
-    asked = [_asked(symbols.undefined[name], optional, providers) for name in tables.names]
-    dynamic = Dynamic(asked, export, soname, run_paths, tables.relocations, outputs)
-    frames = sum([len(section.frames) for one in inputs for section in one.sections])
-    for output in (*dynamic.outputs(), *_own_outputs(tables, linking.stub_size, frames)):
+    needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
+    dynamic = Dynamic(needed, export, soname, run_paths, tables.relocations, outputs)
+    frames = sum([len(section.frames) for obj in inputs for section in obj.sections])
+    for output in (*dynamic.outputs(), *_table_sections(tables, linking.stub_size, frames)):
         outputs[output.name] = output
     template = _thread_template(outputs)
     segments = 4 + (frames > 0) + (template is not None)
@@ -111,20 +114,21 @@ def _write(
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs, layout, tail, _segments(layout, template, linking.page))
     places = relocator.places.items()
-    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}, asked
+    return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}, needed
 
 
-def _asked(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> Asked:
-    """Return how a symbol is requested from the dynamic linker. Thread-local symbols keep their binding, because null has no meaning for
-    them.
+def _needed_symbol(symbol: InputSymbol, optional: Collection[str], providers: Mapping[str, Provider]) -> NeededSymbol:
+    """Return the request for a symbol of another image.
+
+    Symbols in `optional` become weak, except thread-local symbols, for which null has no meaning.
     """
     name = symbol.name
     is_weak = symbol.binding == STB_WEAK or (name in optional and symbol.type != STT_TLS)
-    return Asked(name, is_weak, symbol.type, *providers.get(name, ("", "")))
+    return NeededSymbol(name, is_weak, symbol.type, *providers.get(name, ("", "")))
 
 
-def _own_outputs(tables: Tables, stub_size: int, frames: int) -> Iterator[Output]:
-    """Return the sections of the image that belong neither to the objects nor to the dynamic linker."""
+def _table_sections(tables: Tables, stub_size: int, frames: int) -> Iterator[Output]:
+    """Yield the sections for table entries, stubs and the index of unwinding tables. `frames` is the number of unwinding entries."""
     if tables.size():
         yield Output(".got", SHT_PROGBITS, SHF_ALLOC | SHF_WRITE, 8, 8, tables.size())
     if tables.stubs:
@@ -134,7 +138,7 @@ def _own_outputs(tables: Tables, stub_size: int, frames: int) -> Iterator[Output
 
 
 def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
-    """Return the sections of thread-local variables, the first one aligned for all of them."""
+    """Return the sections of thread-local variables. Raise the alignment of the first section to the largest alignment among them."""
     found = [outputs[name] for name in (".tdata", ".tbss") if name in outputs]
     if found:
         found[0].alignment = max([output.alignment for output in found])
@@ -169,8 +173,10 @@ def _index_frames(index: Output, tables: Output) -> None:
 
 
 def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
-    """Return the program headers. The dynamic section is read-only, so that glibc, from version 2.35 on, stores no addresses in it, which
-    would take a page of private memory for each image.
+    """Return the program headers.
+
+    The dynamic section is read-only. In a writable one, glibc stores addresses from version 2.35 on, which takes a page of private memory
+    for each image.
     """
     outputs = layout.outputs
     size = layout.written - layout.written_offset
@@ -193,7 +199,7 @@ def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
 
 
 def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], segments: bytes) -> bytes:
-    """Assemble the file: headers, sections, unmapped parts, section headers. Parts that no relocation changes are copied once, here."""
+    """Return the file: headers, mapped sections, unmapped sections, section headers. Unchanged parts of objects are copied only here."""
     names = Strings()
     parts: list[bytes | bytearray | memoryview] = [b"", segments]
     at = _HEADER.size + len(segments)

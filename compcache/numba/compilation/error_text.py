@@ -1,4 +1,4 @@
-"""Describes in one sentence, for the author of a function, why Numba did not compile it."""
+"""Describes in one sentence, for the author of a function, why Numba did not compile the function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_FIRST = ("File ", "During: ", "There are ", "raised from ", "This error is 
 _HEADINGS = ("Failed in nopython mode pipeline", "- Resolution failure for")
 _CLASS = r"<class '(?:builtins\.)?([^']+)'>"
 _PLACE = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
-#: What Numba writes, and what it means. The first pattern that matches counts.
+#: Patterns of Numba's messages, with their meanings. The first pattern that matches is used.
 _KNOWN = (
     (r"No implementation of function Function\((.*?)\) found for signature: >>> <unknown function>\((.*?)\) There (?:is|are)",
      r"there is no implementation of '\1' for (\2)"),
@@ -25,12 +25,12 @@ _KNOWN = (
     (r"Unknown attribute '([^']+)' of type (.+?)(?: File \"| During: |$)", r"there is no '\1' of \2"),
     (r"<class 'numba\.core\.ir\.UndefinedType'>", "it uses a name that is not defined"),
     (r"Cannot determine Numba type of <class 'function'>", "it uses a plain Python function, which is not decorated with njit"),
-    (r"Cannot determine Numba type of <class 'builtin_function_or_method'>", "it uses a function of Python that Numba does not have"),
+    (r"Cannot determine Numba type of <class 'builtin_function_or_method'>", "it uses a built-in function that Numba does not support"),
     (r"Untyped global name '([^']+)': .*?" + _CLASS, r"it uses '\1', a '\2', which Numba does not compile"),
     (r"Untyped global name '([^']+)'", r"it uses '\1', whose type Numba does not know"),
     (r"Cannot determine Numba type of " + _CLASS, r"it uses a '\1', which Numba does not compile"),
     (r"global name '([^']+)' is not defined|NameError: name '([^']+)' is not defined", r"the name '\1\2' is not defined"),
-    (r"Use of unsupported opcode \((\w+)\)", r"it uses something of Python that Numba does not support (the instruction \1)"),
+    (r"Use of unsupported opcode \((\w+)\)", r"it uses a feature of Python that Numba does not support (the instruction \1)"),
     (r"[Nn]on-precise type (.+?)(?: (?:\[|During|Overload|Rejected)|$)", r"the type of a variable cannot be inferred (\1)"),
 )  # fmt: skip
 #: Parts of Numba's names for types, and readable words for them.
@@ -43,11 +43,14 @@ _TYPES = (
 
 
 def describe_error(error: Any) -> str:
-    """Describe the error and its place. Numba's whole report is the text of the exception itself."""
+    """Return one sentence on an error of Numba, and the place of the error in parentheses if it is known.
+
+    Numba's whole report is the text of the exception.
+    """
     text = _ESCAPES.sub("", str(getattr(error, "msg", error)))
     lines = [line.strip() for line in text.splitlines()]
     joined = " ".join(line for line in lines if line)
-    shown = next((found.expand(meaning) for found, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
+    shown = next((match.expand(meaning) for match, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
     shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
@@ -55,7 +58,7 @@ def describe_error(error: Any) -> str:
 
 
 def _place(error: Any, text: str) -> str:
-    """Return the place of the error in parentheses: Numba's last one, or a place inside it if that is text without a file."""
+    """Return the place of the error in parentheses. If Numba's place has no file, use a place that the text names; "" without a place."""
     place = getattr(error, "loc", None)
     if place is None:
         return ""
@@ -65,13 +68,13 @@ def _place(error: Any, text: str) -> str:
 
 def _matches(text: str) -> Any:
     for pattern, meaning in _KNOWN:
-        found = re.search(pattern, text)
-        if found is not None:
-            yield found, meaning
+        match = re.search(pattern, text)
+        if match is not None:
+            yield match, meaning
 
 
 def _first_sentence(lines: list[str], type_: type) -> str:
-    told = [line for line in lines if line and not line.startswith(_HEADINGS)]
-    kept = itertools.takewhile(lambda line: not line.startswith(_NOT_FIRST), told)
+    sentences = [line for line in lines if line and not line.startswith(_HEADINGS)]
+    kept = itertools.takewhile(lambda line: not line.startswith(_NOT_FIRST), sentences)
     text = " ".join(dict.fromkeys(kept))
     return re.split(r"(?<=\w)\. (?=[A-Z])|\. For ", text)[0] or type_.__name__

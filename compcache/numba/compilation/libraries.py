@@ -1,4 +1,4 @@
-"""Records the dependencies of each code library of this process, and which library defines each symbol."""
+"""Records the dependencies of each code library of this process, and the library that defines each symbol."""
 
 from __future__ import annotations
 
@@ -16,64 +16,80 @@ __all__ = ["Recorded", "dependencies_of", "library_of", "remember_library", "set
 
 
 class Recorded(NamedTuple):
-    """The dependencies of code: implementations, and digests of looked-up names. `problem` tells why they are not known."""
+    """The dependencies of code.
+
+    Attributes:
+        dependencies: the implementations that the compiler used.
+        names: the digests of the names that it looked up.
+        problem: why the dependencies are not known; None if they are known.
+    """
 
     dependencies: frozenset[Dependency] = frozenset()
     names: frozenset[int] = frozenset()
     problem: Unidentifiable | None = None
 
 
-#: The dependencies of each library's code, for libraries that link against it.
+#: The dependencies of the code in each library.
 _known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 
 
-#: Prefixes of the names of libraries that Numba creates for parts of a function, within its scope, and for its runtime.
+#: Prefixes of the names of libraries that Numba creates for its runtime, and within the scope of a function for parts of it.
 _PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
 class _History:
-    """`is_known`: all compilations of this process were recorded."""
+    """`is_known` is True as long as all compilations of this process were recorded."""
 
     is_known = True
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Start to record compilations. `from_the_start`: there were none before."""
+    """Start to record compilations.
+
+    Args:
+        from_the_start: whether this process has compiled nothing yet.
+    """
     _History.is_known = _History.is_known and from_the_start
 
 
-#: The libraries of this process by the symbol of their function, for recursive calls across libraries.
+#: The library that defines each symbol, for recursive calls across libraries.
 _by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def remember_library(symbol: str, library: Any) -> None:
-    """Record the library that defines the function of this symbol."""
+    """Record the library that defines a symbol."""
     _by_symbol[symbol] = library
 
 
 def library_of(symbol: str) -> Any:
-    """Return the library that defines a function, or None if this process has none (any more)."""
+    """Return the library that defines a symbol, or None if this process has no such library."""
     return _by_symbol.get(symbol)
 
 
 def set_dependencies(library: Any, recorded: Recorded) -> None:
-    """Set the dependencies of the code in a library."""
+    """Set the dependencies of the code in a library. Libraries that are linked into it have their own records."""
     _known[library] = recorded
 
 
 def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded:
-    """Return the dependencies of the code in a library, including those of the libraries linked into it."""
+    """Return the dependencies of the code in a library, and of the libraries that are linked into it.
+
+    Args:
+        library: the code library.
+        scope: the scope of its compilation, whose records are added to the result; None after the compilation.
+    """
     known = _known.get(library)
     if known is not None and scope is None:
         return known
     parts = [known] if known is not None else []
-    parts += [_known.get(linked) or _of_unrecorded(linked) for linked in getattr(library, "_linking_libraries", ())]
+    parts += [_known.get(linked) or _unrecorded_dependencies(linked) for linked in getattr(library, "_linking_libraries", ())]
     if scope is None:
-        parts.append(_content_now(scopes.asked_early.values()))
+        parts.append(_present_dependencies(scopes.asked_early.values()))
     else:
         if scope.address_in:
-            parts.append(Recorded(problem=Unrepeatable(f"{scope.address_in} puts an address of this process into its code")))
-        parts.append(_content_of(scope))
+            reason = f"the code generator {scope.address_in} puts an address of this process into the code"
+            parts.append(Recorded(problem=Unrepeatable(reason)))
+        parts.append(_dependencies_in_scope(scope))
     dependencies, names, problems = zip(*parts, strict=True)
     problem = max(filter(None, problems), key=lambda found: isinstance(found, Unrepeatable), default=None)
     own = parts[-1].dependencies if scope is not None else frozenset()
@@ -82,35 +98,37 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
     return _known[library]
 
 
-def _content_of(scope: scopes.Scope) -> Recorded:
-    """Return the content of the implementations that the compiler asked, as it was before they ran. What could not be compared then counts
-    only if it was used.
+def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
+    """Return the dependencies that a scope has recorded.
+
+    The content of an implementation is the content before it ran. An implementation that could not be compared then counts only if it was
+    used.
     """
     try:
-        found = {
+        dependencies = {
             content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.asked.values()
         }
-        found |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
-        found |= set(map(dependency_of_type, scope.types))
-        return Recorded(frozenset(found), frozenset(scope.names))
+        dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
+        dependencies |= set(map(dependency_of_type, scope.types))
+        return Recorded(frozenset(dependencies), frozenset(scope.names))
     except Unidentifiable as error:
         return Recorded(problem=Unrepeatable(str(error)))
 
 
-def _content_now(functions: Iterable[Any]) -> Recorded:
+def _present_dependencies(functions: Iterable[Any]) -> Recorded:
     try:
         return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:
         return Recorded(problem=Unrepeatable(str(error)))
 
 
-def _of_unrecorded(library: Any) -> Recorded:
-    """Return the dependencies of code that was compiled outside all scopes."""
+def _unrecorded_dependencies(library: Any) -> Recorded:
+    """Return the dependencies of a library that was compiled outside all scopes."""
     if library.name.startswith(_PARTS):
         return Recorded()
     if not _History.is_known:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
-            reason = f"it calls {library.name}, which was compiled before compcache.numba was installed"
+            reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed"
             return Recorded(problem=Unidentifiable(reason))
-    return _content_now(scopes.asked_early.values())
+    return _present_dependencies(scopes.asked_early.values())

@@ -1,8 +1,8 @@
-"""Delays the generation of machine code for Numba's libraries until an address in it is needed.
+"""Delays the generation of machine code for Numba's libraries until an address in the code is needed.
 
-Numba generates code for each function as soon as it is compiled. For a function that is only linked into others this work is done again
-with each of them. Here a finished library waits instead. Most libraries never need code of their own: it is in the libraries that call
-them, or the process runs the stored image (`attach_image`).
+Numba generates code for each function as soon as it is compiled. If the function is only linked into other functions, its code is generated
+again as a part of each of them. Here a finished library waits instead. Most libraries never need code of their own: the libraries that call
+their functions contain it, or the process runs the stored image (`attach_image`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core.environment import lookup_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["attach_image", "generate", "generate_all", "generate_for", "in_image", "is_waiting", "postpone"]
+__all__ = ["address_in_image", "attach_image", "generate", "generate_all", "generate_for", "is_waiting", "postpone"]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
 _UNRESOLVED = ".numba.unresolved$"
@@ -24,9 +24,14 @@ _ABORT = "nrt_unresolved_abort"
 
 
 class _Waiting(NamedTuple):
-    """A library without machine code: how to generate it, and the symbols that it defines and uses.
+    """A library without machine code.
 
-    The `used` symbols must exist before generation, the `called` ones (through Numba's slots for recursion) before the code runs.
+    Attributes:
+        make: generates the code.
+        defined: the symbols that the library defines.
+        used: the symbols that must exist before the code is generated.
+        called: the symbols that must exist before the code runs. It calls them through Numba's slots for recursion.
+        environments: the environments by name; None for an environment that does not exist.
     """
 
     make: Callable[[Any], None]
@@ -43,9 +48,9 @@ _images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDict
 
 
 def postpone(library: Any, make: Callable[[Any], None]) -> None:
-    """Delay `make`, which generates the code of a finished library. Call it now if existing code needs the library."""
+    """Delay `make`, which generates the code of a finished library. If existing code needs the library, call `make` now."""
     if library._object_caching_enabled and library._compiled_object is not None:
-        make(library)  # it was loaded with its object code
+        make(library)  # Numba's own cache has loaded the object code
         return
     module = library._final_module
     functions = [(function.name, function.is_declaration) for function in module.functions]
@@ -54,8 +59,8 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
     used = [name for name, is_declared in functions if is_declared]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
-        used.append(_ABORT)  # a slot has this value until it is filled
-    # The slots live as long as the library, like those of generated code.
+        used.append(_ABORT)  # the value of a slot until it is filled
+    # The environments must live as long as the library, as with generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
     _waiting[library] = _Waiting(make, defined, tuple(used), called, environments)
     for name in defined:
@@ -65,7 +70,7 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
 
 
 def generate(library: Any) -> None:
-    """Generate the code of a library, and of those that it needs."""
+    """Generate the code of a library and of the libraries that it needs. Do nothing if it exists."""
     with global_compiler_lock:
         waiting = _waiting.pop(library, None)
         if waiting is None:
@@ -90,7 +95,7 @@ def _generate_definers(names: Iterable[str]) -> None:
 
 
 def generate_for(library: Any, name: str) -> None:
-    """Generate the code of a function whose address is requested."""
+    """Generate the code of a function if it is not generated yet, because its address is requested."""
     waiting = _waiting.get(library)
     if waiting is not None and name in waiting.defined:
         generate(library)
@@ -99,7 +104,7 @@ def generate_for(library: Any, name: str) -> None:
 
 
 def generate_all() -> None:
-    """Generate the code of all waiting libraries. From now on Numba generates code as soon as it compiles."""
+    """Generate the code of all waiting libraries."""
     for library in list(_waiting):
         generate(library)
 
@@ -110,11 +115,14 @@ def is_waiting(library: Any) -> bool:
 
 
 def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
-    """Set the addresses of a library's functions to those in its image."""
+    """Use the functions of a stored image in place of generated code for a library."""
     _images[library] = addresses
 
 
-def in_image(library: Any, name: str) -> int:
-    """Return the address of a function in a library's image, or 0 if the library has none."""
+def address_in_image(library: Any, name: str) -> int:
+    """Return the address of a function in a library's image.
+
+    Returns 0 if the library has no image, or if the image lacks the function.
+    """
     image = _images.get(library)
     return image.get(name, 0) if image is not None else 0

@@ -1,8 +1,8 @@
-"""Compiles kernels that take or return Numba's containers with lists in their place.
+"""Compiles kernels that take or return Numba's containers, with lists in their place.
 
-Typed lists, typed dictionaries and sets are objects of Numba with memory of their own. A kernel that has such parameters or results is
-compiled with a wrapper that takes and returns lists of their items. A process without Numba converts Python's objects to and from such
-lists. Changes that the kernel makes to a container are written back to the list.
+Typed lists, typed dictionaries and sets are objects of Numba with memory of their own. A kernel with such parameters or results is compiled
+with a wrapper that takes and returns lists of the items. A process without Numba converts Python's objects to and from such lists. Changes
+that the kernel makes to a container are written back to the list.
 """
 
 from __future__ import annotations
@@ -13,40 +13,43 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["carried_type", "has_containers", "made_type", "with_lists"]
+__all__ = ["created_type", "has_containers", "type_with_lists", "with_lists"]
 
 
-def carried_type(type_: Any) -> Any:
-    """Return the type with lists of items in place of Numba's containers. The items of a dictionary are tuples of key and value."""
+def type_with_lists(type_: Any) -> Any:
+    """Return the type with lists in place of Numba's containers. The list for a dictionary contains tuples of key and value."""
     from numba.core import types
 
     if isinstance(type_, types.DictType):
-        pair = types.Tuple((carried_type(type_.key_type), carried_type(type_.value_type)))
+        pair = types.Tuple((type_with_lists(type_.key_type), type_with_lists(type_.value_type)))
         return types.List(pair, reflected=True)
     if isinstance(type_, (types.ListType, types.Set)):
-        return types.List(carried_type(type_.dtype), reflected=True)
+        return types.List(type_with_lists(type_.dtype), reflected=True)
     if not has_containers(type_):
         return type_
     if isinstance(type_, types.Optional):
-        return types.Optional(carried_type(type_.type))
+        return types.Optional(type_with_lists(type_.type))
     if isinstance(type_, types.List):
-        return types.List(carried_type(type_.dtype), reflected=type_.reflected)
-    return types.Tuple([carried_type(item) for item in type_])
+        return types.List(type_with_lists(type_.dtype), reflected=type_.reflected)
+    return types.Tuple([type_with_lists(item) for item in type_])
 
 
-def made_type(type_: Any) -> Any:
-    """Return the type that compiled code creates from a list in place of this type. A set does not mirror a Python set."""
+def created_type(type_: Any) -> Any:
+    """Return the type that compiled code creates from lists of items.
+
+    A set of this type does not mirror a Python set.
+    """
     from numba.core import types
 
     if isinstance(type_, types.Set):
         return types.Set(type_.dtype)
     if isinstance(type_, (types.Tuple, types.UniTuple)):
-        return types.Tuple([made_type(item) for item in type_])
-    return types.Optional(made_type(type_.type)) if isinstance(type_, types.Optional) else type_
+        return types.Tuple([created_type(item) for item in type_])
+    return types.Optional(created_type(type_.type)) if isinstance(type_, types.Optional) else type_
 
 
 def has_containers(type_: Any) -> bool:
-    """Return whether a value of this type is, or contains, one of Numba's containers."""
+    """Return whether a value of this type is one of Numba's containers, or contains one."""
     from numba.core import types
 
     if isinstance(type_, (types.DictType, types.ListType, types.Set)):
@@ -59,51 +62,57 @@ def has_containers(type_: Any) -> bool:
 
 
 def with_lists(kernel: Any, args: Sequence[Any], result: Any) -> Any:
-    """Return a Python function that calls a jitted one, with lists in place of the containers among these types.
+    """Return a Python function that calls a kernel, and takes and returns lists in place of containers.
+
+    Args:
+        kernel: the jitted function.
+        args: the types of its arguments.
+        result: the type of its result.
 
     Raises:
-        NotImplementedError: one of the types has no list form. The message names it.
+        NotImplementedError: lists cannot replace a container in one of the types. The message names the type.
     """
     names = [f"given{number}" for number in range(len(args))]
-    note, forget = _notes()
-    scope: dict[str, Any] = {"kernel": kernel, "note": note, "forget": forget, "replace": _compiled(_replace)}
-    taken, given_back = [], []
+    note, forget = _make_note_functions()
+    scope: dict[str, Any] = {"kernel": kernel, "note": note, "forget": forget, "replace": _jit(_replace_items)}
+    create, write_back = [], []
     for name, type_ in zip(names, args, strict=True):
         if has_containers(type_):
-            scope[f"take_{name}"] = _compiled(_taking(type_))
-            taken += [f"    made_{name} = take_{name}({name})", f"    note({name}, made_{name})"]
-            scope[f"items_{name}"] = _compiled(_listing(type_))
-            given_back += [f"    forget({name})", f"    replace({name}, items_{name}(made_{name}))"]
-    scope["items_of_result"] = _compiled(_listing(result))
+            scope[f"take_{name}"] = _jit(_make_creator(type_))
+            create += [f"    made_{name} = take_{name}({name})", f"    note({name}, made_{name})"]
+            scope[f"items_{name}"] = _jit(_make_lister(type_))
+            write_back += [f"    forget({name})", f"    replace({name}, items_{name}(made_{name}))"]
+    scope["items_of_result"] = _jit(_make_lister(result))
     passed = ", ".join(f"made_{n}" if has_containers(t) else n for n, t in zip(names, args, strict=True))
     lines = [
-        f"def with_lists({', '.join(names)}):", *taken, f"    result = kernel({passed})", *given_back,
+        f"def with_lists({', '.join(names)}):", *create, f"    result = kernel({passed})", *write_back,
         f"    return {'items_of_result(result)' if has_containers(result) else 'result'}",
     ]  # fmt: skip
-    return _made("\n".join(lines), "with_lists", scope)
+    return _define("\n".join(lines), "with_lists", scope)
 
 
-def _compiled(function: Any) -> Any:
-    """Return a jitted function that only compiled code calls, because Python has no conversion for some of the types."""
+def _jit(function: Any) -> Any:
+    """Return a jitted function that only compiled code can call, because Python has no conversion for some of the types."""
     from numba import njit
 
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
-def _made(text: str, name: str, scope: dict[str, Any]) -> Any:
-    exec(text, scope)  # noqa: S102 - text from above, without anything from outside
+def _define(text: str, name: str, scope: dict[str, Any]) -> Any:
+    """Execute the text of a function, and return the function."""
+    exec(text, scope)  # noqa: S102 - this module creates the text
     return scope[name]
 
 
-#: The field of a list's block that holds the container created from it. Numba uses the field for memory of other devices.
+#: The field of a list's block that refers to the container created from the list. Numba uses the field for memory of other devices.
 _CONTAINER_IN_BLOCK = 5
 
 
 @functools.cache
-def _notes() -> tuple[Any, Any]:
-    """Return two functions: one notes in a list's block which container was created from it, the other clears that note.
+def _make_note_functions() -> tuple[Any, Any]:
+    """Return two functions. One records in a list's block which container was created from the list; the other clears this record.
 
-    Code that raises an exception keeps its references forever. Whoever frees the list then also frees the container, to which nothing else
+    Code that raises an exception never releases its references. Freeing the list then also frees the container, to which no other object
     can refer.
     """
     from llvmlite import ir
@@ -111,6 +120,7 @@ def _notes() -> tuple[Any, Any]:
     from numba.extending import intrinsic
 
     def store(context: Any, builder: Any, type_: Any, items: Any, container: Any) -> Any:
+        """Emit a store of a container's block, or of null, into the block of a list."""
         block = cgutils.create_struct_proxy(type_)(context, builder, value=items).meminfo
         pointer = ir.IntType(8).as_pointer()
         place = builder.gep(builder.bitcast(block, pointer.as_pointer()), [ir.Constant(ir.IntType(32), _CONTAINER_IN_BLOCK)])
@@ -120,8 +130,8 @@ def _notes() -> tuple[Any, Any]:
     @intrinsic  # type: ignore[untyped-decorator]
     def note(_: Any, items: Any, container: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            held = cgutils.create_struct_proxy(signature.args[1])(context, builder, value=args[1]).meminfo
-            return store(context, builder, signature.args[0], args[0], held)
+            container_block = cgutils.create_struct_proxy(signature.args[1])(context, builder, value=args[1]).meminfo
+            return store(context, builder, signature.args[0], args[0], container_block)
 
         return types.void(items, container), generate
 
@@ -135,20 +145,21 @@ def _notes() -> tuple[Any, Any]:
     return note, forget
 
 
-def _replace(items: Any, changed: Any) -> None:
+def _replace_items(items: Any, changed: Any) -> None:
+    """Replace all items of a list."""
     items.clear()
     items.extend(changed)
 
 
-def _take_set(items: Any) -> Any:
+def _create_set(items: Any) -> Any:
     return set(items)
 
 
-def _taking(type_: Any) -> Any:
+def _make_creator(type_: Any) -> Any:
     """Return a function that creates a container from the list of its items.
 
     Raises:
-        NotImplementedError: the type contains a container.
+        NotImplementedError: the container is inside of another type.
     """
     from numba.core import types
     from numba.typed import Dict, List
@@ -157,62 +168,70 @@ def _taking(type_: Any) -> Any:
         key_type, value_type = type_.key_type, type_.value_type
 
         def take_pairs(items: Any) -> Any:
-            made = Dict.empty(key_type, value_type)
+            container = Dict.empty(key_type, value_type)
             for key, value in items:
-                made[key] = value
-            return made
+                container[key] = value
+            return container
 
         return take_pairs
     if isinstance(type_, (types.ListType, types.Set)) and not has_containers(type_.dtype):
         item_type = type_.dtype
 
         def take_items(items: Any) -> Any:
-            made = List.empty_list(item_type)
+            container = List.empty_list(item_type)
             for item in items:
-                made.append(item)
-            return made
+                container.append(item)
+            return container
 
-        return _take_set if isinstance(type_, types.Set) else take_items
-    raise NotImplementedError(f"{type_}, a container in another type")
+        return _create_set if isinstance(type_, types.Set) else take_items
+    raise NotImplementedError(f"the type {type_}, in which a container is nested")
 
 
-def _listing(type_: Any) -> Any:
-    """Return a function that creates lists of the items of the containers in a value."""
+def _make_lister(type_: Any) -> Any:
+    """Return a function that creates lists of the items of the containers in a value.
+
+    Raises:
+        NotImplementedError: a named tuple contains a container.
+    """
     from numba.core import types
 
     if not has_containers(type_):
-        return lambda found: found
+        return lambda value: value
     if isinstance(type_, types.DictType):
-        return _listing_pairs(type_.value_type)
+        return _make_pairs_lister(type_.value_type)
     if isinstance(type_, (types.ListType, types.Set, types.List)):
-        return _listing_items(type_.dtype)
+        return _make_items_lister(type_.dtype)
     if isinstance(type_, types.Optional):
-        return _listing_optional(_compiled(_listing(type_.type)))
+        return _make_optional_lister(_jit(_make_lister(type_.type)))
     if isinstance(type_, types.BaseNamedTuple):
-        raise NotImplementedError(f"{type_}, a named tuple with containers")
-    scope = {f"of{number}": _compiled(_listing(item)) for number, item in enumerate(type_)}
-    items = "".join(f"of{number}(found[{number}]), " for number in range(len(scope)))
-    return _made(f"def listed(found):\n    return ({items})", "listed", scope)
+        raise NotImplementedError(f"the type {type_}, a named tuple with a container")
+    scope = {f"of{number}": _jit(_make_lister(item)) for number, item in enumerate(type_)}
+    items = "".join(f"of{number}(value[{number}]), " for number in range(len(scope)))
+    return _define(f"def listed(value):\n    return ({items})", "listed", scope)
 
 
-def _listing_pairs(value_type: Any) -> Any:
+def _make_pairs_lister(value_type: Any) -> Any:
+    """Return a function that lists the keys and values of a dictionary."""
     if not has_containers(value_type):
-        return lambda found: [(key, value) for key, value in found.items()]
-    of_value = _compiled(_listing(value_type))
-    return lambda found: [(key, of_value(value)) for key, value in found.items()]
+        return lambda dictionary: [(key, value) for key, value in dictionary.items()]
+    of_value = _jit(_make_lister(value_type))
+    return lambda dictionary: [(key, of_value(value)) for key, value in dictionary.items()]
 
 
-def _listing_items(item_type: Any) -> Any:
+def _make_items_lister(item_type: Any) -> Any:
+    """Return a function that lists the items of a list or set."""
     if not has_containers(item_type):
-        return lambda found: [item for item in found]  # noqa: C416 - Numba has no list() of a set
-    of_item = _compiled(_listing(item_type))
-    return lambda found: [of_item(item) for item in found]
+        return lambda container: [item for item in container]  # noqa: C416 - Numba has no list() of a set
+    of_item = _jit(_make_lister(item_type))
+    return lambda container: [of_item(item) for item in container]
 
 
-def _listing_optional(of_value: Any) -> Any:
-    def listed(found: Any) -> Any:
-        if found is None:
+def _make_optional_lister(of_value: Any) -> Any:
+    """Return a function that lists a value's items, or returns None for None."""
+
+    def listed(value: Any) -> Any:
+        if value is None:
             return None
-        return of_value(found)
+        return of_value(value)
 
     return listed

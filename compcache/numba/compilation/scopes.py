@@ -1,8 +1,8 @@
-"""Tracks the functions that are being compiled: gives them symbols by content, and records the implementations that the compiler uses.
+"""Tracks the functions that are being compiled: assigns symbols by content, and records the implementations that the compiler uses.
 
-Numba numbers functions in the order in which a process compiles them, and puts the numbers into symbols. So two processes give the same
-symbol to different code, and the linker drops one of them. Here a symbol contains a digest of everything that determines the function. If
-there is no digest, or the same function is compiled twice, the symbol contains a random number.
+Numba numbers functions in the order in which a process compiles them, and puts the numbers into symbols. Therefore two processes may give
+the same symbol to different code, and the linker drops one of the two definitions. Here a symbol contains a digest of everything that
+determines the function. If there is no digest, or if the same function is compiled twice, the symbol contains a random number.
 """
 
 from __future__ import annotations
@@ -40,23 +40,29 @@ __all__ = [
     "compile_scope",
     "defer",
     "is_kept",
-    "looking_up",
-    "missed",
+    "look_up_scope",
     "next_unique_id",
-    "note",
     "note_address",
     "note_generator",
+    "note_miss",
+    "note_name",
     "note_type",
     "record",
     "reduced_to_name",
     "remember",
-    "storing",
+    "storing_scope",
     "take_seconds",
 ]
 
 
 class Miss(NamedTuple):
-    """An overload that its cache did not have. `keep` receives the compile result first."""
+    """An overload that was not found in its cache.
+
+    Attributes:
+        function: the Python function.
+        args: the types of the arguments.
+        keep: stores the compile result before the process uses it.
+    """
 
     function: Any
     args: tuple[Any, ...]
@@ -64,7 +70,21 @@ class Miss(NamedTuple):
 
 
 class Scope:
-    """A function that is being compiled: the digest in its symbols, and the user's implementations that the compiler used."""
+    """The records of a function that is being compiled.
+
+    Attributes:
+        function: the Python function.
+        token: the digest in its symbols.
+        miss: the look-up that led to the compilation, or None.
+        used: how many symbols contain the token.
+        asked: the user's implementations that the compiler asked, by id, each with its content before it ran.
+        changed: the dependencies on implementations that changed during the compilation.
+        accepted: the ids of the implementations that accepted the compiler's types.
+        address_in: the user's code generator that put an address of this process into the code, or "".
+        names: the digests of the names that the compiler looked up.
+        generators: the functions that generated code, by id.
+        types: the user's classes of types for whose values code was generated.
+    """
 
     __slots__ = ("accepted", "address_in", "asked", "changed", "function", "generators", "miss", "names", "token", "types", "used")
 
@@ -74,15 +94,17 @@ class Scope:
         self.miss = miss
         self.used = 0
         self.asked: dict[int, tuple[Any, Dependency | None]] = {}
-        self.changed: set[Dependency] = set()  # how the asked implementations changed while the function was compiled
+        self.changed: set[Dependency] = set()
         self.accepted: set[int] = set()
-        self.address_in = ""  # the user's code generator that put an address of this process into the code
+        self.address_in = ""
         self.names: set[int] = set()
         self.generators: dict[int, Any] = {}
         self.types: dict[type, None] = {}
 
 
 class _Stack(threading.local):
+    """The state of one thread: running compilations, deferred actions, look-ups, and processor time."""
+
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.deferred: list[Callable[[], None]] = []
@@ -94,25 +116,25 @@ class _Stack(threading.local):
 _stack = _Stack()
 
 
-#: The digests in symbols of this process; a second definition of a symbol would clash.
+#: The digests in symbols of this process. A second definition of a symbol would clash with the first.
 _used: set[str] = set()
 
 
-#: Implementations used outside all scopes: a compilation was running when the backend was installed.
+#: Implementations that were asked outside all scopes, by a compilation that was running when the backend was installed.
 asked_early: dict[int, Any] = {}
 
 
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
-    """Provide the scope of a function while it is compiled."""
-    scope = Scope(function, _token(function, args, return_type, flags, extra), _take_miss(function, args))
+    """Provide the scope of a function during its compilation. The actions of `defer` run after the outermost compilation."""
+    scope = Scope(function, _make_token(function, args, return_type, flags, extra), _take_miss(function, args))
     if not _stack.scopes:
         _stack.since, _stack.spent = time.thread_time(), 0.0
     _stack.scopes.append(scope)
     try:
         yield scope
     finally:
-        _stack.spent += _lap()
+        _stack.spent += _take_lap()
         _stack.scopes.pop()
         if _stack.scopes:
             _stack.scopes[-1].names |= scope.names
@@ -121,22 +143,22 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
             _stack.deferred.pop()()
 
 
-def _lap() -> float:
+def _take_lap() -> float:
     since, _stack.since = _stack.since, time.thread_time()
     return _stack.since - since
 
 
 def take_seconds() -> float:
-    """Return the processor time of this thread's compilations since the last call, in seconds."""
+    """Return the processor time in seconds of this thread's compilations since the last call."""
     if _stack.scopes:
-        _stack.spent += _lap()
+        _stack.spent += _take_lap()
     spent, _stack.spent = _stack.spent, 0.0
     return spent
 
 
 @contextmanager
-def looking_up() -> Iterator[None]:
-    """Mark the search for an overload, and its compilation if it is not found."""
+def look_up_scope() -> Iterator[None]:
+    """Mark the look-up of an overload, and its compilation if it is not found."""
     _stack.misses.append(None)
     try:
         with one_look_up():
@@ -145,14 +167,14 @@ def looking_up() -> Iterator[None]:
         _stack.misses.pop()
 
 
-def missed(miss: Miss) -> None:
-    """Record that the overload which is looked up was not found."""
+def note_miss(miss: Miss) -> None:
+    """Record that the overload that is being looked up was not found."""
     if _stack.misses:
         _stack.misses[-1] = miss
 
 
 def _take_miss(function: Any, args: Any) -> Miss | None:
-    """Return the look-up that led to this compilation; only once."""
+    """Return the look-up that led to this compilation, and forget it; None if there is none."""
     miss = _stack.misses[-1] if _stack.misses else None
     if miss is None or miss.function is not function or miss.args != tuple(args):
         return None
@@ -161,8 +183,8 @@ def _take_miss(function: Any, args: Any) -> Miss | None:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
-    """Mark the time in which an entry is created from a compile result."""
+def storing_scope() -> Iterator[None]:
+    """Mark the creation of an entry from a compile result."""
     _stack.stores += 1
     try:
         yield
@@ -171,8 +193,9 @@ def storing() -> Iterator[None]:
 
 
 def reduced_to_name(value: Any) -> Any:
-    """Reduce a class or intrinsic of the program to its name for the pickler, in code and entries where the name stands for it; return None
-    for other values.
+    """Return the reduction of a class or intrinsic of the program to its name, for Numba's pickler in code and entries.
+
+    Returns None for other values, and NotImplemented for a class that the pickler must look up by name itself.
     """
     if not (_stack.scopes or _stack.stores):
         return None
@@ -182,8 +205,10 @@ def reduced_to_name(value: Any) -> Any:
 
 
 def _reduced_class(cls: type) -> Any:
-    """Numba pickles a copy of a class that belongs to the main program, or that its module has under another name. Another process would
-    raise or return that copy instead of its own class.
+    """Implement `reduced_to_name` for classes.
+
+    Numba pickles a copy of a class of the main program, or of a class that its module contains under another name. Another process would
+    raise or return the copy instead of its own class.
     """
     if is_library_module(cls.__module__):
         return None
@@ -194,15 +219,17 @@ def _reduced_class(cls: type) -> Any:
 
 
 def _reduced_intrinsic(intrinsic: Any) -> Any:
-    """Numba pickles a copy of an intrinsic in function arguments, and registers it on unpickling. A process that finds the entry would have
-    two of the same name, and all other functions that use it would seem to have changed.
+    """Implement `reduced_to_name` for intrinsics.
+
+    Numba pickles a copy of an intrinsic in function arguments, and registers the copy on unpickling. A process that loads the entry would
+    have two intrinsics of the same name. Then all other functions that use the intrinsic would seem to have changed.
     """
     module, name = sys.modules.get(intrinsic.__module__), intrinsic.__name__
     return (getattr, (module, name)) if getattr(module, name, None) is intrinsic else None
 
 
 def is_kept(token: object) -> bool:
-    """Return whether the function with this token is compiled for a cache that lacked it."""
+    """Return whether the function with this token is being compiled for a cache in which it was not found."""
     scope = _stack.scopes[-1] if _stack.scopes else None
     return scope is not None and scope.miss is not None and scope.token == token
 
@@ -213,19 +240,23 @@ def is_compiling() -> bool:
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Run `action` when the outermost function has been compiled. Return False, without running it, if none is being compiled."""
+    """Run `action` after the outermost compilation of this thread. Return False, without running it, if there is no compilation."""
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)
     return True
 
 
-def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
+def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
+    """Return the token for the symbols of a function that is being compiled.
+
+    It is a digest of all that determines the function, or a random number if there is no digest or if the digest is already in use.
+    """
     try:
-        found = fingerprint(function)
-        note_code(found.parts[:1])
+        content_of_function = fingerprint(function)
+        note_code(content_of_function.parts[:1])
         parts = [
-            found.content,
+            content_of_function.content,
             signature_text(args),
             "" if return_type is None else signature_text((return_type,)),
             flags_text(flags),
@@ -238,12 +269,12 @@ def _token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -
         return number
     token = content = _digest(*parts)
     if token in _used and _stack.scopes:
-        token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its functions once per caller
+        token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its own functions once per caller
     if token in _used:
         token = uuid.uuid4().hex
     else:
         _used.add(token)
-    note_symbol(token, Compiled(content, found.lines))
+    note_symbol(token, Compiled(content, content_of_function.lines))
     return token
 
 
@@ -252,12 +283,12 @@ def _digest(*parts: str) -> str:
 
 
 def remember(token: str) -> None:
-    """Record a digest that symbols of loaded code contain."""
+    """Record the token in the symbols of loaded code."""
     _used.add(token)
 
 
 def next_unique_id(function: Any) -> str:
-    """Return the unique id for the symbols of a function that Numba starts to compile."""
+    """Return a unique id for the symbols of a function that Numba starts to compile."""
     if not _stack.scopes:
         return uuid.uuid4().hex
     scope = _stack.scopes[-1]
@@ -269,20 +300,21 @@ def next_unique_id(function: Any) -> str:
 
 
 def record(function: Any) -> None:
-    """Record that the compiler asks one of the user's implementations."""
+    """Record that the compiler asks one of the user's implementations, and its present content."""
     if not _stack.scopes:
         asked_early[id(function)] = function
     elif id(function) not in _stack.scopes[-1].asked:
-        content = _content_now(function)
+        content = _present_dependency(function)
         for scope in _stack.scopes:
             _, earlier = scope.asked.setdefault(id(function), (function, content))
             if content is not None and content != earlier:
                 scope.changed.add(content)
 
 
-def _content_now(function: Any) -> Dependency | None:
-    """Return the content of an implementation before it runs, as a process that finds the entry has it: implementations may keep what they
-    create. None if it is unknown.
+def _present_dependency(function: Any) -> Dependency | None:
+    """Return the content of an implementation before it runs; None if it cannot be compared.
+
+    Implementations may store values that they create. A process that finds the entry has the content from before.
     """
     try:
         return dependency_of(function)
@@ -291,30 +323,30 @@ def _content_now(function: Any) -> Dependency | None:
 
 
 def accept(function: Any) -> None:
-    """Record that one of the user's implementations accepts the compiler's types."""
+    """Record that one of the user's implementations accepted the compiler's types."""
     for scope in _stack.scopes:
         scope.accepted.add(id(function))
 
 
 def note_address(generator: str) -> None:
-    """Record that one of the user's code generators puts an address of this process into the code."""
+    """Record that a user's code generator, given by its name, puts an address of this process into the code."""
     if _stack.scopes:
         _stack.scopes[-1].address_in = generator
 
 
-def note(name: str) -> None:
-    """Record that the compiler looks for implementations of this name."""
+def note_name(name: str) -> None:
+    """Record that the compiler looks up implementations by this name."""
     if _stack.scopes:
         _stack.scopes[-1].names.add(digest_name(name))
 
 
 def note_generator(implementation: Any) -> None:
-    """Record that the compiler lets this implementation generate code."""
+    """Record that an implementation generates code."""
     if _stack.scopes:
         _stack.scopes[-1].generators[id(implementation)] = implementation
 
 
 def note_type(cls: type) -> None:
-    """Record that code is generated for values of a user-defined class of types."""
+    """Record that code is generated for values of a user's class of types."""
     for scope in _stack.scopes:
         scope.types[cls] = None

@@ -1,4 +1,4 @@
-"""The objects that `cfunc` returns: C callbacks with stored code."""
+"""Defines the objects that `cfunc` returns: C callbacks with stored code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPIED = frozenset(("__name__", "__qualname__"))
 
 
 class LazyCallback(LazyObject):
-    """A C callback: its address in the forms that Numba offers, and the Python function for calls from Python."""
+    """A C callback. It offers its address in the same forms as Numba's callbacks, and calls from Python run the Python function."""
 
     __slots__ = ("_ctypes", "_state")
 
@@ -42,8 +42,8 @@ class LazyCallback(LazyObject):
         if state.declared is None:
             address: int = numbas_object(self).address
             return address
-        found: int = state.declared.loaded[0].address
-        return found
+        stored_address: int = state.declared.loaded[0].address
+        return stored_address
 
     @property
     def native_name(self) -> str:
@@ -65,7 +65,7 @@ class LazyCallback(LazyObject):
         known = object.__getattribute__(self, "_ctypes")
         if known is None:
             state = object.__getattribute__(self, "_state")
-            known = numbas_object(self).ctypes if state.declared is None else _ctypes_of(self.address, state.declared.details[1])
+            known = numbas_object(self).ctypes if state.declared is None else _ctypes_function(self.address, state.declared.details[1])
             object.__setattr__(self, "_ctypes", known)
         return known
 
@@ -87,11 +87,15 @@ class LazyCallback(LazyObject):
         return f"<Numba C callback {self.__qualname__!r}>"
 
 
-LazyCallback.__name__ = "CFunc"  # errors of Python name Numba's class so
+LazyCallback.__name__ = "CFunc"  # Python's error messages show the name of Numba's class
 
 
-def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:
-    """Return a ctypes function. The types are those of the result and of the parameters, each with its pointer depth.
+def _ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
+    """Return a ctypes function for an address.
+
+    Args:
+        address: the address of the function.
+        types: the names of the result type and the parameter types, each with its pointer depth.
 
     Raises:
         TypeError: ctypes has no equivalent of a type.
@@ -100,20 +104,20 @@ def _ctypes_of(address: int, types: list[tuple[str, int]]) -> Any:
 
     names = {"bool": "c_bool", "float32": "c_float", "float64": "c_double", "voidptr": "c_void_p", "none": ""}
     names |= {f"{sign}int{bits}": f"c_{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-    found: list[Any] = []
+    converted: list[Any] = []
     for name, depth in types:
         known = names.get(name)
-        if known is None or (known == "" and (depth or found)):
+        if known is None or (known == "" and (depth or converted)):
             raise TypeError(f"Cannot convert Numba type '{name}' to ctypes type")
         kind = getattr(ctypes, known) if known else None
         for _ in range(depth):
             kind = ctypes.POINTER(kind)
-        found.append(kind)
-    return ctypes.CFUNCTYPE(*found)(address)
+        converted.append(kind)
+    return ctypes.CFUNCTYPE(*converted)(address)
 
 
 def declare_callback(state: State) -> LazyCallback:
-    """Return the callback of a decorated function: its stored code, or what Numba compiles."""
+    """Return the callback of a decorated function. If its code is not stored, Numba compiles it now."""
     callback = LazyCallback(state)
     state.declared = find_declared(state, "(u[(ui)])")
     if state.declared is None:

@@ -1,7 +1,7 @@
-"""Stands in for `numba.cuda` while Numba is not imported.
+"""Defines the stand-in for `numba.cuda`, which is used until Numba is imported.
 
-Packages with code for graphics cards declare device functions on import, and ask whether there is a card. Numba creates a device function
-when it is used. The question needs no Numba if the host has no driver.
+Packages with CUDA code declare device functions on import, and call `is_available`. Numba creates a device function on its first use. If
+the host has no driver, `is_available` needs no Numba.
 """
 
 from __future__ import annotations
@@ -20,39 +20,43 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OF_CUDA", "stands_for_cuda"]
+__all__ = ["OF_CUDA", "can_replace_cuda"]
 
 _Function = type(lambda: 0)
-#: The modules that packages use on import; any other imports Numba.
+#: The modules that packages use on import. Any other module of `numba.cuda` imports Numba.
 _MODULES = frozenset(("numba.cuda", "numba.cuda.cudadrv", "numba.cuda.cudadrv.driver"))
-#: Where Numba looks for NVIDIA's driver.
+#: The libraries that Numba tries to load to find NVIDIA's driver.
 _DRIVERS = {"win32": ("nvcuda.dll", r"\windows\system32\nvcuda.dll"), "darwin": ("libcuda.dylib", "/usr/local/cuda/lib/libcuda.dylib")}
 _DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/lib/", "/usr/lib64/") for end in ("", ".1"))
 
 
-def stands_for_cuda(name: str) -> bool:
-    """Return whether this module can be replaced by a stand-in. It cannot if another package replaces `numba.cuda`."""
+def can_replace_cuda(name: str) -> bool:
+    """Return whether a stand-in can replace a module of `numba.cuda`.
+
+    The answer is False if another package replaces `numba.cuda`.
+    """
     from compcache.numba.registered.distributions import package_directory
 
     return name in _MODULES and package_directory("numba_cuda") is None and "_numba_cuda_redirector" not in sys.modules
 
 
-def _cuda() -> Any:
+def _import_cuda() -> Any:
     real_numba()
     return import_module("numba.cuda")
 
 
 class LazyDeviceFunction(LazyWrapper):
-    """A function for graphics cards, which Numba creates when it is used."""
+    """A CUDA device function, which Numba creates on first use."""
 
     __slots__ = ()
 
     def _compcache_content(self, walk: Any) -> None:
         del walk
-        raise NotLazy(f"{object.__getattribute__(self, '_function')} is a function for graphics cards")
+        name = object.__getattribute__(self, "_function").__qualname__
+        raise NotLazy(f"the function uses the CUDA function {name}, which only Numba compiles")
 
     def __getitem__(self, configuration: Any) -> Any:
-        """Return a kernel with a launch configuration."""
+        """Return the kernel with a launch configuration."""
         return numbas_object(self)[configuration]
 
     def __getattr__(self, name: str) -> Any:
@@ -62,33 +66,39 @@ class LazyDeviceFunction(LazyWrapper):
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cuda.jit`. Without a signature it compiles nothing."""
+    """Replace `numba.cuda.jit`. Without a signature, the decorator compiles nothing."""
     is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
     if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
-        return _cuda().jit(*args, **options)
-    return LazyDeviceFunction(args[0], lambda _: _decorator(options)) if args else partial(_declare, options)
+        return _import_cuda().jit(*args, **options)
+    return LazyDeviceFunction(args[0], lambda _: _numba_decorator(options)) if args else partial(_declare, options)
 
 
 def _declare(options: dict[str, Any], function: Any) -> Any:
+    """Return the stand-in for a device function with options, or Numba's object if Numba is imported."""
     if has_numba() or type(function) is not _Function:
-        return _decorator(options)(function)
-    return LazyDeviceFunction(function, lambda _: _decorator(options))
+        return _numba_decorator(options)(function)
+    return LazyDeviceFunction(function, lambda _: _numba_decorator(options))
 
 
-def _decorator(options: dict[str, Any]) -> Any:
-    return _cuda().jit(**options) if options else _cuda().jit
+def _numba_decorator(options: dict[str, Any]) -> Any:
+    return _import_cuda().jit(**options) if options else _import_cuda().jit
 
 
 def is_available() -> bool:
-    """Replace `numba.cuda.is_available`: False without Numba if there is no driver and no environment variable refers to one."""
-    is_told = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
-    if not has_numba() and not is_told and not _has_driver():
+    """Replace `numba.cuda.is_available`.
+
+    Returns:
+        False, without importing Numba, if there is no driver and no setting of Numba may refer to one; otherwise Numba's answer.
+    """
+    has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
+    if not has_numba() and not has_settings and not _has_driver():
         return False
-    found: bool = _cuda().is_available()
-    return found
+    answer: bool = _import_cuda().is_available()
+    return answer
 
 
 def _has_driver() -> bool:
+    """Return whether the host has NVIDIA's driver, by the rules of Numba."""
     from ctypes import CDLL
 
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):

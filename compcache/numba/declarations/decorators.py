@@ -1,7 +1,7 @@
-"""Replaces Numba's decorators by ones that import Numba only if it is needed.
+"""Defines replacements for Numba's decorators, which import Numba only if it is needed.
 
-`njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). The code of a function with signatures is looked up when it is
-declared (`signatures`).
+`njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). If a function has declared signatures, its code is looked up at
+once (`signatures`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import are_decorators_taken, note_original, numba_decorator, numbas_object, prange
+from compcache.numba.lazy.stand_ins import are_decorators_replaced, note_original, numba_decorator, numbas_object, prange
 from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
@@ -24,19 +24,19 @@ _Function = type(lambda: 0)
 
 
 def njit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.njit`: the function is compiled when it is called; stored code is found without importing Numba.
+    """Replace `numba.njit`. The function is compiled on its first call for new types; stored code is found without importing Numba.
 
     Args:
         args: the arguments of `numba.njit`.
         options: the options of `numba.njit`.
     """
     if "nopython" in options or "forceobj" in options:
-        return numba_decorator("njit")(*args, **options)  # which warns
+        return numba_decorator("njit")(*args, **options)  # Numba warns about these options
     return _decorate("njit", args, options)
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.jit`: the function is compiled when it is called; stored code is found without importing Numba.
+    """Replace `numba.jit`. The function is compiled on its first call for new types; stored code is found without importing Numba.
 
     Args:
         args: the arguments of `numba.jit`.
@@ -46,53 +46,57 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Implement `njit` and `jit`.
+
+    Numba's own decorator handles arguments that only Numba can interpret, and functions if compilation is disabled.
+    """
     if _is_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
     if len(args) == 1 and type(args[0]) is _Function:
         return _decorate_function(decorator, None, options, args[0])
     if not args or args == (None,):
         return partial(_decorate_function, decorator, None, options)
-    texts = _texts_of(args[0]) if len(args) == 1 else None
+    texts = _signature_texts(args[0]) if len(args) == 1 else None
     if texts is not None:
         return partial(_decorate_function, decorator, texts, options)
     try:
         decorate = numba_decorator(decorator)
     except ImportError as error:
-        return _packaged(error)
+        return _use_packaged_kernels(error)
     return decorate(*args, **options)
 
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
-    """Decorate a function; leave anything else to Numba."""
+    """Decorate a Python function. Numba decorates any other object."""
     state = _state_of(function, decorator, signatures, options)
     if state is not None and signatures is None:
-        return _finished(make_lazy_function(state))
+        return _finish(make_lazy_function(state))
     try:
         if state is not None and not state.reason:
             from compcache.numba.declarations.signatures import declare_function
 
-            return _finished(declare_function(state))
+            return _finish(declare_function(state))
         given = () if signatures is None else (list(signatures),)
         return numba_decorator(decorator)(*given, **options)(function)
     except ModuleNotFoundError as error:
         if signatures is None or error.name != "numba":
             raise
-        return _packaged(error)(function)
+        return _use_packaged_kernels(error)(function)
 
 
 def _state_of(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
-    """Return the state of a decorated object, or None if Numba must decorate it."""
-    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_ours(function) else None
+    """Return the state of a function, or None if Numba must decorate the object."""
+    return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_program_function(function) else None
 
 
-def _is_ours(function: Any) -> bool:
-    """Return whether this is a Python function outside Numba. Once Numba is imported, it decorates functions of its own too."""
-    return type(function) is _Function and not (are_decorators_taken() and str(function.__module__).startswith("numba."))
+def _is_program_function(function: Any) -> bool:
+    """Return whether this is a Python function outside Numba. An imported Numba uses its decorators for its own functions."""
+    return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
 
-def _finished(function: Any) -> Any:
-    """Return the result of the decorator: Numba's own object if Numba is imported and its own decorator would return that."""
-    if not are_decorators_taken():
+def _finish(function: Any) -> Any:
+    """Return the result of the decorator: Numba's object if Numba is imported and its own decorator would return such an object."""
+    if not are_decorators_replaced():
         return function
     return note_original(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
 
@@ -103,18 +107,18 @@ def _real_dispatcher(function: Any) -> Any:
     return real_dispatcher(function)
 
 
-def _packaged(error: ImportError) -> Any:
+def _use_packaged_kernels(error: ImportError) -> Any:
     from compcache.numba.kernels.find import decorate_packaged
 
     return decorate_packaged(error)
 
 
-def _texts_of(signature: Any) -> tuple[str, ...] | None:
-    """Return signatures as text; None for other forms, which Numba must read."""
+def _signature_texts(signature: Any) -> tuple[str, ...] | None:
+    """Return signatures as text, or None if only Numba can read them."""
     from compcache.numba.registered.type_texts import signature_text
 
     given = signature if isinstance(signature, list) else [signature]
-    texts = [signature_text(one) for one in given]
+    texts = [signature_text(item) for item in given]
     return tuple([text for text in texts if text is not None]) if given and None not in texts else None
 
 
@@ -123,7 +127,7 @@ def _is_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.vectorize`: a ufunc of stored loops, or one that Numba creates if a loop is not stored.
+    """Replace `numba.vectorize`. Return a ufunc of stored loops; Numba creates the ufunc if a loop is not stored.
 
     Args:
         args: the arguments of `numba.vectorize`.
@@ -134,22 +138,22 @@ def vectorize(*args: Any, **options: Any) -> Any:
     if args and type(args[0]) is _Function and not options:
         return _decorate_ufunc("vectorize", None, {}, (), args[0])
     given = list(args[0]) if args and type(args[0]) is tuple else args[0] if args else []
-    texts = _texts_of(given)
+    texts = _signature_texts(given)
     if given and texts is None:
         return numba_decorator("vectorize")(*args, **options)
     return partial(_decorate_ufunc, "vectorize", texts, options, args)
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.guvectorize`: a ufunc of stored loops, or one that Numba creates if a loop is not stored.
+    """Replace `numba.guvectorize`. Return a ufunc of stored loops; Numba creates the ufunc if a loop is not stored.
 
     Args:
         args: the arguments of `numba.guvectorize`.
         options: the options of `numba.guvectorize`.
     """
-    if _is_disabled() or not 0 < len(args) <= _OF_GUVECTORIZE or type(args[-1]) is not str:
+    if _is_disabled() or not 0 < len(args) <= _MOST_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
-    texts = None if len(args) == 1 else _texts_of(list(args[0]) if type(args[0]) is tuple else args[0])
+    texts = None if len(args) == 1 else _signature_texts(list(args[0]) if type(args[0]) is tuple else args[0])
     is_known = texts is not None or (len(args) == 1 and _is_layout(args[0]))
     if not is_known or "signature" in options or "is_dynamic" in options:
         return numba_decorator("guvectorize")(*args, **options)
@@ -157,7 +161,10 @@ def guvectorize(*args: Any, **options: Any) -> Any:
 
 
 def _is_layout(text: str) -> bool:
-    """Return whether this is a valid layout whose results have only dimensions of the arguments. Numba reports the errors of others."""
+    """Return whether this is a valid layout whose results have only dimensions of the arguments.
+
+    Numba reports the errors of any other layout.
+    """
     import re
 
     operand = r"\((\w+(,\w+)*)?\)"
@@ -168,24 +175,26 @@ def _is_layout(text: str) -> bool:
     return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", given))
 
 
-_OF_GUVECTORIZE = 2
+_MOST_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cfunc`: a callback with stored code, or one that Numba creates if it is not stored.
+    """Replace `numba.cfunc`. Return a callback with stored code; Numba creates the callback if the code is not stored.
 
     Args:
         args: the arguments of `numba.cfunc`.
         options: the options of `numba.cfunc`.
     """
-    texts = _texts_of(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
+    texts = _signature_texts(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
     if _is_disabled() or texts is None:
         return numba_decorator("cfunc")(*args, **options)
     return partial(_decorate_callback, texts[0], options)
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
-    """Replace `numba.stencil`: a stencil for functions whose code is stored. Numba creates its own if the stencil is used in another way.
+    """Replace `numba.stencil`. Return a stencil that stored functions call.
+
+    Numba creates its own stencil if the program uses it in any other way.
 
     Args:
         func_or_mode: the first argument of `numba.stencil`.
@@ -193,16 +202,17 @@ def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
     """
     function = func_or_mode if type(func_or_mode) is _Function else None
     is_plain = function is not None or func_or_mode == "constant"
-    if _is_disabled() or not is_plain or not _OPTIONS_OF_STENCILS.issuperset(options):
+    if _is_disabled() or not is_plain or not _STENCIL_OPTIONS.issuperset(options):
         return numba_decorator("stencil")(func_or_mode, **options)
     return _decorate_stencil(options, function) if function is not None else partial(_decorate_stencil, options)
 
 
-_OPTIONS_OF_STENCILS = frozenset(("cval", "neighborhood", "standard_indexing"))
+_STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    if not _is_ours(function):
+    """Return the stencil of a function. If Numba is imported, it is Numba's own."""
+    if not _is_program_function(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
 
@@ -213,6 +223,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
+    """Return the ufunc of a function. Numba creates it if only Numba can interpret the options."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _state_of(function, decorator, signatures, options)
@@ -220,7 +231,7 @@ def _decorate_ufunc(
         from compcache.numba.declarations.ufuncs import declare_ufunc
 
         if not state.is_parallel:
-            return _finished(declare_ufunc(state))
+            return _finish(declare_ufunc(state))
         if signatures:
             return declare_ufunc(state)
     given = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
@@ -228,9 +239,10 @@ def _decorate_ufunc(
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
+    """Return the callback of a function. Numba creates it if only Numba can interpret the options."""
     state = _state_of(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback
 
-        return _finished(declare_callback(state))
+        return _finish(declare_callback(state))
     return numba_decorator("cfunc")(signature, **options)(function)

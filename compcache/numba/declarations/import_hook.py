@@ -1,8 +1,8 @@
-"""Replaces the module `numba` by a stand-in, in programs that say ``from numba import njit``, until they need more of it.
+"""Replaces the module `numba` by a stand-in, in programs that contain ``from numba import njit``.
 
-The stand-in offers the lazy decorators, the version, types, and the content of `references`. Any other attribute, and any import of another
-part of Numba, replaces it by Numba itself. Objects that were decorated earlier stay lazy. Those that are decorated later are recorded for
-later starts.
+The stand-in offers the lazy decorators, the version, types, and the objects of `references`. Any other attribute, and any import of another
+submodule, replaces the stand-in by Numba itself. Objects that were decorated earlier stay lazy. Objects that are decorated later are
+recorded for later starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named, public_names
 from compcache.numba.declarations.registrations import OF_EXTENDING
 from compcache.numba.lazy.awaited import stand_in_of
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, take_decorators
+from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
 from compcache.numba.registered.distributions import numba_version
 
 TYPE_CHECKING = False
@@ -37,35 +37,39 @@ class StandIn(_Module):  # type: ignore[misc]
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
         if stand_in_of() is self:
             forget_modules()
-            found = attribute_of("numba", name)
-            if found is not None:
-                return found
+            stand_in = attribute_of("numba", name)
+            if stand_in is not None:
+                return stand_in
         return getattr(real_numba(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # imports set submodules so; `__getattr__` returns these
+        elif type(value) is not LazyModule:  # an import statement sets a submodule; `__getattr__` provides it
             setattr(real_numba(), name, value)
 
     def __dir__(self) -> list[str]:
         return dir(real_numba())
 
     def _compcache_original(self) -> Any:
-        """Return Numba itself."""
+        """Import Numba if necessary, and return it."""
         return real_numba()
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the content of this object to a walk, as `Content` does for Numba's own modules."""
+        """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
         walk.token("module", "numba")
 
 
-#: The kinds of registrations that keys of functions contain; these are noted when Numba is imported.
+#: The functions whose registrations keys of functions contain. They are replaced when Numba is imported.
 _REGISTRATIONS = ("intrinsic", "overload", "register_jitable")
 
 
 class Hook:
-    """The stand-in and the finder of one installation. `when_real` is called once Numba itself is imported."""
+    """The stand-in for `numba`, and the import finder for its submodules.
+
+    Args:
+        when_real: called once Numba itself is imported. It returns an object whose `remove` undoes the installation, or None.
+    """
 
     def __init__(self, when_real: Callable[[], Any]) -> None:
         self._when_real = when_real
@@ -80,10 +84,10 @@ class Hook:
         spec = PathFinder.find_spec("numba")
         if "numba" in sys.modules or spec is None or spec.origin is None:
             return False
-        module = StandIn("numba", "Stands for Numba: compcache.numba.declarations.import_hook.")
+        module = StandIn("numba", "The stand-in for Numba: see compcache.numba.declarations.import_hook.")
         module.__dict__.update({
             "__spec__": spec, "__path__": spec.submodule_search_locations, "__file__": spec.origin, "__package__": "numba",
-            "__version__": numba_version(), "_compcache_when_real": self._replaced,
+            "__version__": numba_version(), "_compcache_when_real": self._handle_import,
             **{name: getattr(decorators, name) for name in decorators.__all__},
         })  # fmt: skip
         self._module = module
@@ -92,7 +96,7 @@ class Hook:
         return True
 
     def remove(self) -> None:
-        """Remove the stand-in, if it is still there."""
+        """Remove the stand-in, the finder and the replaced decorators, as far as they are still in place."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         if stand_in_of() is self._module and self._module is not None:
@@ -105,30 +109,37 @@ class Hook:
             for name in _REGISTRATIONS:
                 if getattr(numba.extending, name) is OF_EXTENDING[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
-            take_decorators({})
+            note_replaced_decorators({})
             self._decorators = {}
         if self._hooks is not None:
             self._hooks.remove()
 
-    def _replaced(self) -> None:
+    def _handle_import(self) -> None:
+        """Remove the finder and install the hooks, because Numba was imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._hooks = self._when_real()
         if self._hooks is not None:
-            self._take_decorators()
+            self._replace_decorators()
 
-    def _take_decorators(self) -> None:
-        """Record what is decorated from now on for later starts, although Numba is imported."""
+    def _replace_decorators(self) -> None:
+        """Replace the decorators of the imported Numba, so that functions that are decorated now are recorded for later starts."""
         numba: Any = sys.modules["numba"]
         self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
-        take_decorators(self._decorators)
+        note_replaced_decorators(self._decorators)
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
         for name in _REGISTRATIONS:
             setattr(numba.extending, name, OF_EXTENDING[name])
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        """Find a part of Numba for an import statement: Numba itself is imported, and has that part."""
+        """Find a submodule of Numba for an import statement.
+
+        If a stand-in cannot replace the submodule, Numba is imported.
+
+        Returns:
+            The specification, or None if the name is not a submodule, if Numba lacks it, or if the stand-in for `numba` is gone.
+        """
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:
             return None
@@ -136,19 +147,19 @@ class Hook:
         if stand_in is not None:
             from importlib.machinery import ModuleSpec
 
-            loader_: Any = _StandIn(stand_in)
-            return ModuleSpec(name, loader_, is_package=True)
+            stand_in_loader: Any = _StandInLoader(stand_in)
+            return ModuleSpec(name, stand_in_loader, is_package=True)
         real_numba()
         known = sys.modules.get(name)
         if known is None:
             return None
         from importlib.machinery import ModuleSpec
 
-        loader: Any = _Known(known)
+        loader: Any = _ImportedLoader(known)
         return ModuleSpec(name, loader, is_package=hasattr(known, "__path__"))
 
 
-class _StandIn:
+class _StandInLoader:
     """Loads a stand-in for one of Numba's modules."""
 
     def __init__(self, module: Any) -> None:
@@ -163,13 +174,13 @@ class _StandIn:
         """Do nothing: the stand-in is complete."""
 
 
-class _Known:
-    """Loads a module that was imported together with its parent."""
+class _ImportedLoader:
+    """Loads a submodule that was imported together with Numba."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self._spec = module.__spec__
-        module.__spec__ = None  # otherwise importlib takes its spec instead of ours, and executes the module a second time
+        module.__spec__ = None  # otherwise importlib uses this spec and executes the module again
 
     def create_module(self, spec: Any) -> Any:
         """Return the module."""
@@ -177,5 +188,5 @@ class _Known:
         return self._module
 
     def exec_module(self, module: Any) -> None:
-        """Do nothing: the module was executed already."""
+        """Restore the specification of the module, which was executed already."""
         module.__spec__ = self._spec

@@ -1,7 +1,7 @@
-"""Stand-ins for Numba's modules while Numba is not imported, and their attributes.
+"""Defines stand-ins for Numba's modules, which are used until Numba is imported.
 
-A stand-in offers types, warnings, and the functions and classes that the module's source defines; these import Numba when they are used.
-Any other attribute imports Numba at once.
+A stand-in offers types, warnings, and the functions and classes that the module's source defines. These objects import Numba when they are
+used. Any other attribute imports Numba at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 
-from compcache.numba.declarations.cuda import OF_CUDA, stands_for_cuda
+from compcache.numba.declarations.cuda import OF_CUDA, can_replace_cuda
 from compcache.numba.declarations.references import QUESTIONS, Question, Reference, TypeConstructor, exception_named
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyModule", "attribute_of", "forget_modules", "module_named", "public_names"]
 
-#: Modules that are aliases of others, or have the same attributes.
-_SAME = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
-#: The files that define the names of a package, other than its own.
+#: Aliases of modules, with the modules whose attributes they have.
+_MODULE_ALIASES = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
+#: For each package, the modules that define its names.
 _HOMES = {
     "numba.core.types": tuple(f"numba.core.types.{name}" for name in (
         "abstract", "common", "containers", "functions", "function_type", "iterators", "misc", "npytypes", "scalars",
@@ -36,51 +36,52 @@ _HOMES = {
     "numba.typed": ("numba.typed.typeddict", "numba.typed.typedlist"),
     "numba": ("numba.misc.special", "numba.np.numpy_support", "numba.np.ufunc.parallel"),
 }  # fmt: skip
-#: The attributes of `numba` that come from its parts.
-_TOP = frozenset((
+#: The attributes that `numba` imports from its submodules.
+_IMPORTED_BY_NUMBA = frozenset((
     "carray", "farray", "from_dtype", "get_num_threads", "get_parallel_chunksize", "get_thread_id", "literal_unroll", "literally", "pndindex",  # noqa: E501
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
-_OBJECTS = frozenset(("objmode", "parallel_chunksize"))
+_CONTEXTS = frozenset(("objmode", "parallel_chunksize"))
 #: Aliases of classes of types.
 _ALIASES = {"optional": "Optional"}
-_PARTS = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
+_SUBMODULES = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
 #: Types that are not attributes of `numba`.
 _IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
-#: Modules with side effects on import, and programs.
-_OTHERS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
-#: Modules with side effects, of which only a part needs Numba.
-_IN_PART = frozenset(("numba.experimental", "numba.experimental.structref"))
-#: Functions that work only if `numba` itself is replaced, so that the import of Numba is noticed.
+#: Prefixes of modules that only Numba can provide: modules with side effects on import, and programs.
+_WITHOUT_STAND_INS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
+#: Modules with side effects on import. Some of their attributes have stand-ins while `numba` itself is replaced.
+_PARTLY_REPLACED = frozenset(("numba.experimental", "numba.experimental.structref"))
+#: Functions that register something. They work only while `numba` itself is replaced, because the import of Numba must be noticed.
 _REGISTRATIONS = {
     "numba.core.extending": OF_EXTENDING, "numba.extending": OF_EXTENDING,
     "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **OF_CONTAINERS},
     "numba.core.types.containers": OF_CONTAINERS, "numba.experimental.structref": OF_STRUCTREF,
 }  # fmt: skip
 _SETTINGS = "numba.core.config"
-#: Where Numba reads settings, in addition to the environment.
+#: The file with settings that Numba reads in addition to the environment.
 _CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
 _made: dict[tuple[str, str], Any] = {}
 
 
 def module_named(name: str) -> Any:
-    """Return the stand-in for a module of Numba, or None if only Numba's own will do."""
-    name = _SAME.get(name, name)
+    """Return the stand-in for a module of Numba, or None if only Numba can provide the module."""
+    name = _MODULE_ALIASES.get(name, name)
     known = _made.get(("", name))
-    if known is None and name != "numba" and _may_stand_for(name) and _source_of(name):
+    if known is None and name != "numba" and _may_replace(name) and _source_of(name):
         known = _made.setdefault(("", name), LazyModule(name))
     return known
 
 
-def _may_stand_for(name: str) -> bool:
-    if name in _IN_PART:
+def _may_replace(name: str) -> bool:
+    """Return whether a stand-in may replace a module of Numba at present."""
+    if name in _PARTLY_REPLACED:
         return stand_in_of() is not None
-    return not name.startswith(_OTHERS) or stands_for_cuda(name)
+    return not name.startswith(_WITHOUT_STAND_INS) or can_replace_cuda(name)
 
 
 def _source_of(name: str) -> str:
-    """Return the path of a module of Numba, or "" if it has no file."""
+    """Return the path of the source of one of Numba's modules, or "" if there is none."""
     from compcache.numba.registered.distributions import package_directory
 
     global _directory  # noqa: PLW0603 - Numba is one per process
@@ -94,19 +95,22 @@ _directory = ""
 
 
 def attribute_of(module: str, name: str) -> Any:
-    """Return the stand-in for an attribute of a module of Numba, or its value; None if only Numba's own will do."""
+    """Return the stand-in or the value of an attribute of a module of Numba, or None if only Numba can provide the attribute."""
     if module == _SETTINGS:
         return _setting(name)
     known = _made.get((module, name))
     if known is None:
-        known = _find(module, name)
+        known = _make_attribute(module, name)
         if known is not None:
             known = _made.setdefault((module, name), known)
     return known
 
 
 def _setting(name: str) -> int | str | None:
-    """Return a setting that packages read on import, with the value that Numba takes from the environment; None if Numba must decide."""
+    """Return a setting that packages read on import, with the value that Numba reads from the environment.
+
+    Returns None if only Numba can determine the value.
+    """
     if os.path.exists(_CONFIGURATION):
         return None
     if name == "THREADING_LAYER":
@@ -117,11 +121,12 @@ def _setting(name: str) -> int | str | None:
     return count if count > 0 else None
 
 
-def _find(module: str, name: str) -> Any:
+def _make_attribute(module: str, name: str) -> Any:
+    """Return a new stand-in for an attribute of a module, or its value; None if only Numba can provide it."""
     if name in _ALIASES and module in ("numba", "numba.core.types"):
         return attribute_of("numba.core.types", _ALIASES[name])
     if module == "numba":
-        return _of_numba(name)
+        return _make_numba_attribute(name)
     if module == "numba.core.errors":
         return exception_named(name)
     known = None
@@ -129,22 +134,23 @@ def _find(module: str, name: str) -> Any:
         known = TypeConstructor(name) if name in CONSTRUCTORS else type_named(name)
     if known is None and stand_in_of() is not None:
         known = _REGISTRATIONS.get(module, {}).get(name)
-    return known or module_named(f"{module}.{name}") or _defined(module, name)
+    return known or module_named(f"{module}.{name}") or _find_definition(module, name)
 
 
-def _of_numba(name: str) -> Any:
-    if name in _PARTS:
+def _make_numba_attribute(name: str) -> Any:
+    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba can provide it."""
+    if name in _SUBMODULES:
         return module_named(f"numba.{name}")
-    if name in _OBJECTS:
+    if name in _CONTEXTS:
         return Reference("numba", name, "context")
     if name in QUESTIONS:
         return _made.setdefault((QUESTIONS[name][0], f"<{name}>"), Question(name))
     known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
-    return _defined("numba", name) if known is None and name in _TOP else known
+    return _find_definition("numba", name) if known is None and name in _IMPORTED_BY_NUMBA else known
 
 
-def _defined(module: str, name: str) -> Any:
-    """Return a stand-in for a function or class that the source of a module defines."""
+def _find_definition(module: str, name: str) -> Any:
+    """Return a stand-in for a function or class that the source of a module defines, or None if the source defines no such name."""
     if QUESTIONS.get(name, ("",))[0] == module:
         return attribute_of("numba", name)
     for home in _HOMES.get(module, (module,)):
@@ -155,7 +161,7 @@ def _defined(module: str, name: str) -> Any:
             source = file.read()
         for word, kind in (("def", "library function"), ("class", "class")):
             if f"\n{word} {name}(" in source or f"\n{word} {name}:" in source:
-                return _made.setdefault((home, f"<{name}>"), Reference(home, name, kind))  # one for all modules that offer it
+                return _made.setdefault((home, f"<{name}>"), Reference(home, name, kind))  # one object for all these modules
     return None
 
 
@@ -169,36 +175,36 @@ class LazyModule(_Module):  # type: ignore[misc]
         if name.startswith("__") or (is_probe(name) and not has_numba()):
             raise AttributeError(f"module {own!r} has no attribute {name!r}")
         forget_modules()
-        found = None if has_numba() else attribute_of(own, name)
-        return getattr(self._compcache_original(), name) if found is None else found
+        stand_in = None if has_numba() else attribute_of(own, name)
+        return getattr(self._compcache_original(), name) if stand_in is None else stand_in
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # imports set submodules so; `__getattr__` returns these
+        elif type(value) is not LazyModule:  # an import statement sets a submodule; `__getattr__` provides it
             setattr(self._compcache_original(), name, value)
 
     def __dir__(self) -> list[str]:
         return dir(self._compcache_original())
 
     def _compcache_original(self) -> Any:
-        """Return Numba's own module."""
+        """Import Numba if necessary, and return its own module."""
         real_numba()
         return import_module(self.__name__)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the content of this object to a walk, as `Content` does for Numba's own modules."""
+        """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
         walk.token("module", self.__name__)
 
 
 def public_names(module: Any) -> list[str]:
-    """Return what `from module import *` imports from a module of Numba; its stand-in has hardly any attributes itself."""
+    """Return the names that `from module import *` imports from Numba's own module. Its stand-in defines hardly any of them."""
     names: list[str] | None = getattr(module, "__all__", None)
     return [name for name in vars(module) if not name.startswith("_")] if names is None else names
 
 
 def forget_modules() -> None:
-    """Remove the stand-ins that imports have put into `sys.modules`, unless another thread may be importing one."""
+    """Remove stand-ins for modules from `sys.modules`. Do nothing if other threads run, because one may be importing a stand-in."""
     if stand_in_of() is None or len(sys._current_frames()) > 1:
         return
     for name in [name for name in sys.modules if name.startswith("numba.")]:

@@ -1,4 +1,4 @@
-"""Stand-ins for Numba's functions, classes and exceptions until they are used."""
+"""Defines stand-ins for Numba's functions, classes and exceptions, which import Numba when they are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ __all__ = ["QUESTIONS", "Question", "Reference", "TypeConstructor", "exception_n
 
 
 class Reference:
-    """Refers to a function, class or object of Numba by its name. Any use imports Numba."""
+    """Refers to a function, class or object of Numba by its module and name. Any use imports Numba.
+
+    Args:
+        module: the full name of the module.
+        name: the name of the object in the module.
+        kind: the kind under which keys of functions contain the object; "" if only Numba can identify it.
+    """
 
     __slots__ = ("__weakref__", "_kind", "_module", "_name")
 
@@ -31,25 +37,30 @@ class Reference:
         object.__setattr__(self, "_kind", kind)
 
     def _compcache_original(self) -> Any:
-        """Return Numba's own object."""
+        """Import Numba if necessary, and return its own object."""
         real_numba()
         module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
         return getattr(import_module(module), name)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the content of Numba's own object to a walk."""
+        """Feed the identity of Numba's object to a walk.
+
+        Raises:
+            NotLazy: only Numba can identify the object.
+        """
         kind = object.__getattribute__(self, "_kind")
         if not kind:
-            raise NotLazy(f"{object.__getattribute__(self, '_name')} of Numba is needed")
+            module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
+            raise NotLazy(f"the function uses {module}.{name}, which only Numba can identify")
         walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:
-        """Return the name of one of Numba's contexts, or None."""
+        """Return the name of the context manager of Numba to which this refers, or None for any other object."""
         name: str = object.__getattribute__(self, "_name")
         return name if object.__getattribute__(self, "_kind") == "context" else None
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's own object. Stand-ins among the arguments are replaced, because Numba tests whether classes derive from its own."""
+        """Call Numba's object. Stand-ins among the arguments are replaced, because Numba tests for subclasses of its own classes."""
         real = self._compcache_original()
         return real(*map(original, args), **{name: original(value) for name, value in keywords.items()})
 
@@ -64,7 +75,7 @@ class Reference:
 
     def __getattr__(self, name: str) -> Any:
         if is_probe(name) and not has_numba():
-            raise AttributeError(f"it has no attribute {name!r}")
+            raise AttributeError(f"the stand-in for numba's {object.__getattribute__(self, '_name')} has no attribute {name!r}")
         return getattr(self._compcache_original(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -83,13 +94,13 @@ class Reference:
         return (self._compcache_original(),)
 
     def __instancecheck__(self, value: Any) -> bool:
-        if not has_numba() and not _may_be_numbas(value):
-            return False  # no object can have a class of Numba before Numba is imported
+        if not has_numba() and not _may_be_stand_in(value):
+            return False  # before Numba is imported, no object has a class of Numba
         real = self._compcache_original()
         return isinstance(original(value), real)
 
     def __subclasscheck__(self, cls: Any) -> bool:
-        if not has_numba() and not _may_be_numbas(cls):
+        if not has_numba() and not _may_be_stand_in(cls):
             return False
         real = self._compcache_original()
         return issubclass(original(cls), real)
@@ -110,25 +121,29 @@ class Reference:
         return repr(self._compcache_original())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _original_named, (object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
+        return _import_named, (object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def __dir__(self) -> list[str]:
         return dir(self._compcache_original())
 
 
-def _may_be_numbas(value: Any) -> bool:
-    """Return whether an object may be a stand-in for one of Numba's: a type, a class, a jitted function."""
+def _may_be_stand_in(value: Any) -> bool:
+    """Return whether a value may be a stand-in for a type, a class or a jitted function of Numba."""
     kind = type(value)
     return is_marked(kind, "_compcache_original") or is_marked(kind, "_compcache_is_declaration") or issubclass(kind, LazyObject)
 
 
-def _original_named(module: str, name: str) -> Any:
+def _import_named(module: str, name: str) -> Any:
     real_numba()
     return getattr(import_module(module), name)
 
 
 class TypeConstructor(Reference):
-    """A class of types. It constructs types whose expression follows from the arguments without Numba."""
+    """A stand-in for a class of types. Without Numba, it constructs types whose expression follows from the arguments.
+
+    Args:
+        name: the name of the class, a key of `CONSTRUCTORS`.
+    """
 
     __slots__ = ("_make",)
 
@@ -138,18 +153,22 @@ class TypeConstructor(Reference):
         object.__setattr__(self, "_make", make)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return a type."""
+        """Return a stand-in for the type; Numba constructs the type if its expression does not follow from the arguments."""
         make = object.__getattribute__(self, "_make")
         try:
-            found = None if has_numba() else make(*args, **keywords)
+            stand_in = None if has_numba() else make(*args, **keywords)
         except TypeError as error:
             reraise_interrupt(error)
-            found = None  # Numba must judge other arguments
-        return super().__call__(*args, **keywords) if found is None else found
+            stand_in = None  # Numba reports invalid arguments
+        return super().__call__(*args, **keywords) if stand_in is None else stand_in
 
 
 class Question(Reference):
-    """A function of Numba that needs no Numba for most arguments, such as `numba.typeof` for numbers."""
+    """A stand-in for a function that answers most calls without Numba, such as `numba.typeof` for numbers.
+
+    Args:
+        name: the name of the function, a key of `QUESTIONS`.
+    """
 
     __slots__ = ("_answer", "_count")
 
@@ -160,30 +179,30 @@ class Question(Reference):
         object.__setattr__(self, "_count", count)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return the result of Numba's function, without Numba if possible."""
+        """Return the result of Numba's function. Numba is imported only if the answer needs it."""
         if len(args) == object.__getattribute__(self, "_count") and not keywords and not has_numba():
-            found = object.__getattribute__(self, "_answer")(*args)
-            if found is not NotImplemented:
-                return found
+            answer = object.__getattribute__(self, "_answer")(*args)
+            if answer is not NotImplemented:
+                return answer
         return super().__call__(*args, **keywords)
 
 
-def _type_of(value: Any) -> Any:
-    found = type_of(value)
-    return NotImplemented if found is None else found
+def _answer_typeof(value: Any) -> Any:
+    type_ = type_of(value)
+    return NotImplemented if type_ is None else type_
 
 
-def _type_of_dtype(dtype: Any) -> Any:
-    found = type_of_dtype(dtype)
-    return NotImplemented if found is None else found
+def _answer_from_dtype(dtype: Any) -> Any:
+    type_ = type_of_dtype(dtype)
+    return NotImplemented if type_ is None else type_
 
 
-#: The module, how many arguments are supported, and the function. It returns `NotImplemented` if Numba must answer.
+#: For each function: its module, the supported number of arguments, and the answer, `NotImplemented` if Numba must give it.
 QUESTIONS: dict[str, tuple[str, int, Callable[..., Any]]] = {
-    "from_dtype": ("numba.np.numpy_support", 1, _type_of_dtype),
+    "from_dtype": ("numba.np.numpy_support", 1, _answer_from_dtype),
     "get_num_threads": ("numba.np.ufunc.parallel", 0, number_of_threads),
     "set_num_threads": ("numba.np.ufunc.parallel", 1, set_number_of_threads),
-    "typeof": ("numba.misc.special", 1, _type_of),
+    "typeof": ("numba.misc.special", 1, _answer_typeof),
 }
 
 
@@ -191,7 +210,7 @@ QUESTIONS: dict[str, tuple[str, int, Callable[..., Any]]] = {
 
 
 class _ExceptionClass(type):
-    """The metaclass of stand-ins for Numba's warnings and exceptions. They have the instances and subclasses of Numba's own."""
+    """The metaclass of stand-ins for Numba's warnings and exceptions. A stand-in accepts instances and subclasses of Numba's class."""
 
     def _compcache_original(cls) -> Any:
         real_numba()
@@ -213,10 +232,10 @@ class _ExceptionClass(type):
         return type.__hash__(cls)
 
     def __reduce_ex__(cls, protocol: Any) -> Any:
-        return _original_named, ("numba.core.errors", cls.__name__)
+        return _import_named, ("numba.core.errors", cls.__name__)
 
 
-#: The bases of warnings and exceptions, except the one that all have.
+#: The bases of each warning and exception: classes, or names of other stand-ins.
 _EXCEPTIONS: dict[str, tuple[Any, ...]] = {
     "NumbaError": (Exception,), "TypingError": ("NumbaError",), "LoweringError": ("NumbaError",), "UnsupportedError": ("NumbaError",),
     "NumbaTypeError": ("TypingError",), "NumbaValueError": ("TypingError",), "NumbaNotImplementedError": ("TypingError",),
@@ -230,7 +249,7 @@ _exceptions: dict[str, Any] = {}
 
 
 def exception_named(name: str) -> Any:
-    """Return the stand-in for a warning or exception of Numba, or None if there is none of this name."""
+    """Return the stand-in for Numba's warning or exception with this name; None for any other name."""
     if name not in _EXCEPTIONS:
         return None
     known = _exceptions.get(name)
@@ -239,12 +258,12 @@ def exception_named(name: str) -> Any:
         known = _ExceptionClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()})
         _exceptions[name] = known
         if not issubclass(known, Warning):
-            when_imported(lambda: _let_be_caught(known))
+            when_imported(lambda: _make_catchable(known))
     return known
 
 
-def _let_be_caught(cls: Any) -> None:
-    """Let `except` with a stand-in that was imported earlier catch Numba's exceptions."""
+def _make_catchable(cls: Any) -> None:
+    """Make `except` with a stand-in catch Numba's exceptions. This adds the stand-in to the bases of Numba's class."""
     real = cls._compcache_original()
-    if not any(base is cls for base in real.__mro__):  # stand-in and original are equal
+    if not any(base is cls for base in real.__mro__):  # `in` would not do: the stand-in and the original are equal
         real.__bases__ = (cls, *real.__bases__) if real.__bases__ == (Exception,) else (*real.__bases__, cls)

@@ -1,8 +1,9 @@
-"""Keeps what modules register with Numba on import until Numba is imported, and notes it from then on.
+"""Keeps what modules register with Numba on import until Numba is imported, and records later registrations.
 
-Only registrations that affect just the functions which name them are kept: those that make a plain Python function of the program callable
-by compiled code, and intrinsics. Keys of functions contain the registrations of the names that they use (`compcache.numba.registered`).
-Types of `structref` are kept in the same way (`compcache.numba.declarations.structrefs`). Other registrations import Numba.
+A registration is kept only if it affects just the functions that use its name. Such registrations make a plain Python function of the
+program callable by compiled code, or define an intrinsic. The key of a function contains the registrations of the names that it uses
+(`compcache.numba.registered`). `compcache.numba.declarations.structrefs` keeps types of `structref` in the same way. Any other registration
+imports Numba.
 """
 
 from __future__ import annotations
@@ -25,64 +26,71 @@ __all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
 
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
-#: The positional parameters of `overload`.
+#: The optional positional parameters of `overload`.
 _OF_OVERLOAD = ("jit_options", "strict", "inline", "prefer_literal")
 
 
-def _of_numba(name: str) -> Any:
+def _import_real(name: str) -> Any:
     real_numba()
     return getattr(import_module(_EXTENDING), name)
 
 
-def _is_programs(function: Any) -> bool:
-    """Return whether this is a plain function of the program, which compiled code can call only if it is registered."""
+def _is_program_function(function: Any) -> bool:
+    """Return whether this is a plain function of the program. Compiled code can call such a function only if it is registered."""
     return type(function) is _Function and not is_library_function(function)
 
 
 def overload(func: Any, *args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.overload`."""
-    if not _is_programs(func):
-        real = _of_numba("overload")
+    """Replace `numba.extending.overload`. The registration waits until Numba is imported."""
+    if not _is_program_function(func):
+        real = _import_real("overload")
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
+        """Register an implementation, or keep the registration until Numba is imported."""
         note_overload(func, implementation, {**options, **dict(zip(_OF_OVERLOAD, args, strict=False))})
         if has_numba():
-            return _of_numba("overload")(func, *args, **options)(implementation)
-        when_imported(lambda: _of_numba("overload")(func, *args, **options)(implementation))
+            return _import_real("overload")(func, *args, **options)(implementation)
+        when_imported(lambda: _import_real("overload")(func, *args, **options)(implementation))
         return implementation
 
     return decorate
 
 
 def register_jitable(*args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.register_jitable`."""
+    """Replace `numba.extending.register_jitable`. The registration waits until Numba is imported."""
 
     def register(function: Any) -> Any:
-        if not _is_programs(function):
-            return _again(function, options)
+        """Register a function, or keep the registration until Numba is imported."""
+        if not _is_program_function(function):
+            return _register_with_numba(function, options)
         given = dict(options)
         note_jitable(function, given)
         if has_numba():
-            return _again(function, given)
-        when_imported(lambda: _again(function, given))
+            return _register_with_numba(function, given)
+        when_imported(lambda: _register_with_numba(function, given))
         return function
 
     return register if options else register(*args)
 
 
-def _again(function: Any, options: dict[str, Any]) -> Any:
-    real = _of_numba("register_jitable")
+def _register_with_numba(function: Any, options: dict[str, Any]) -> Any:
+    real = _import_real("register_jitable")
     return real(**options)(function) if options else real(function)
 
 
 class LazyIntrinsic(LazyObject):
-    """The object that `intrinsic` returns."""
+    """The object that `intrinsic` returns before Numba is imported.
+
+    Args:
+        function: the decorated function.
+        options: the options of the decorator.
+    """
 
     __slots__ = ("_options",)
 
     def __init__(self, function: Any, options: dict[str, Any]) -> None:
-        super().__init__(function, lambda _: _of_numba("intrinsic")(**options) if options else _of_numba("intrinsic"))
+        super().__init__(function, lambda _: _import_real("intrinsic")(**options) if options else _import_real("intrinsic"))
         object.__setattr__(self, "_options", options)
 
     def _compcache_content(self, walk: Any) -> None:
@@ -95,11 +103,12 @@ class LazyIntrinsic(LazyObject):
 
 
 def intrinsic(*args: Any, **options: Any) -> Any:
-    """Replace `numba.extending.intrinsic`."""
+    """Replace `numba.extending.intrinsic`. The registration waits until Numba needs the intrinsic."""
 
     def declare(function: Any) -> Any:
-        if not _is_programs(function):
-            return _of_numba("intrinsic")(**options)(function) if options else _of_numba("intrinsic")(function)
+        """Return a lazy intrinsic, or Numba's object if Numba is imported."""
+        if not _is_program_function(function):
+            return _import_real("intrinsic")(**options)(function) if options else _import_real("intrinsic")(function)
         lazy = LazyIntrinsic(function, options)
         return note_original(numbas_object(lazy), lazy) if has_numba() else lazy
 
@@ -107,11 +116,14 @@ def intrinsic(*args: Any, **options: Any) -> Any:
 
 
 def get_cython_function_address(module_name: str, function_name: str) -> int:
-    """Replace `numba.extending.get_cython_function_address`, with Numba's own C function."""
+    """Replace `numba.extending.get_cython_function_address`.
+
+    Before Numba is imported, the C function of Numba's extension module finds the address.
+    """
     if has_numba():
-        found: int = _of_numba("get_cython_function_address")(module_name, function_name)
-        return found
-    import numpy as np  # noqa: F401 - the library uses its C interface
+        real_address: int = _import_real("get_cython_function_address")(module_name, function_name)
+        return real_address
+    import numpy as np  # noqa: F401 - the extension module uses its C interface
 
     address: int = load_extension("numba._helperlib")._import_cython_function(module_name, function_name)
     return address
@@ -120,7 +132,7 @@ def get_cython_function_address(module_name: str, function_name: str) -> int:
 def is_jitted(function: Any) -> Any:
     """Replace `numba.extending.is_jitted`."""
     if has_numba() or issubclass(type(function), LazyObject):
-        return _of_numba("is_jitted")(function)
+        return _import_real("is_jitted")(function)
     return jitted(function) is not None
 
 
@@ -134,7 +146,7 @@ OF_EXTENDING: dict[str, Any] = {
 
 
 class _ProtocolClass(ABCMeta):
-    """The metaclass of stand-ins for classes of Numba from which programs derive."""
+    """The metaclass of stand-ins for Numba's classes that programs subclass."""
 
     def _compcache_original(cls) -> Any:
         if cls is not WrapperAddressProtocol:
@@ -152,7 +164,10 @@ class _ProtocolClass(ABCMeta):
 
 
 class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
-    """Replaces `numba.types.WrapperAddressProtocol`. Classes that derive from this one derive from Numba's once it is imported."""
+    """Replaces `numba.types.WrapperAddressProtocol`.
+
+    Subclasses of this class become subclasses of Numba's class when Numba is imported.
+    """
 
     @abstractmethod
     def __wrapper_address__(self) -> Any:
@@ -163,7 +178,8 @@ class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
         """Return the signature of the function."""
 
 
-def _derive_from_numbas() -> None:
+def _rebase_protocol_classes() -> None:
+    """Make the program's subclasses of the stand-in subclasses of Numba's class."""
     own: Any = WrapperAddressProtocol
     real = own._compcache_original()
     for cls in _descendants(own):
@@ -173,7 +189,7 @@ def _derive_from_numbas() -> None:
 
 
 def _descendants(cls: Any) -> list[Any]:
-    return [found for child in cls.__subclasses__() for found in (child, *_descendants(child))]
+    return [descendant for child in cls.__subclasses__() for descendant in (child, *_descendants(child))]
 
 
-when_imported(_derive_from_numbas)
+when_imported(_rebase_protocol_classes)

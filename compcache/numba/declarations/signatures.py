@@ -1,7 +1,7 @@
-"""Functions with declared signatures.
+"""Looks up the code of functions with declared signatures.
 
-Numba compiles these when they are declared, with the values of globals at that moment. So their key is computed, and their code is looked
-up and mapped, at that time; if it is not found, Numba compiles them.
+Numba compiles such a function when it is declared, with the values that globals have at that moment. Therefore its key is computed and its
+code is mapped at that moment too. If the code is not found, Numba compiles the function.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ __all__ = ["Declared", "declare_function", "find_declared"]
 class Declared:
     """The code of a function for each of its declared signatures.
 
-    `rows` says for each signature what its parameters accept, and `loaded` has the code. A parameter accepts the type of an argument with a
-    rank: 0 without conversion, then Numba's ranks of conversions: promoting, safe, unsafe.
+    Attributes:
+        rows: for each signature and parameter, the argument types that the parameter accepts. Each has a rank: 0 without conversion,
+            otherwise Numba's rank of the conversion (1 promoting, 2 safe, 3 unsafe).
+        loaded: the code for each signature.
+        details: further data that depends on the decorator.
     """
 
     __slots__ = ("details", "loaded", "rows")
@@ -39,9 +42,12 @@ class Declared:
         self.details = details
 
     def select(self, types: Sequence[str]) -> Loaded | None:
-        """Return the code that Numba would choose for arguments of these types; None if it would choose none, or the choice may vary.
+        """Return the code that Numba would choose for arguments of these types.
 
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order.
+
+        Returns:
+            The code; None if Numba would choose none, or if its choice is ambiguous.
         """
         ratings = [rating for number, row in enumerate(self.rows) if (rating := _rate(row, types, number)) is not None]
         ratings.sort()
@@ -51,14 +57,14 @@ class Declared:
 
 
 def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:
-    ranks = [accepted.get(given, -1) for accepted, given in zip(row, types, strict=False)]
+    ranks = [accepted.get(type_, -1) for accepted, type_ in zip(row, types, strict=False)]
     if len(row) != len(types) or -1 in ranks:
         return None
     return (ranks.count(3), ranks.count(2), ranks.count(1)), number
 
 
 def declare_function(state: State) -> Any:
-    """Return a lazy function with its stored code, or with Numba's dispatcher, which has compiled it."""
+    """Return a lazy function with its stored code. If the code is not stored, Numba's dispatcher has compiled it."""
     function = make_lazy_function(state)
     state.declared = find_declared(state)
     if state.declared is None:
@@ -67,7 +73,15 @@ def declare_function(state: State) -> Any:
 
 
 def find_declared(state: State, details: str = "?") -> Declared | None:
-    """Return the stored code of a declaration, and set its key. `details` is the shape of its details (`load_marshalled`)."""
+    """Return the stored code of a declaration, and set the key of its state.
+
+    Args:
+        state: the declaration. If its code is found, `state.compiled` is set too.
+        details: the shape of the stored details (`load_marshalled`).
+
+    Returns:
+        The code; None if it is not stored, or if only Numba can use it.
+    """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
         if has_numba() or has_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
@@ -82,25 +96,25 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
         return None
     if has_numba():
         return None
-    present = [code for code in loaded if code is not None]
-    if len(present) < len(loaded):
+    usable = [code for code in loaded if code is not None]
+    if len(usable) < len(loaded):
         return None
-    for code in present:
+    for code in usable:
         keep(code)
         count_hit()
     note_code(state.key.content.reads)
-    found = Declared(rows, present, details)
-    state.compiled = _compiled_of(state, state.key, found)
-    return found
+    declared = Declared(rows, usable, details)
+    state.compiled = _compiled_identities(state, state.key, declared)
+    return declared
 
 
-def _compiled_of(state: State, key: Key, found: Declared) -> list[Compiled] | None:
-    """Return what the code was compiled from; None if Numba inlines the current version of the function."""
+def _compiled_identities(state: State, key: Key, declared: Declared) -> list[Compiled] | None:
+    """Return the identities of the compiled functions; None if Numba inlines the current version of the function."""
     if str(state.options.get("inline", "never")) != "never":
         return None
     if state.decorator in ("jit", "njit"):
-        bases = [(code.record.entry, code.record.lines) for code in found.loaded]
-    else:  # a loop is made from a function
-        bases = found.details[-1] if state.decorator != "cfunc" else []
+        bases = [(code.record.entry, code.record.lines) for code in declared.loaded]
+    else:  # Numba compiles a loop from a function
+        bases = declared.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
     return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in bases]

@@ -1,4 +1,4 @@
-"""The objects that `stencil` returns: kernels on neighbourhoods, which compiled functions call."""
+"""Defines the objects that `stencil` returns: kernels on neighbourhoods, which compiled functions call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ _Code = type((lambda: 0).__code__)
 
 
 class LazyStencil(LazyObject):
-    """A stencil. Numba creates it when it is called from Python, or when a function that calls it is compiled.
+    """A stencil. Numba creates its own stencil when Python calls this object, or when a function that calls it is compiled.
 
-    Numba reads the function and the values of its globals when the stencil is declared, so `declare_stencil` keeps these values.
+    Numba reads the function and the values of its globals when the stencil is declared. Therefore `declare_stencil` copies these values.
+
+    Args:
+        function: the kernel, with its own copies of globals.
+        mode: the mode of the stencil.
+        options: the options of the decorator.
     """
 
     __slots__ = ("_mode", "_options")
@@ -35,7 +40,7 @@ class LazyStencil(LazyObject):
         return stencil(mode, **options)(object.__getattribute__(self, "_function"))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed everything that compiled code can see of the stencil: the function as it was declared, and the options."""
+        """Feed the data of the stencil that compiled code can use: the function as it was declared, and the options."""
         options = object.__getattribute__(self, "_options")
         walk.feed_stencil(object.__getattribute__(self, "_function"), object.__getattribute__(self, "_mode"), options)
 
@@ -45,31 +50,37 @@ class LazyStencil(LazyObject):
         return numbas_object(self).__doc__
 
 
-LazyStencil.__name__ = "StencilFunc"  # errors of Python name Numba's class so
+LazyStencil.__name__ = "StencilFunc"  # Python's error messages show the name of Numba's class
 
 
 def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazyStencil:
-    """Return the stencil of a function as it is now: the values of the globals and variables that it names are kept."""
+    """Return the stencil of a function.
+
+    The stencil keeps the present values of the globals and closure variables that the function names. Later changes do not affect it.
+    """
     names: set[str] = set()
     _add_names(function.__code__, names)
-    held = {name: value for name, value in function.__globals__.items() if name in names or name in _OF_MODULES}
-    frozen = _Function(function.__code__, held, function.__name__, function.__defaults__, tuple(map(_copy, function.__closure__ or ())))
+    globals_ = {name: value for name, value in function.__globals__.items() if name in names or name in _MODULE_NAMES}
+    cells = tuple(map(_copy_cell, function.__closure__ or ()))
+    frozen = _Function(function.__code__, globals_, function.__name__, function.__defaults__, cells)
     frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
     frozen.__kwdefaults__ = function.__kwdefaults__
     return LazyStencil(frozen, mode, options)
 
 
-_OF_MODULES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
+_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
 
 
 def _add_names(code: Any, names: set[str]) -> None:
+    """Add the names in a code object and its nested code objects to a set."""
     names.update(code.co_names)
     for constant in code.co_consts:
         if type(constant) is _Code:
             _add_names(constant, names)
 
 
-def _copy(cell: Any) -> Any:
+def _copy_cell(cell: Any) -> Any:
+    """Return a new closure cell with the same content. An unset variable stays unset."""
     try:
         return type(cell)(cell.cell_contents)
     except ValueError as error:  # the variable is not set yet

@@ -1,7 +1,7 @@
-"""Stand-ins for Numba's types while it is not imported: ``float64``, ``float64[:, ::1]``, ``int64(float64, float64)``.
+"""Defines stand-ins for Numba's types: ``float64``, ``float64[:, ::1]``, ``int64(float64, float64)``.
 
-They can be named, subscripted, called for signatures, printed, compared and hashed like Numba's. Any other use imports Numba, and the
-object becomes Numba's type: its class changes, so that no reference to a stand-in is left.
+Without Numba, they can be named, subscripted, called for signatures, printed, compared and hashed like Numba's types. Any other use imports
+Numba, and the stand-in becomes Numba's type. Its class changes, so no reference to a stand-in is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named", "type_of",
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
 _LONG = 32 if sys.platform == "win32" else _WORD
 _SIZES = (("int", 8), ("int", 16), ("int", 32), ("int", 64), ("uint", 8), ("uint", 16), ("uint", 32), ("uint", 64))
-#: Numba's names of types, and one canonical name for each type. How types print is in `_SHOWN`.
+#: Numba's names of types, each with one canonical name. `_SHOWN` defines the names that differ when a type is printed.
 _NAMES = {name: name for name in ("none", "unicode_type", "pyobject", "voidptr", "boolean")}
 _NAMES |= {f"{kind}{bits}": f"{kind}{bits}" for kind, bits in (*_SIZES, ("float", 32), ("float", 64), ("complex", 64), ("complex", 128))}
 _NAMES |= {f"{kind[0]}{bits // 8}": f"{kind}{bits}" for kind, bits in _SIZES}
@@ -39,8 +39,15 @@ _lock = RLock()
 
 
 class _Fields:
-    """What is known about a type without Numba: its expression and attributes, how it prints, and its key. The last two are None if only
-    Numba knows them.
+    """The properties of a type that are known without Numba.
+
+    Attributes:
+        text: the expression of the type.
+        shown: the `str` and the `repr`; None if only Numba knows them.
+        key: the key of Numba's type; None if only Numba knows it.
+        attributes: the attributes of the type.
+        is_scalar: whether array types may have items of this type.
+        real: Numba's type; None before it is requested.
     """
 
     __slots__ = ("attributes", "is_scalar", "key", "real", "shown", "text")
@@ -57,7 +64,7 @@ class _Fields:
 class LazyType:
     """A type of Numba, represented by its expression."""
 
-    # Its `__dict__` becomes that of Numba's type, so it must not contain anything of ours.
+    # Its `__dict__` becomes the `__dict__` of Numba's type, so it must not contain any other attribute.
 
     def __call__(self, *args: Any) -> Any:
         """Return a signature with this result type, or convert a single value to this type."""
@@ -76,9 +83,9 @@ class LazyType:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, _Stand) and all(_fields[id(one)].key is not None for one in (self, other)):
-            return False  # there is one object for each of these
-        if not isinstance(other, _Stand) and not _has_types():
+        if isinstance(other, _StandIn) and all(_fields[id(type_)].key is not None for type_ in (self, other)):
+            return False  # equal types of this kind are one object
+        if not isinstance(other, _StandIn) and not _has_types():
             return False
         return bool(become_real(self) == other)
 
@@ -99,16 +106,16 @@ class LazyType:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's type once Numba is imported; no caller can test for that class earlier."""
+        """The class of Numba's type once Numba is imported. Before that, no caller can test for Numba's class."""
         return type(become_real(self)) if _has_types() else LazyType
 
     def __getattr__(self, name: str) -> Any:
         if (name.startswith("__") or is_probe(name)) and not _has_types():
-            raise AttributeError(f"{self!r} has no attribute {name!r}")  # other libraries look for their protocols
+            raise AttributeError(f"{self!r} has no attribute {name!r}")  # other libraries test for their protocols
         fields = _fields[id(self)]
         if name in fields.attributes and not _has_types():
             return fields.attributes[name]
-        if fields.key is not None and name in _OF_ARRAYS:
+        if fields.key is not None and name in _ARRAY_ATTRIBUTES:
             raise AttributeError(f"{fields.text!r} object has no attribute {name!r}")
         return getattr(become_real(self), name)
 
@@ -134,20 +141,20 @@ class LazyType:
         return become_real(self) >= other
 
     def _compcache_text(self) -> str:
-        """Return the expression, as it stands in a signature given as text."""
+        """Return the expression of the type, in the form in which a signature contains it."""
         return _fields[id(self)].text
 
     def _compcache_original(self) -> Any:
-        """Return Numba's own object."""
+        """Import Numba if necessary, and return its own type."""
         return _real(_fields[id(self)])
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed everything that compiled code can see of the type."""
+        """Feed the identity of the type to a walk."""
         walk.token("numba type", _fields[id(self)].text)
 
 
 class LazyContainerType(LazyType):
-    """The type of a container. The item types of `UniTuple` and `Tuple` can be requested."""
+    """The type of a container. Its items can be requested if it is a tuple."""
 
     def __len__(self) -> int:
         return len(become_real(self))
@@ -162,16 +169,18 @@ class LazyContainerType(LazyType):
         return bool(become_real(self))
 
 
-_Stand = LazyType
-#: All types by expression, and their fields by id. Like Numba's they are few, and they live forever here.
+_StandIn = LazyType
+#: All stand-ins by expression, and their fields by id. Like Numba's types they are few, and they are never freed.
 _interned: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
 _VALUES = frozenset((bool, int, float))
-#: The attributes by which programs test for array types. Other types lack them, and no type has `shape`.
-_OF_ARRAYS = frozenset(("dtype", "layout", "ndim", "shape"))
+#: The attributes by which programs recognize array types. Other types lack them, and no type has `shape`.
+_ARRAY_ATTRIBUTES = frozenset(("dtype", "layout", "ndim", "shape"))
 
 
 def _numpy_scalar(name: str) -> Callable[[Any], Any]:
+    """Return a function that converts a value to a NumPy scalar of this type."""
+
     def cast(value: Any) -> Any:
         import numpy as np
 
@@ -186,6 +195,7 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 
 
 def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
+    """Return the stand-in with this expression, and create it if there is none."""
     with _lock:
         known = _interned.get(text)
         if known is None:
@@ -196,7 +206,7 @@ def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *,
 
 
 def type_named(name: str) -> Any:
-    """Return the type with this name in Numba's namespace, or None if there is none here."""
+    """Return the type with this name in Numba's namespace, or None if this module does not define it."""
     text = _NAMES.get(name)
     if text is None:
         return None
@@ -205,7 +215,7 @@ def type_named(name: str) -> Any:
 
 
 def _array_spec(item: Any) -> tuple[int, str] | None:
-    """Return the dimensions and the layout that slices describe, as Numba reads them; None for slices that it refuses."""
+    """Return the number of dimensions and the layout that slices describe, by Numba's rules; None for slices that Numba rejects."""
     slices = item if isinstance(item, (tuple, list)) else (item,)
     if not slices or any(type(s) is not slice or s.start is not None or s.stop is not None for s in slices):
         return None
@@ -215,6 +225,7 @@ def _array_spec(item: Any) -> tuple[int, str] | None:
 
 
 def _array(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
+    """Return the stand-in for an array type."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
     shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
     return _intern(
@@ -223,11 +234,11 @@ def _array(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> Laz
     )  # fmt: skip
 
 
-_OF_VALUES = {bool: "boolean", float: "float64", complex: "complex128", str: "unicode_type", type(None): "none"}
+_NAMES_BY_CLASS = {bool: "boolean", float: "float64", complex: "complex128", str: "unicode_type", type(None): "none"}
 
 
 def type_of(value: Any) -> Any:
-    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if Numba must decide."""
+    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if only Numba can determine it."""
     kind = type(value)
     if kind.__module__ == "numpy":
         return _type_of_numpy(value)
@@ -236,10 +247,11 @@ def type_of(value: Any) -> Any:
     if kind is tuple:
         types = [type_of(item) for item in value]
         return _make_tuple(types) if None not in types else None
-    return type_named(_OF_VALUES.get(kind, ""))
+    return type_named(_NAMES_BY_CLASS.get(kind, ""))
 
 
 def _type_of_numpy(value: Any) -> Any:
+    """Return the type of a NumPy scalar or array, or None if only Numba can determine it."""
     numpy: Any = sys.modules["numpy"]
     if isinstance(value, numpy.generic):
         return type_of_dtype(value.dtype)
@@ -252,15 +264,15 @@ def _type_of_numpy(value: Any) -> Any:
 
 
 def type_of_dtype(dtype: Any) -> Any:
-    """Return the type of the items of a NumPy dtype; None if Numba must decide."""
+    """Return the type of the items of a NumPy dtype, or None if only Numba can determine it, or if the value is not a dtype."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(dtype, numpy.dtype) or not dtype.isnative:
         return None
     name = "boolean" if dtype.name == "bool" else dtype.name
-    return type_named(name) if name in _OF_ITEMS else None
+    return type_named(name) if name in _ITEM_NAMES else None
 
 
-_OF_ITEMS = frozenset(name for name in _NAMES.values() if name[-1].isdigit()) | {"boolean"}
+_ITEM_NAMES = frozenset(name for name in _NAMES.values() if name[-1].isdigit()) | {"boolean"}
 
 
 # ------------------------------------------------------------------------------------------ becoming Numba's own
@@ -272,17 +284,18 @@ def _has_types() -> bool:
 
 
 def _real(fields: _Fields) -> Any:
+    """Return Numba's own type for a stand-in. Import Numba if necessary."""
     if fields.real is None:
         real_numba()
         from numba.core import types
 
-        fields.real = eval(fields.text, {}, vars(types))  # noqa: S307 - it was made here
+        fields.real = eval(fields.text, {}, vars(types))  # noqa: S307 - this module created the expression
     return fields.real
 
 
 def become_real(lazy: Any) -> Any:
-    """Turn a stand-in into Numba's own type: it gets the class and the attributes of the interned type. Return it."""
-    real = _real(_fields[id(lazy)])
+    """Import Numba if necessary, and turn a stand-in into Numba's own type. Return it."""
+    real = _real(_fields[id(lazy)])  # the interned type, whose class and attributes the stand-in gets
     with _lock:
         if hasattr(type(lazy), "_compcache_text"):
             object.__setattr__(lazy, "__dict__", vars(real))
@@ -290,22 +303,22 @@ def become_real(lazy: Any) -> Any:
     return lazy
 
 
-def _become_real() -> None:
+def _convert_all() -> None:
     for lazy in list(_interned.values()):
         if hasattr(type(lazy), "_compcache_text"):
             become_real(lazy)
 
 
-when_imported(_become_real)
+when_imported(_convert_all)
 
 
 # -------------------------------------------------------------------------------------------------- signatures
 
 
 class LazySignature:
-    """A signature. It becomes Numba's own when more than its types is requested."""
+    """A signature. It becomes Numba's own when anything but its types is requested."""
 
-    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # those of Numba's class, as the change of class requires
+    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # equal to the slots of Numba's class, as the change of class requires
     _compcache_is_signature = True
 
     def __init__(self, return_type: Any, args: tuple[Any, ...]) -> None:
@@ -349,8 +362,9 @@ class LazySignature:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's signatures once Numba is imported. This property stays, because `isinstance` ignores a class that changes
-        meanwhile.
+        """The class of Numba's signatures once Numba is imported.
+
+        The property remains after the class has changed, because `isinstance` does not notice a class that changes during the test.
         """
         templates = sys.modules.get("numba.core.typing.templates")
         return getattr(templates, "Signature", LazySignature) if _has_types() else LazySignature
@@ -367,12 +381,12 @@ class LazySignature:
         return dir(become_signature(self))
 
     def _compcache_original(self) -> Any:
-        """Return Numba's own object."""
+        """Import Numba if necessary, and return its own signature."""
         return become_signature(self)
 
 
 def become_signature(lazy: Any) -> Any:
-    """Turn a stand-in into Numba's own signature. Return it."""
+    """Import Numba, and turn a stand-in into Numba's own signature. Return it."""
     real_numba()
     from numba.core.typing.templates import Signature
 
@@ -387,30 +401,30 @@ def become_signature(lazy: Any) -> Any:
 # ------------------------------------------------------------------------------------------- classes of types
 
 
-def _is_plain(type_: Any) -> bool:
-    """Return whether the expression of a type follows from those of its parts."""
+def _has_expression(type_: Any) -> bool:
+    """Return whether the expression of a type is known without Numba."""
     return text_of(type_) is not None
 
 
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
-    is_right = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
-    scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
-    return _array(dtype, ndim, layout, readonly=readonly) if is_right and scalar else None
+    is_valid = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
+    is_scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
+    return _array(dtype, ndim, layout, readonly=readonly) if is_valid and is_scalar else None
 
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
-    if not _is_plain(dtype) or type(count) is not int or count < 1:
+    if not _has_expression(dtype) or type(count) is not int or count < 1:
         return None
     return _intern(tuple_text([str(text_of(dtype))] * count), dtype=dtype, count=count)
 
 
 def _make_tuple(types: Any) -> Any:
-    if not isinstance(types, (tuple, list)) or not all(map(_is_plain, types)):
+    if not isinstance(types, (tuple, list)) or not all(map(_has_expression, types)):
         return None
     return _intern(tuple_text([str(text_of(type_)) for type_ in types]))
 
 
-def _make_of_one(name: str, inner: Any) -> Any:
+def _make_wrapper(name: str, inner: Any) -> Any:
     return _intern(f"{name}({text_of(inner)})") if type(inner) is LazyType else None
 
 
@@ -423,11 +437,11 @@ def _make_dict(key: Any, value: Any) -> Any:
 
 
 def _is_item(type_: Any) -> bool:
-    """Return whether containers may have items of this type. Numba refuses optional ones."""
-    return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_OF_ITEMS_TOO))
+    """Return whether lists and dictionaries may have items of this type. Numba rejects optional items."""
+    return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_ITEM_PREFIXES))
 
 
-_OF_ITEMS_TOO = ("DictType(", "ListType(", "Tuple(", "UniTuple(")
+_ITEM_PREFIXES = ("DictType(", "ListType(", "Tuple(", "UniTuple(")
 
 
 def _make_function(signature: Any) -> Any:
@@ -435,14 +449,14 @@ def _make_function(signature: Any) -> Any:
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 
 
-#: Classes of types that construct types whose expression is known. Numba must construct the others.
+#: Classes of types, each with its module and a function that returns a type, or None if only Numba can construct it.
 CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Array": ("npytypes", _make_array),
     "UniTuple": ("containers", _make_uniform_tuple),
     "Tuple": ("containers", _make_tuple),
     "DictType": ("containers", _make_dict),
     "FunctionType": ("function_type", _make_function),
-    "CPointer": ("misc", lambda inner: _make_of_one("CPointer", inner)),
+    "CPointer": ("misc", lambda inner: _make_wrapper("CPointer", inner)),
     "ListType": ("containers", _make_list),
-    "Optional": ("misc", lambda inner: _make_of_one("Optional", inner)),
+    "Optional": ("misc", lambda inner: _make_wrapper("Optional", inner)),
 }

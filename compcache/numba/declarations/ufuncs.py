@@ -1,7 +1,7 @@
-"""The objects that `vectorize` and `guvectorize` return: NumPy ufuncs of stored loops.
+"""Defines the objects that `vectorize` and `guvectorize` return: NumPy ufuncs of stored loops.
 
-Numba's extension module for ufuncs needs NumPy and nothing else of Numba. Its ufuncs request a loop when they have none for the types of
-the arguments, casts included. So the same calls get the same loops, in the same order, as with Numba.
+Numba's extension module for ufuncs needs NumPy and nothing else of Numba. If a ufunc has no loop for the types of the arguments, casts
+included, it requests one. Therefore the same calls get the same loops, in the same order, as with Numba.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ __all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
 
 _LIBRARY = "numba.np.ufunc._internal"
 _IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reorderable": "PyUFunc_ReorderableNone"}
-#: The attributes, other than calls, of ufuncs with declared signatures.
-_OF_UFUNCS = frozenset((
+#: The attributes of a ufunc with declared signatures that need no Numba.
+_UFUNC_ATTRIBUTES = frozenset((
     "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
 ))  # fmt: skip
-#: The special names that Numba's ufuncs have in addition.
-_OF_CLASSES = frozenset(("__abstractmethods__", "__dict__"))
+#: The special attributes that Numba's ufuncs have in addition to NumPy's.
+_CLASS_ATTRIBUTES = frozenset(("__abstractmethods__", "__dict__"))
 
 
-#: Held while a ufunc, or a loop of one, is created.
+#: Held while a ufunc or one of its loops is created.
 _adding = allocate_lock()
 
 
-class _NotStored(Exception):  # noqa: N818 - an answer, not a failure
-    """Raised through NumPy's C code if Numba must create a loop."""
+class _NotStored(Exception):  # noqa: N818 - a result, not a failure
+    """Raised, also through NumPy's C code, if a loop is not stored and Numba must create it."""
 
 
 class LazyUfunc(LazyWrapper):
-    """A ufunc that is created from stored loops on first use. It is Numba's own if a loop is not stored."""
+    """A ufunc that is created from stored loops on first use. If a loop is not stored, Numba's own ufunc replaces it."""
 
     __slots__ = ("_loops", "_state", "_stored")
 
@@ -59,13 +59,13 @@ class LazyUfunc(LazyWrapper):
         object.__setattr__(self, "_loops", [])
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call the ufunc."""
+        """Call the ufunc with stored loops. Numba's ufunc is called if a loop is not stored, or if an argument overrides ufuncs."""
         if object.__getattribute__(self, "_made") is None and not _is_overridden((*args, *keywords.values())):
             state = object.__getattribute__(self, "_state")
             try:
                 if state.decorator == "guvectorize" and state.signatures is None:
                     return _call_dynamic(self, state, args, dict(keywords))
-                stored = _stored_of(self)
+                stored = _load_ufunc(self)
                 if stored is not None:
                     return stored(*args, **keywords)
             except _NotStored:
@@ -78,24 +78,28 @@ class LazyUfunc(LazyWrapper):
         return make_ufunc(object.__getattribute__(self, "_state"), loops_of(self))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed everything that compiled code can see of the ufunc. Without signatures its loops depend on earlier calls."""
+        """Feed the data of the ufunc that compiled code can use.
+
+        Raises:
+            NotLazy: the ufunc has no declared signatures, so its loops depend on earlier calls.
+        """
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
-            raise NotLazy(f"{state.function.__qualname__} is a ufunc whose loops are compiled when it is called")
+            raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures")
         walk.token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 
     def __getattr__(self, name: str) -> Any:
         if name not in COPIED and object.__getattribute__(self, "_made") is None:
             state = object.__getattribute__(self, "_state")
-            if name in _OF_UFUNCS and state.signatures is not None and not has_numba():
-                stored = _stored_of(self)
+            if name in _UFUNC_ATTRIBUTES and state.signatures is not None and not has_numba():
+                stored = _load_ufunc(self)
                 if stored is not None and name == "at" and state.decorator == "vectorize":
                     return partial(_call_at, self)
                 if stored is not None:
                     return getattr(getattr(stored, "ufunc", stored), name)
-            if name.startswith("__") and name not in _OF_CLASSES and not has_numba():
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # protocols such as those of `inspect`
+            if name.startswith("__") and name not in _CLASS_ATTRIBUTES and not has_numba():
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # `inspect` tests for protocols
         return super().__getattr__(name)
 
     def __repr__(self) -> str:
@@ -103,28 +107,34 @@ class LazyUfunc(LazyWrapper):
 
 
 class _LazyGufunc(LazyUfunc):
-    # One of `guvectorize`.
+    # The ufunc of `guvectorize`.
     __slots__ = ()
 
 
-LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # errors of Python name Numba's classes so
+LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # Python's error messages show the names of Numba's classes
 
 
 def loops_of(ufunc: LazyUfunc) -> list[Loop]:
-    """Return the loops of a ufunc without signatures, in order."""
-    found: list[Loop] = object.__getattribute__(ufunc, "_loops")
-    return found
+    """Return the loops of a ufunc without signatures, in the order in which they were added."""
+    loops: list[Loop] = object.__getattribute__(ufunc, "_loops")
+    return loops
 
 
-#: The shapes of what is stored (`load_marshalled`). For each loop: NumPy's type numbers, and the entry that it was made from. For
-#: `guvectorize` also the layout before the loops, and the parameters that are written to.
+#: The shapes of stored details (`load_marshalled`): for each loop, NumPy's type numbers and the entry of the compiled function. For
+#: `guvectorize`, the layout, the numbers of parameters and the parameters that are written to precede the loops.
 _DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
 _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
 
 
 class Loop:
-    """A loop that was loaded when a ufunc was called: the types of the arguments, the key at that time, what was stored, and NumPy's
-    numbers of its types.
+    """A loop that was loaded by a call of a ufunc.
+
+    Attributes:
+        types: the names of the argument types.
+        key: the key of the loop at the time of the call.
+        base: the name and the lines of the compiled function's entry.
+        loaded: the code.
+        numbers: NumPy's type numbers.
     """
 
     __slots__ = ("base", "key", "loaded", "numbers", "types")
@@ -147,16 +157,16 @@ def _is_overridden(values: tuple[Any, ...]) -> bool:
 
 
 def _overrides(kind: Any) -> bool:
-    """Return whether a class overrides calls of ufuncs in another way than NumPy's arrays do."""
+    """Return whether a class has an `__array_ufunc__` other than the method of NumPy's arrays."""
     given = getattr(kind, "__array_ufunc__", None)
     numpy: Any = sys.modules.get("numpy")
     return given is not None and (numpy is None or given is not numpy.ndarray.__array_ufunc__)
 
 
 def declare_ufunc(state: State) -> Any:
-    """Return the ufunc of a decorated function. With declared signatures it has its loops, stored or compiled by Numba.
+    """Return the ufunc of a decorated function. If it has declared signatures, its loops are stored or Numba compiles them now.
 
-    A ufunc with ``target="parallel"`` is NumPy's, as Numba's decorators return it.
+    A ufunc with ``target="parallel"`` is a plain NumPy ufunc, as with Numba's decorators.
     """
     ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
@@ -165,38 +175,42 @@ def declare_ufunc(state: State) -> Any:
             numbas_object(ufunc)
     if not state.is_parallel:
         return ufunc
-    stored = _stored_of(ufunc) if state.declared is not None else None
+    stored = _load_ufunc(ufunc) if state.declared is not None else None
     return numbas_object(ufunc) if stored is None else note_original(stored, ufunc)
 
 
-def _stored_of(lazy: LazyUfunc) -> Any:
-    """Return NumPy's ufunc of the stored loops, or None if Numba must find the loops."""
+def _load_ufunc(lazy: LazyUfunc) -> Any:
+    """Return NumPy's ufunc of the stored loops, which is created on the first request; None if Numba is imported."""
     stored = object.__getattribute__(lazy, "_stored")
     if stored is None and not has_numba():
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
-        make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if state.is_parallel else _make_ufunc
-        with _adding:  # concurrent threads share one
+        make_plain = _make_parallel if state.is_parallel else _make_ufunc
+        make = _make_gufunc if state.decorator == "guvectorize" else make_plain
+        with _adding:  # all threads share one ufunc
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)
     return stored
 
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
-    found: Declared = state.declared
-    layout, nin, nout, writable, numbers = found.details[:5]
+    """Return NumPy's ufunc of the stored loops of `guvectorize`."""
+    declared: Declared = state.declared
+    layout, nin, nout, writable, numbers = declared.details[:5]
     return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [code.address for code in found.loaded],
-        [list(row) for row in numbers], nin, nout, [None] * len(found.loaded), list(found.loaded), _identity(state, library), layout, writable,  # noqa: E501
+        state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
+        [list(row) for row in numbers], nin, nout, [None] * len(declared.loaded), list(declared.loaded), _identity(state, library), layout, writable,  # noqa: E501
     )  # fmt: skip
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
-    found: Declared = state.declared
+    """Return NumPy's ufunc of the stored loops of a ufunc with ``target="parallel"``."""
+    declared: Declared = state.declared
     return library.fromfunc(
-        state.function.__name__, state.function.__doc__, [code.address for code in found.loaded], [list(row) for row in found.details[0]],
-        state.function.__code__.co_argcount, 1, [None] * len(found.loaded), list(found.loaded), _identity(state, library),
+        state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
+        [list(row) for row in declared.details[0]],
+        state.function.__code__.co_argcount, 1, [None] * len(declared.loaded), list(declared.loaded), _identity(state, library),
     )  # fmt: skip
 
 
@@ -205,30 +219,36 @@ def _identity(state: State, library: Any) -> Any:
 
 
 class _Dispatcher:
-    """Has the Python function, the only attribute of a dispatcher that the C code of a ufunc reads."""
+    """Has the attribute `py_func`, the only attribute of a dispatcher that the C code of a ufunc reads."""
 
     def __init__(self, function: Any) -> None:
         self.py_func = function
 
 
 def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
+    """Return a ufunc like Numba's `DUFunc`, which requests loops for types that it lacks."""
+
     class Ufunc(library._DUFunc):  # type: ignore[misc]
-        """A ufunc that requests missing loops here."""
+        """A ufunc that requests missing loops from `_add_loop`."""
 
         def _compile_for_args(self, *args: Any, **keywords: Any) -> None:
             _add_loop(lazy, self, args, keywords)
 
     ufunc = Ufunc(_Dispatcher(state.function), identity=_identity(state, library))
-    found: Declared | None = state.declared
-    if found is not None:
-        for code, numbers in zip(found.loaded, found.details[0], strict=True):
+    declared: Declared | None = state.declared
+    if declared is not None:
+        for code, numbers in zip(declared.loaded, declared.details[0], strict=True):
             ufunc._add_loop(code.address, list(numbers))
         ufunc._frozen = True
     return ufunc
 
 
 def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Add the stored loop for these arguments to a ufunc. Raises `_NotStored`."""
+    """Add the stored loop for these arguments to a ufunc.
+
+    Raises:
+        _NotStored: no loop is stored, or Numba must interpret the arguments.
+    """
     state = object.__getattribute__(lazy, "_state")
     count = state.function.__code__.co_argcount
     is_plain = set(keywords) <= {"out"} and len(args) + len(keywords) in (count, count + 1) and len(args) >= count
@@ -245,7 +265,11 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
 
 
 def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
-    """Return the stored loop of a ufunc for these types. Raises `_NotStored`."""
+    """Return the key of a ufunc's stored loop for these types, the fields of its record, and its code. Count a hit.
+
+    Raises:
+        _NotStored: no loop is stored, or Numba is imported.
+    """
     if has_numba():
         raise _NotStored
     try:
@@ -265,24 +289,25 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
-    """Implement `DUFunc.at`: request a loop for the types. Without a loop it fails with Numba's error."""
-    stored = _stored_of(lazy)
+    """Implement `DUFunc.at` without Numba if a loop serves the types; otherwise call Numba's method, which reports errors."""
+    stored = _load_ufunc(lazy)
     numpy: Any = sys.modules["numpy"]
     if stored is not None and not keywords and len(args) == stored.ufunc.nin + 1 and type(args[0]) is numpy.ndarray:
         operands = (args[0], *args[2:])  # without the indices
         try:
-            is_plain = _serves(stored.ufunc, _element_types(operands))
+            has_loop = _has_loop_for(stored.ufunc, _element_types(operands))
         except _NotStored:
-            is_plain = False
-        if is_plain:
+            has_loop = False
+        if has_loop:
             return stored.ufunc.at(*args)
     return numbas_object(lazy).at(*args, **keywords)
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a ufunc of `guvectorize` without signatures. It gets a new loop if none of its loops accepts the arguments.
+    """Call a ufunc of `guvectorize` without signatures. If none of its loops accepts the arguments, add the stored loop for their types.
 
-    Raises `_NotStored`.
+    Raises:
+        _NotStored: no loop is stored, or Numba must interpret the arguments.
     """
     if "out" in keywords:
         args = (*args, keywords.pop("out"))
@@ -293,7 +318,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
     types = _element_types(args)
     with _adding:
         stored = object.__getattribute__(lazy, "_stored")
-        if stored is None or not _serves(stored, types):
+        if stored is None or not _has_loop_for(stored, types):
             key, fields, loaded = _find_loop(state, types)
             note_code(key.content.reads)
             loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
@@ -303,6 +328,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
 
 
 def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
+    """Return NumPy's ufunc of the loops that calls have loaded so far."""
     library = load_extension(_LIBRARY)
     layout = state.options["signature"]
     nin = layout.partition("->")[0].count("(")
@@ -312,9 +338,10 @@ def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -
     )  # fmt: skip
 
 
-def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Return whether a ufunc has a loop for these types, of the arguments alone or with the results, casts included.
-    `numba.np.numpy_support.ufunc_find_matching_loop` defines this for numbers.
+def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
+    """Return whether a ufunc has a loop for types of arguments, casts included. The types of results may follow.
+
+    For numbers, `numba.np.numpy_support.ufunc_find_matching_loop` defines the rules.
     """
     numpy: Any = sys.modules["numpy"]
     given = [numpy.dtype(name) for name in types]
@@ -326,15 +353,16 @@ def _serves(ufunc: Any, types: tuple[str, ...]) -> bool:
         return (is_mixed and outer.kind in "iu" and inner.kind in "cf") or numpy.can_cast(outer, inner, rule)
 
     for loop in ufunc.types:
-        own = [numpy.dtype(letter) for letter in loop.replace("->", "")]
-        if all(casts(outer, inner, "safe") for outer, inner in zip(inputs, own, strict=False)) and all(
-            casts(inner, outer, "same_kind") for outer, inner in zip(results, own[ufunc.nin :], strict=False)
+        loop_types = [numpy.dtype(letter) for letter in loop.replace("->", "")]
+        if all(casts(outer, inner, "safe") for outer, inner in zip(inputs, loop_types, strict=False)) and all(
+            casts(inner, outer, "same_kind") for outer, inner in zip(results, loop_types[ufunc.nin :], strict=False)
         ):
             return True
     return False
 
 
 def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of the types for which Numba compiles a loop. Raise `_NotStored` if only Numba can determine one."""
     try:
         return tuple([_element_type(argument) for argument in args])
     except NotLazy:
@@ -342,7 +370,11 @@ def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def _element_type(argument: Any) -> str:
-    """Return the type for which Numba compiles a loop. Raises `NotLazy`."""
+    """Return the name of the type for which Numba compiles a loop.
+
+    Raises:
+        NotLazy: only Numba can determine the type.
+    """
     numpy: Any = sys.modules["numpy"]
     kind = type(argument)
     if kind is numpy.ndarray or (is_derived_array(argument, numpy) and not kind.__module__.startswith("numpy.ma")):
@@ -351,4 +383,4 @@ def _element_type(argument: Any) -> str:
         return scalar_name(argument.dtype)
     if kind in (bool, int, float, complex):
         return scalar_name(numpy.asarray(argument).dtype)
-    raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
+    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")

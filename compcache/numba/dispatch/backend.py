@@ -1,4 +1,4 @@
-"""The installed backend: its cache, its statistics, and the functions that it could not cache."""
+"""Defines the backend: its cache, its statistics, and the functions that it could not cache."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Backend"]
 
 
 class Backend:
-    """An installed backend.
+    """A backend for Numba's caching.
 
     Attributes:
         cache: the cache that it stores in.
-        targets: the CPUs to store code for, as in `ModuleSource`; None for $COMPCACHE_TARGETS, or else this host.
-        hits, misses: the numbers of overloads that were found, and that were not.
+        targets: the CPUs to store code for, as in `ModuleSource`; None for $COMPCACHE_TARGETS, or this host if that is not set.
+        hits, misses: the numbers of overloads that were found, and of overloads that were not found.
         refused: {function and types: reason} of the overloads that cannot be cached.
     """
 
@@ -33,27 +33,32 @@ class Backend:
         self.hits = 0
         self.misses = 0
         self.refused: dict[str, str] = {}
-        self._process = 0  # that compacts the index when it exits
+        self._process = 0  # the process whose exit handler compacts the index
 
     def count(self, *, hit: bool) -> None:
-        """Count a look-up. A hit is already in the statistics of the directory."""
+        """Count a look-up in this object. The statistics of the directory already contain hits."""
         if hit:
             self.hits += 1
         else:
             self.misses += 1
 
     def miss(self, name: str, *, refused: bool = False) -> None:
-        """Count a look-up that found nothing. `refused`: the function that is now compiled cannot be cached."""
+        """Count a look-up that found nothing, in this object and in the directory.
+
+        Args:
+            name: the name of the entry.
+            refused: whether the function, which Numba compiles now, cannot be cached.
+        """
         self.count(hit=False)
         frontend.count_miss(self.cache, name, refused=refused)
 
     def refuse(self, label: str, reason: str) -> None:
-        """Record why a function is not cached for these types, here and for `compcache explain`."""
+        """Record why a function is not cached for these types, in this object and for `compcache explain`."""
         self.refused[label] = reason
         frontend.note_uncached(self.cache, label, reason)
 
     def accept(self, label: str) -> None:
-        """Record that the function is cached now."""
+        """Record that a function is cached for these types. The index is compacted when the process exits."""
         self.refused.pop(label, None)
         frontend.forget_uncached(self.cache, label)
         if self._process != os.getpid():
@@ -61,15 +66,15 @@ class Backend:
             atexit.register(self._compact, self._process)
 
     def _compact(self, process: int) -> None:
-        """Merge the index after overloads were stored one by one, if several of its files have accumulated."""
-        if process == os.getpid():  # not in a child that was forked
+        """Merge the files of the index if several have accumulated, because overloads are stored one by one."""
+        if process == os.getpid():  # a forked child has inherited the exit handler
             frontend.compact_index(self.cache)
 
     def note_failure(self, name: str, error: Exception) -> None:
-        """Warn that a compiled function works, but could not be stored."""
+        """Issue a `CacheWarning` that a function was compiled but could not be stored."""
         import warnings
 
-        warnings.warn(f"{name} was compiled and not cached: {error}", CacheWarning, stacklevel=4)
+        warnings.warn(f"{name} was compiled, but could not be stored: {error}", CacheWarning, stacklevel=4)
 
     def __repr__(self) -> str:
         return f"<compcache.numba on {self.cache.path!r}: {self.hits} hits, {self.misses} misses, {len(self.refused)} refused>"

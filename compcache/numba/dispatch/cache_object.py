@@ -27,23 +27,28 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheObject"]
 
-#: The kind of the entries that say of an overload that it is left to the other cache.
-_LEFT = "numba left"
+#: The kind of the entries that mark an overload as left to the other cache.
+_LEFT_TO_OTHER = "numba left"
 
 
 class CacheObject(_Cache):  # type: ignore[misc]
-    """A backend, a function, and the identities computed for its signatures.
+    """A cache object for one function: the backend, and the identities computed for the function's signatures.
 
-    `is_asked_for`: the program has requested caching. Functions that the backend refuses are then left to the cache that would have served
-    the program otherwise, and functions that Numba does not cache get Numba's warning.
+    Args:
+        backend: the backend that loads and stores.
+        owner: the dispatcher or callback that has this cache object. Only a weak reference to it is kept.
+        function: the Python function.
+        is_asked_for: whether the program has requested caching. Then a function that the backend refuses is left to the cache that would
+            have served the program otherwise. A function that Numba does not cache gets Numba's warning.
+        other: the other cache; None to create it when it is needed.
     """
 
-    #: The class of the cache that would have served the function.
+    #: The class of the other cache, which would have served the function.
     _other_class: Callable[[Any], Any] = FunctionCache
 
     def __init__(self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None) -> None:
         self._backend = backend
-        self._owner_reference = weakref.ref(owner)  # else only the garbage collector could free the owner, which has this
+        self._owner_reference = weakref.ref(owner)  # the owner refers to this object, and a cycle would delay its release
         self._function = function
         self._enabled = True
         self._is_asked_for = is_asked_for
@@ -63,24 +68,24 @@ class CacheObject(_Cache):  # type: ignore[misc]
 
     @functools.cached_property
     def _other(self) -> Any:
-        """The cache that would have served the function. It is empty if there is none, or if the program has not requested caching."""
+        """The cache that would have served the function. It stores nothing if the program has not requested caching."""
         if not self._is_asked_for:
             return NullCache()
         try:
             return self._other_class(self._function)
-        except (RuntimeError, OSError) as error:  # no locator knows a place for it, or it cannot be used
+        except (RuntimeError, OSError) as error:  # no locator has a usable directory for the function
             reraise_interrupt(error)
             return NullCache()
 
     @functools.cached_property
-    def _is_anothers(self) -> bool:
-        """Whether the locator of a package names the function's entries. That name is then its identity."""
+    def _has_own_locator(self) -> bool:
+        """Whether a package's locator names the entries of the function. Then that name is its identity."""
         locator = getattr(getattr(self._other, "_impl", None), "locator", None)
         return locator is not None and not type(locator).__module__.startswith("numba.")
 
     @property
     def _impl(self) -> Any:
-        """The corresponding attribute of Numba's own cache object. Packages rename its files, and disable caching if that fails."""
+        """The corresponding attribute of Numba's own cache object. Packages rename its files, and disable caching if it is missing."""
         return getattr(self._other, "_impl", None) or CompileResultCacheImpl(self._function)
 
     @property
@@ -92,59 +97,59 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self._backend.cache
 
     def enable(self) -> None:
-        """Load and store from now on."""
+        """Load and store overloads from now on."""
         self._enabled = True
 
     def disable(self) -> None:
-        """Neither load nor store from now on."""
+        """Neither load nor store overloads from now on."""
         self._enabled = False
 
     def flush(self) -> None:
-        """Make the known signatures compile again. Entries stay, because entries named by content cannot be stale."""
-        self._flushed |= {found.key for found in self._identities.values() if isinstance(found, Identity)}
+        """Compile the known signatures again on their next use. Entries stay, because entries named by content cannot be stale."""
+        self._flushed |= {identity.key for identity in self._identities.values() if isinstance(identity, Identity)}
         self._other.flush()
 
     def _may_leave(self, why: BaseException | None) -> bool:
-        """Return whether the other cache may have functions that this one refuses."""
+        """Return whether the other cache may store a function that this cache refuses for the reason `why`."""
         return self._is_asked_for and not isinstance(why, Unrepeatable)
 
-    def _load_other(self, sig: Any, target_context: Any) -> Any:
-        """Return the entry of the other cache. Callers that are linked with it are as little known as it is."""
-        found = self._other.load_overload(sig, target_context)
-        if found is not None:
-            library = getattr(found, "library", found)
-            problem = Unidentifiable(f"it calls {self._name()}, which another cache has served")
+    def _load_from_other(self, sig: Any, target_context: Any) -> Any:
+        """Return the entry of the other cache, or None. Callers of it become as unidentifiable as the entry itself."""
+        entry = self._other.load_overload(sig, target_context)
+        if entry is not None:
+            library = getattr(entry, "library", entry)
+            problem = Unidentifiable(f"the function calls {self._full_name()}, which another cache has served")
             libraries.set_dependencies(library, libraries.Recorded(problem=problem))
-        return found
+        return entry
 
-    def _leave(self, identity: Identity, sig: Any) -> None:
-        """Record that an overload is left to the other cache although it has an identity."""
+    def _mark_as_left(self, identity: Identity, sig: Any) -> None:
+        """Mark an overload as left to the other cache although it has an identity."""
         if not isinstance(self._other, NullCache):
             with contextlib.suppress(StorageError):
-                frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_LEFT)
+                frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_LEFT_TO_OTHER)
 
     def _was_left(self, identity: Identity, sig: Any) -> bool:
-        return self._is_asked_for and frontend.get_entry(self._cache, func_name_of(identity, sig), _LEFT) is not None
+        return self._is_asked_for and frontend.get_entry(self._cache, func_name_of(identity, sig), _LEFT_TO_OTHER) is not None
 
-    def _name(self) -> str:
+    def _full_name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def _log(self, action: str, name: str) -> None:
-        """Print the messages of NUMBA_DEBUG_CACHE=1 in Numba's words; the index is the cache directory."""
+        """Print Numba's messages for NUMBA_DEBUG_CACHE=1. The index in these messages is the cache directory."""
         _cache_log(f"[cache] index {action} %r", self.cache_path)
         _cache_log(f"[cache] data {action} %r", name)
 
-    def _accept(self, identity: Identity, sig: Any, name: str) -> None:
+    def _note_stored(self, identity: Identity, sig: Any, name: str) -> None:
         self._log("saved to", name)
         self._backend.accept(label_of(identity.name, sig))
 
-    def _note(self, sig: Any, reason: str) -> None:
-        """Record why the function is not cached, without a warning, because Numba itself would have cached it."""
-        self._backend.refuse(label_of(self._name(), sig), reason)
+    def _note_reason(self, sig: Any, reason: str) -> None:
+        """Record why the function is not cached. Issue no warning, because Numba itself would have cached it."""
+        self._backend.refuse(label_of(self._full_name(), sig), reason)
 
-    def _refuse(self, sig: Any, reason: str) -> None:
-        """Record why the function is not cached, and warn in Numba's words, because Numba would not have cached it either."""
-        self._note(sig, reason)
+    def _refuse_with_warning(self, sig: Any, reason: str) -> None:
+        """Record why the function is not cached. Issue Numba's warning, because Numba would not have cached it either."""
+        self._note_reason(sig, reason)
         if not self._is_asked_for:
             return
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'

@@ -1,4 +1,4 @@
-"""The cache of a function, a ufunc or a callback: compile results by signature."""
+"""Defines the cache object for a function, a ufunc or a callback: compile results by signature."""
 
 from __future__ import annotations
 
@@ -34,61 +34,73 @@ __all__ = ["FunctionCache"]
 
 
 class FunctionCache(CacheObject):
-    """The cache of one function: compile results by signature."""
+    """The cache object for one function.
+
+    Args:
+        backend: the backend that loads and stores.
+        owner: the dispatcher or callback that has this cache object.
+        function: the Python function.
+        is_asked_for: whether the program has requested caching.
+        other: the other cache; None to create it when it is needed.
+        explains_starts: whether to record why later processes must import Numba for the function.
+    """
 
     def __init__(
-        self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None, tells_starts: bool = False
+        self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None, explains_starts: bool = False
     ) -> None:
-        """`tells_starts`: the program starts without Numba if possible, so record what prevents that."""
         super().__init__(backend, owner, function, is_asked_for=is_asked_for, other=other)
         self._kept: dict[Any, bool] = {}
-        self._tells_starts = tells_starts
+        self._tells_starts = explains_starts
         self._keys: dict[Any, Key | NotLazy | None] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None."""
+        """Return the stored compile result for a signature, or None. Count a hit or a miss."""
         if not self._enabled:
             return None
-        if self._is_anothers:
-            return self._load_other(sig, target_context)
-        asked, sig = sig, _parsed(sig)
+        if self._has_own_locator:
+            return self._load_from_other(sig, target_context)
+        requested, sig = sig, _parse_signature(sig)
         if getattr(self._owner, "_compiler", None) is None:
-            target_context.refresh()  # a ufunc compiles its wrapper now, on a hit too
+            target_context.refresh()  # a ufunc compiles its wrapper even if the function is found
         identity = self._identify(sig, target_context)
         if not isinstance(identity, Identity):
-            return self._count(sig, self._load_other(asked, target_context) if self._may_leave(identity) else None)
+            return self._count_other(sig, self._load_from_other(requested, target_context) if self._may_leave(identity) else None)
         if identity.key in self._flushed:
             return None
         cres = self._load(identity, sig, target_context)
         if cres is None and self._was_left(identity, sig):
-            return self._count(sig, self._load_other(asked, target_context))
+            return self._count_other(sig, self._load_from_other(requested, target_context))
         if cres is not None:
             self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
-            history.note_code(identity.parts)  # the loaded code contains that of its callees
+            history.note_code(identity.parts)  # the loaded code contains the code of its callees
             self._note_compiled(sig, identity)
             if self._tells_starts:
-                self._record(sig, self._start_key(sig), is_new=False)
+                self._record_start(sig, self._start_key(sig), is_new=False)
         else:
             self._keys[_sig_key(sig)] = self._start_key(sig)
             self._backend.miss(func_name_of(identity, sig))
-            _import_what_stores()
-            scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
+            _import_storing_modules()
+            scopes.note_miss(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        """Return the stored compile result, or None.
+
+        An entry that cannot be loaded, and an entry whose callees this process has compiled from other values, count as missing.
+        """
         if history.has_old_code(identity.parts[1:]):
-            return None  # Numba would link the code that this process has compiled
+            return None  # Numba would link the older code that this process has compiled
         try:
             name = func_name_of(identity, sig)
             return load.load_result(self._cache, name, identity.lines, _args_of(sig), self._function, target_context)
-        except Exception as error:  # noqa: BLE001 - the entry refers to a name that is gone: a miss
+        except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists: a miss
             reraise_interrupt(error)
-            self._note(sig, f"its entry cannot be loaded: {type(error).__name__}: {error}")
+            self._note_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
             return None
 
     def _keep(self, sig: Any, cres: Any) -> None:
-        """Store a compile result before the process uses it, so that the process can use the stored form."""
+        """Store a compile result before the process uses it, so that the process can run the stored code."""
         self._kept[_sig_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -96,65 +108,71 @@ class FunctionCache(CacheObject):
         if not self._enabled:
             return
         is_stored = False
-        if not self._is_anothers:
-            parsed = _parsed(sig)
+        if not self._has_own_locator:
+            parsed = _parse_signature(sig)
             kept = self._kept.pop(_sig_key(parsed), None)
             is_stored = self._save(parsed, data) if kept is None else kept
         if not is_stored:
             self._other.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result; return False if it is left to the other cache."""
+        """Store a compile result. Return False if it must be left to the other cache."""
         from compcache.numba.entries import save
 
         seconds = scopes.take_seconds()
-        found = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
-        reason = save.why_numba_would_not(data)
+        identity = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
+        reason = save.why_numba_does_not_cache(data)
         if reason:
-            self._refuse(sig, reason)
+            self._refuse_with_warning(sig, reason)
             self._count_compiled(sig, seconds)
             return True
-        if isinstance(found, Unidentifiable):
-            self._give_up(sig, str(found), seconds)
-            return not self._may_leave(found)
-        is_stored = self._store(sig, data, found, seconds)
-        if not scopes.is_compiling():  # one file for all that was compiled at once
-            with contextlib.suppress(CompcacheError):  # what cannot be written now waits, and is told of when the process ends
+        if isinstance(identity, Unidentifiable):
+            self._refuse_result(sig, str(identity), seconds)
+            return not self._may_leave(identity)
+        is_stored = self._store(sig, data, identity, seconds)
+        if not scopes.is_compiling():  # one file for all functions of one compilation
+            with contextlib.suppress(CompcacheError):  # entries that cannot be written now wait until the process ends, which warns
                 frontend.write_entries(self._cache)
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
-        """Store an overload with an identity; return False as `_save` does."""
+        """Store a compile result under its identity.
+
+        Returns:
+            False if it must be left to the other cache.
+        """
         from compcache.numba.entries import save
 
-        changed = history.has_old_code(identity.parts[1:])
-        if not changed and not history.is_latest(identity.parts[0]):
-            changed = self._name()
-        if changed:
-            self._give_up(sig, f"a value that {changed} reads has changed since {changed} was compiled", seconds)
-            return True  # another process would find what this one has compiled of other values
+        stale = history.has_old_code(identity.parts[1:])
+        if not stale and not history.is_latest(identity.parts[0]):
+            stale = self._full_name()
+        if stale:
+            self._refuse_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
+            return True  # other processes would find code that was compiled with other values
         self._note_compiled(sig, identity)
         name = func_name_of(identity, sig)
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
-            self._accept(identity, sig, name)
-            self._record(sig, self._keys.pop(_sig_key(sig), None))
+            self._note_stored(identity, sig, name)
+            self._record_start(sig, self._keys.pop(_sig_key(sig), None))
         except save.NotYetCacheable as error:
             if not scopes.defer(partial(self._store_later, sig, data, identity, seconds)):
-                self._give_up(sig, str(error), seconds)
+                self._refuse_result(sig, str(error), seconds)
         except save.NotCacheable as error:
-            self._give_up(sig, str(error), seconds)
+            self._refuse_result(sig, str(error), seconds)
             if self._may_leave(error.__cause__):
-                self._leave(identity, sig)
+                self._mark_as_left(identity, sig)
                 return False
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             reraise_interrupt(error)
-            self._backend.note_failure(self._name(), error)
+            self._backend.note_failure(self._full_name(), error)
         return True
 
     def _start_key(self, sig: Any) -> Key | NotLazy | None:
-        """Return the present key for processes without Numba, or the reason why there is none; None for overloads that no process looks up
-        by a key.
+        """Return the present key for processes without Numba.
+
+        Returns:
+            The key; the reason why there is none; or None for an overload that no process looks up by a key.
         """
         if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
             return None
@@ -163,64 +181,73 @@ class FunctionCache(CacheObject):
         except NotLazy as error:
             return NotLazy(*error.args)
 
-    def _record(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
-        """Record an overload for starts without Numba. `key` is the one from before the compilation, which must not have changed it."""
+    def _record_start(self, sig: Any, key: Key | NotLazy | None, *, is_new: bool = True) -> None:
+        """Record an overload for starts without Numba, if its key is known.
+
+        Args:
+            sig: the signature of the overload.
+            key: the key from before the compilation. A key that compiling has changed is not recorded.
+            is_new: whether the overload was stored now. An error that prevents recording an older overload is ignored.
+
+        Raises:
+            CompcacheError: the record of a new overload could not be stored.
+        """
         if isinstance(key, NotLazy):
-            self._tell_start(sig, key)
+            self._note_start_reason(sig, key)
         if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
             return
-        now = self._start_key(sig) if is_new else key
-        if not isinstance(now, Key) or now.name != key.name:
+        current = self._start_key(sig) if is_new else key
+        if not isinstance(current, Key) or current.name != key.name:
             return
         try:
             starts.record_start(self, self._cache, sig, key)
         except NotLazy as error:
-            self._tell_start(sig, error)
+            self._note_start_reason(sig, error)
         except CompcacheError:
             if is_new:
                 raise
-            # What was found is used, and the next start imports Numba for it as this one has.
+            # The overload that was found works, and the next start imports Numba for it, like this start.
 
-    def _tell_start(self, sig: Any, reason: NotLazy) -> None:
-        label = label_of(self._name(), sig)
+    def _note_start_reason(self, sig: Any, reason: NotLazy) -> None:
+        label = label_of(self._full_name(), sig)
         if self._tells_starts and label not in self._backend.refused:
-            frontend.note_uncached(self._cache, label, f"was compiled, and starts import Numba for it: {reason}")
+            frontend.note_uncached(self._cache, label, f"was compiled, but starts import Numba for it: {reason}")
 
     def _store_later(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
         if not self._store(sig, data, identity, seconds):
             self._other.save_overload(sig, data)
 
-    def _give_up(self, sig: Any, reason: str, seconds: float) -> None:
-        self._note(sig, reason)
+    def _refuse_result(self, sig: Any, reason: str, seconds: float) -> None:
+        self._note_reason(sig, reason)
         self._count_compiled(sig, seconds)
 
     def _count_compiled(self, sig: Any, seconds: float) -> None:
-        frontend.count_compilation(self._cache, label_of(self._name(), sig), seconds)
+        frontend.count_compilation(self._cache, label_of(self._full_name(), sig), seconds)
 
-    def _count(self, sig: Any, found: Any) -> Any:
-        """Count a look-up that was left to the other cache. A miss of that is compiled."""
-        if found is None:
-            self._backend.miss(label_of(self._name(), sig), refused=True)
-        return found
+    def _count_other(self, sig: Any, entry: Any) -> Any:
+        """Count a miss if the other cache has no entry, because the function is compiled then. Return the entry."""
+        if entry is None:
+            self._backend.miss(label_of(self._full_name(), sig), refused=True)
+        return entry
 
     def _note_compiled(self, sig: Any, identity: Identity) -> None:
         note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
-        """Return the present identity of the function, or the reason why it has none."""
-        found: Identity | Unidentifiable
+        """Return the present identity of the function, or the reason why it has none. Remember it for the signature."""
+        identity: Identity | Unidentifiable
         try:
-            found = identify(
+            identity = identify(
                 self._function, sig=sig, flags=flags_text(self._flags()), extra=self._extra(),
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
-            found = error.again()
-        self._identities[_sig_key(sig)] = found
-        return found
+            identity = error.again()
+        self._identities[_sig_key(sig)] = identity
+        return identity
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Return whether code was compiled with flags that differ from its own declaration: callees inherit some from their callers."""
+        """Return whether flags of a caller were used to compile the code, so that they differ from the function's own."""
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk
@@ -233,8 +260,9 @@ class FunctionCache(CacheObject):
 
     @looks_at_programs(Unidentifiable)
     def _flags(self) -> Any:
+        """Return the compiler flags of the function: its own flags, or the flags that a ufunc has set."""
         compiler_ = getattr(self._owner, "_compiler", None)
-        if compiler_ is None:  # a ufunc, which has pushed them already
+        if compiler_ is None:  # a ufunc, which has pushed its flags already
             return ConfigStack.top_or_none()
         flags = compiler.Flags()
         # Copies: Numba modifies dictionaries while it reads them.
@@ -244,10 +272,15 @@ class FunctionCache(CacheObject):
 
     @looks_at_programs(Unidentifiable)
     def _extra(self) -> dict[str, str]:
+        """Return further components of the key: the kind of the function, the compiler pipeline, and the declared types of variables.
+
+        Raises:
+            Unidentifiable: the compiler pipeline is not Numba's.
+        """
         compiler_ = getattr(self._owner, "_compiler", None)
         pipeline = getattr(compiler_, "pipeline_class", compiler.Compiler)
         if not pipeline.__module__.startswith("numba.") or pipeline.__module__.startswith("numba.tests"):
-            raise Unidentifiable(f"its compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} has no identity")
+            raise Unidentifiable(f"the compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} is not Numba's, and has no identity")
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
         return {
             "kind": type(self._owner).__name__,
@@ -257,15 +290,15 @@ class FunctionCache(CacheObject):
 
 
 @functools.cache
-def _import_what_stores() -> None:
-    """Import everything that a miss needs and a hit does not. These modules live as long as the process."""
+def _import_storing_modules() -> None:
+    """Import the modules that only a miss needs. They live as long as the process."""
     with few_collections(lasting=True):
         importlib.import_module("compcache.numba.entries.save")
         importlib.import_module("compcache.linker")
 
 
-def _parsed(sig: Any) -> Any:
-    """Return a signature as an object; text is parsed."""
+def _parse_signature(sig: Any) -> Any:
+    """Return a signature as an object. A signature given as text is parsed."""
     if not isinstance(sig, str):
         return sig
     args, result = sigutils.normalize_signature(sig)

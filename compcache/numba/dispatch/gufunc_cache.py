@@ -1,4 +1,4 @@
-"""The cache of a gufunc's wrapper: a code library by signature."""
+"""Defines the cache object for the wrapper of a gufunc: code libraries by signature."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["GufuncCache", "wrapper_symbol"]
 
 
 def wrapper_symbol(cres: Any) -> str:
-    """Return the name that Numba gives the wrapper of a gufunc's function."""
+    """Return the symbol that Numba gives to the wrapper of a gufunc's function."""
     return f"__gufunc__.{cres.fndesc.mangled_name}"
 
 
 class GufuncCache(CacheObject):
-    """The cache of a gufunc's wrapper: code libraries."""
+    """The cache object for the wrapper of a gufunc."""
 
     _other_class = GufWrapperCache
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored wrapper, or None."""
+        """Return the stored wrapper for a signature, or None. Count a hit or a miss."""
         if not self._enabled:
             return None
-        identity = None if self._is_anothers else self._identify()
+        identity = None if self._has_own_locator else self._identify()
         if identity is None:
-            return self._load_other(sig, target_context) if self._may_leave(self._refusal) else None
+            return self._load_from_other(sig, target_context) if self._may_leave(self._refusal) else None
         if identity.key in self._flushed:
             return None
-        library = self._load(identity, sig, target_context)
+        library = self._load_wrapper(identity, sig, target_context)
         if library is None and self._was_left(identity, sig):
-            return self._load_other(sig, target_context)
+            return self._load_from_other(sig, target_context)
         if library is None:
             self._backend.miss(func_name_of(identity, sig))
         else:
@@ -47,23 +47,26 @@ class GufuncCache(CacheObject):
         return library
 
     def find(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored wrapper, or None. It is not counted as a hit or a miss: the function itself was counted."""
-        identity = self._identify() if self._enabled else None
-        return self._load(identity, sig, target_context) if identity is not None else None
+        """Return the stored wrapper for a signature, or None.
 
-    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        Neither a hit nor a miss is counted, because the function itself was counted.
+        """
+        identity = self._identify() if self._enabled else None
+        return self._load_wrapper(identity, sig, target_context) if identity is not None else None
+
+    def _load_wrapper(self, identity: Identity, sig: Any, target_context: Any) -> Any:
         return load.load_library(self._cache, identity, func_name_of(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the wrapper if it can be cached; otherwise leave it to the other cache."""
-        if self._enabled and (self._is_anothers or not self._is_stored(sig, data)):
+        if self._enabled and (self._has_own_locator or not self._store(sig, data)):
             self._other.save_overload(sig, data)
 
-    def _is_stored(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper; return False if it is left to the other cache."""
+    def _store(self, sig: Any, data: Any) -> bool:
+        """Store the wrapper. Return False if it must be left to the other cache."""
         identity = self._identify()
         if identity is None:
-            self._note(sig, str(self._refusal))
+            self._note_reason(sig, str(self._refusal))
             return not self._may_leave(self._refusal)
         from compcache.numba.entries import save
 
@@ -72,16 +75,16 @@ class GufuncCache(CacheObject):
         try:
             cres = self._owner.cres
             save.save_library(
-                self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._name(), sig)
+                self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._full_name(), sig)
             )
-            self._accept(identity, sig, name)
+            self._note_stored(identity, sig, name)
         except save.NotCacheable as error:
-            self._note(sig, str(error))
+            self._note_reason(sig, str(error))
             if self._may_leave(error.__cause__):
-                self._leave(identity, sig)
+                self._mark_as_left(identity, sig)
                 return False
         except CompcacheError as error:
-            self._backend.note_failure(self._name(), error)
+            self._backend.note_failure(self._full_name(), error)
         return True
 
     @property
@@ -89,10 +92,13 @@ class GufuncCache(CacheObject):
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """Return the identity of the wrapper: the symbol of the function that it calls, which contains a digest, and the layout."""
+        """Return the identity of the wrapper, or None if it has none, with the reason in `_refusal`.
+
+        It consists of the layout and the symbol of the function that the wrapper calls, which contains a digest.
+        """
         cres = self._owner.cres
         try:
-            found = identify(
+            identity = identify(
                 self._function, sig=cres.signature, flags="", codegen=cres.target_context.codegen(),
                 extra={
                     "kind": "gufunc wrapper", "symbol": cres.fndesc.mangled_name,
@@ -102,5 +108,5 @@ class GufuncCache(CacheObject):
         except Unidentifiable as error:
             self._identities[None] = error.again()
             return None
-        self._identities[None] = found
-        return found._replace(name=f"gufunc wrapper of {found.name}")
+        self._identities[None] = identity
+        return identity._replace(name=f"gufunc wrapper of {identity.name}")

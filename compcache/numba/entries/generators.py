@@ -1,6 +1,7 @@
-"""What the compiler must know about a generator to compile its users: Numba keeps it in the context in which the generator was compiled.
+"""Restores the data that the compiler needs about a stored generator to compile its callers.
 
-Numba's own cache forgets it: a caller that is compiled after the generator was found there fails with a `KeyError`.
+Numba keeps these data in the context in which the generator was compiled. Numba's own cache does not restore them. A caller that is
+compiled after the generator was loaded from that cache fails with a `KeyError`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ __all__ = ["next_symbol", "restore_generator"]
 
 
 def next_symbol(cres: Any) -> str:
-    """Return the symbol of the function behind `next` of the generator that a compile result returns; "" if it returns none."""
+    """Return the symbol of the function that implements `next` for the generator that a compile result returns.
+
+    Returns "" if the result is not a generator.
+    """
     kind = cres.signature.return_type
     if not isinstance(kind, types.Generator) or kind not in cres.target_context._generators:
         return ""
@@ -23,9 +27,12 @@ def next_symbol(cres: Any) -> str:
 
 
 def restore_generator(cres: Any, symbol: str, function: Any) -> Any:
-    """Return the compile result of a stored generator, and register it in the context, so that callers can be compiled.
+    """Register the generator that a stored compile result returns in its context, so that callers can be compiled.
 
-    Its type is made again for the function of this process, because Numba distinguishes such types by their function.
+    Numba distinguishes types of generators by their functions. Therefore the type is created again for the function of this process.
+
+    Returns:
+        The compile result with this type.
     """
     context, stored = cres.target_context, cres.signature.return_type
     kind = types.Generator(function, stored.yield_type, stored.arg_types, stored.state_types, stored.has_finalizer)

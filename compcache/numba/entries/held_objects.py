@@ -1,8 +1,8 @@
-"""Decides whether another process would have the same Python objects as those that compiled code holds.
+"""Decides whether other processes would have the same Python objects that compiled code refers to.
 
-Code holds pickles of what it raises and returns, and refers to constants. A class or function that can be found by its name is
-pickled as that name; any other is pickled as a copy, which is another object in each process that unpickles it: `except`
-and `is` would tell it from the program's own.
+Code contains pickles of the objects that it raises and returns, and refers to constants. A class or function that can be found by name is
+pickled as this name. Any other is pickled as a copy, and each process that unpickles the copy creates another object: `except` and `is`
+would distinguish it from the program's own object.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ from numba.core.dispatcher import Dispatcher
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["why_copied"]
+__all__ = ["why_objects_are_copied"]
 
-#: What cloudpickle calls to make the copy of a class.
+#: The function that cloudpickle calls to create the copy of a class.
 _MAKES_CLASS = "_make_skeleton_"
 _PICKLE = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_MAKES_CLASS}", re.MULTILINE)
 
 
-def why_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
-    """Return why another process would get copies of objects that code, its description or its constants hold; None if it would not."""
+def why_objects_are_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
+    """Return why other processes would get copies of objects, or None if they would not.
+
+    Args:
+        text: the assembly of the code.
+        pickled: the pickled description of the code.
+        constants: the constants of its environment.
+    """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"its result is the function {functions[0].py_func.__qualname__} itself"
+        return f"the code returns the function {functions[0].py_func.__qualname__}, of which other processes would have a copy"
     if _MAKES_CLASS.encode() in pickled or _PICKLE.search(text):
-        return "it holds a class that cannot be found by its name, of which another process would have a copy"
+        return "the code refers to a class that cannot be found by its name, so that other processes would have a copy of the class"
     return None

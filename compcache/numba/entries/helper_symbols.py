@@ -1,4 +1,4 @@
-"""Provides the addresses of Numba's C helpers, which images refer to by name."""
+"""Provides the addresses of Numba's C helpers, to which images refer by name."""
 
 from __future__ import annotations
 
@@ -17,48 +17,56 @@ if TYPE_CHECKING:
 __all__ = ["HelperSymbol", "helper_address"]
 
 
-def _invalid(reason: str) -> GlobalValidationError:
+def _invalid_global(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
 @register
 class HelperSymbol(GlobalDefinition):
-    """The address of a function that Numba registers with LLVM by name; the dynamic linker does not know it."""
+    """The address of a function that Numba registers with LLVM by name. The dynamic linker does not know this name."""
 
     __slots__ = ("name",)
     name: str
     kind = "numba-symbol"
 
     def encode(self) -> bytes:
-        """Return the name."""
+        """Encode the name."""
         return self.name.encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> HelperSymbol:
-        """Decode the symbol."""
+        """Decode the name."""
         return cls(payload.decode())
 
     def address(self) -> int:
-        """Return the address in this process. Raises `ImportError`."""
+        """Return the address in this process.
+
+        Raises:
+            ImportError: this process has no such function.
+        """
         address = helper_address(self.name)
         if not address:
-            raise ImportError(f"Numba has no function {self.name!r} in this process", name="numba")
+            raise ImportError(f"this process has no C function {self.name!r} of Numba", name="numba")
         return address
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the address in this process."""
+        """Return the address in this process, in little-endian order.
+
+        Raises:
+            GlobalValidationError: this process has no such function.
+        """
         del context
         try:
             return self.address().to_bytes(storage.size, "little"), None
         except ImportError as error:
-            raise _invalid(f"it is Numba's function {self.name!r}, which is not there: {error}") from error
+            raise _invalid_global(f"the address of Numba's C function {self.name!r} cannot be determined: {error}") from error
 
 
 def helper_address(name: str) -> int:
-    """Return the address at which Numba has a C function; 0 if it has none.
+    """Return the address of a C function of Numba, or 0 if there is none. A function of Numba's threads starts them.
 
-    Functions of the runtime are read from Numba's own table: it registers them with LLVM only when it first
-    compiles, which a hit avoids. A process without Numba does without it (`compcache.numba.lazy`).
+    Functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
+    compilation. A hit avoids that. A process without Numba uses the helpers in `compcache.numba.lazy`.
     """
     if not has_numba():
         return c_helpers.helper_address(name)
@@ -66,11 +74,11 @@ def helper_address(name: str) -> int:
     from numba.core.runtime import _nrt_python
 
     helpers: dict[str, Any] = _nrt_python.c_helpers
-    found = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
-    found = found or binding.address_of_symbol(name)
-    if not found and name in THREADING:
+    address = helpers.get(name.removeprefix("NRT_") if name.startswith("NRT_") else name, 0)
+    address = address or binding.address_of_symbol(name)
+    if not address and name in THREADING:
         from numba.np.ufunc.parallel import _launch_threads
 
         _launch_threads()
-        found = binding.address_of_symbol(name)
-    return found or 0
+        address = binding.address_of_symbol(name)
+    return address or 0

@@ -1,7 +1,7 @@
-"""Converts the LLVM module of a compiled Numba function to one that can be linked as a shared object.
+"""Converts the LLVM module of a compiled Numba function to a module that can be linked as a shared object.
 
-Conversion is needed because Numba registers Python's exception classes under the names of CPython's *pointers* to them;
-its C helpers are known to LLVM, but not to the dynamic linker; and environments are set from outside after loading.
+Numba registers Python's exception classes under the names of CPython's *pointers* to them. LLVM knows the addresses of Numba's C helpers,
+but the dynamic linker does not. Environments are set from outside after the code is loaded.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ADDRESS = "compcache.numba.address"
 _NATIVE_VARIABLES = frozenset(("_Py_NoneStruct",))
 
 
-#: The name in a function's declaration or definition, quoted if it has unusual characters.
+#: The name in a function's declaration or definition. It is quoted if it contains special characters.
 _NAME = r'@("(?:[^"\\]|\\.)*"|[\w.$-]+)\('
 _DECLARED = re.compile(rf"^declare [^@\n]*{_NAME}", re.MULTILINE)
 _DECLARATION = re.compile(rf"^declare [^@\n]*{_NAME}[^\n]*\n", re.MULTILINE)
 _DEFINED = re.compile(rf"^define [^@\n]*{_NAME}", re.MULTILINE)
-#: A global variable, and what stands between its name and its type.
+#: The name of a global variable, and the words between the name and the type.
 _VARIABLE = re.compile(rf"^{_NAME[:-2]} = ([^@\n]*?)\b(?:global|constant) ", re.MULTILINE)
 _EXTERNAL = frozenset(("external", "extern_weak"))
 _DECLARATION_AND_USE = 2
@@ -43,12 +43,19 @@ _EXCEPTION = re.compile(r"@(PyExc_\w+)\b")
 _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b.*$", re.MULTILINE)
 
 
-class CannotLink(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when a module cannot be linked as a shared object; the message says why."""
+class CannotLink(Exception):  # noqa: N818 - a result, not a failure
+    """Raised if a module cannot be linked as a shared object. The message says why."""
 
 
 class ImageSource(NamedTuple):
-    """Code for a shared object; `symbols` are those of its address function, by number."""
+    """The code of a shared object.
+
+    Attributes:
+        text: the assembly.
+        symbols: the symbols whose addresses the address function returns, by number.
+        environments: the names of environment slots.
+        globals: the definitions of imports, by name.
+    """
 
     text: str
     symbols: tuple[str, ...]
@@ -57,15 +64,19 @@ class ImageSource(NamedTuple):
 
 
 def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
-    """Return the printed code of a finished Numba library for a shared object that provides these symbols, if it defines them.
+    """Convert the printed code of a finished Numba library for a shared object.
+
+    Args:
+        text: the assembly.
+        wanted: the functions that the shared object provides, as far as the code defines them.
 
     Raises:
-        CannotLink: it refers to a symbol that only Numba's own linker can provide.
+        CannotLink: the code refers to a symbol that only Numba's own linker can provide.
     """
     if f"@{PREFIX}" in text or f'@"{PREFIX}' in text:
-        raise CannotLink("it holds an address of this process")
+        raise CannotLink("the code contains an address that is valid only in this process")
     counts = frontend.symbol_counts(text)
-    # Read from the text: reading the names of hundreds of declarations through LLVM would take half of the storing time.
+    # Read from the text: LLVM would need half of the storing time to return the names of hundreds of declarations.
     declared = [frontend.unquote_name(name) for name in _DECLARED.findall(text)]
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
     text = _DECLARATION.sub(lambda line: "" if frontend.unquote_name(line[1]) in unused else line[0], text)
@@ -75,30 +86,39 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
     text += address_function(symbols)
-    named = functions_named([frontend.unquote_name(found[1]) for found in _VARIABLE.finditer(text)] if NAMED in text else ())
-    return ImageSource(text, symbols, tuple(environments), {**_helpers(used), **named})
+    named = functions_named([frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if NAMED in text else ())
+    return ImageSource(text, symbols, tuple(environments), {**_helper_symbols(used), **named})
 
 
 def _environments(text: str, defined: Container[str]) -> list[str]:
-    """Return the environment slots among the global variables of code. Raises `CannotLink` for a variable that cannot be linked."""
+    """Return the environment slots among the global variables of code.
+
+    Raises:
+        CannotLink: the dynamic linker cannot provide a variable.
+    """
     environments = []
     for match in _VARIABLE.finditer(text):
         name, words = frontend.unquote_name(match[1]), match[2].split()
         if name.startswith(_ENV_PREFIX):
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
-            continue  # a recursive call, which Numba resolves at run time and `resolve_recursion` now
+            continue  # a recursive call, which `resolve_recursion` resolves
         elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", NAMED)):
-            raise CannotLink(f"it refers to the external variable {name!r}")
+            raise CannotLink(f"the code refers to the external variable {name!r}")
         elif any(word.startswith("thread_local") for word in words):
-            raise CannotLink(f"it has the thread-local variable {name!r}")
+            raise CannotLink(f"the code defines the thread-local variable {name!r}")
     return environments
 
 
-def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
+def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
+    """Return the definitions of functions that the dynamic linker cannot provide, by name.
+
+    Raises:
+        CannotLink: neither Numba nor a library provides a function.
+    """
     from llvmlite import binding
 
-    found = {}
+    helpers = {}
     for name in declared:
         provider = frontend.provider_of(name)
         if provider and name.startswith(("Py", "_Py")):
@@ -106,14 +126,14 @@ def _helpers(declared: Iterable[str]) -> dict[str, HelperSymbol]:
         if provider == "platform" and not binding.address_of_symbol(name):
             continue
         if helper_address(name):
-            found[name] = HelperSymbol(name)
+            helpers[name] = HelperSymbol(name)
         elif not provider:
-            raise CannotLink(f"it calls {name!r}, which no library provides by name")
-    return found
+            raise CannotLink(f"the code calls {name!r}, which no library provides under this name")
+    return helpers
 
 
 def address_function(symbols: Sequence[str]) -> str:
-    """Return a function that returns the address of a symbol by number; it refers to all symbols of the image."""
+    """Return a function that returns the address of a symbol by number. It keeps all these symbols in the image."""
     cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
     blocks = "\n".join(f"s{n}:\n  ret ptr @{frontend.quote_name(name)}" for n, name in enumerate(symbols))
     return f"""
@@ -129,10 +149,10 @@ none:
 
 
 def load_exception_classes(text: str) -> str:
-    """Make code that uses `@PyExc_X` as the class itself load it from CPython's variable of that name.
+    """Make code that uses `@PyExc_X` as the class load the class from CPython's variable of this name.
 
     Raises:
-        CannotLink: an exception class is used in a place where a load is not possible.
+        CannotLink: an exception class is used in a constant, where a load is not possible.
     """
     if not _DECLARED_EXCEPTION.search(text):
         return text
@@ -145,7 +165,7 @@ def load_exception_classes(text: str) -> str:
         changed = line
         for name in _exceptions_in(line):
             if not inside or " = phi " in line:
-                raise CannotLink(f"it uses the exception class {name} in a constant")
+                raise CannotLink(f"the code uses the exception class {name} in a constant")
             number += 1
             value = f"%compcache.exception.{number}"
             lines.append(f"  {value} = load ptr, ptr @{name}, align 8")

@@ -1,7 +1,7 @@
 """Finds stored overloads in a cache directory, and converts them to Numba's objects.
 
-Several entries of one key may coexist (racing processes, other source lines, other implementations of an overload): the
-first one that is valid in this process is used.
+Several entries may have the same key: racing processes, other source lines, or other implementations of an overload. The first entry that
+is valid in this process is used.
 """
 
 from __future__ import annotations
@@ -34,8 +34,17 @@ __all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
 def find(
     cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False
 ) -> tuple[TypedCallTarget, Description] | None:
-    """Return the first entry of this name that is valid in this process; one with these implementations
-    (`Description.implementations`) is.
+    """Return the first entry with a name that is valid in this process.
+
+    Args:
+        cache: the cache.
+        name: the name of the entry.
+        lines: the digest of the source lines.
+        implementations: if not "", only an entry with these implementations is valid (`Description.implementations`).
+        is_new: whether this process has just stored the entry.
+
+    Returns:
+        The target of its image, and its description; None if no entry is valid.
     """
     request = Request(lines, chosen_cpu(), implementations=implementations, outdated=_why_outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
@@ -43,34 +52,44 @@ def find(
 
 
 def _why_outdated(description: Description) -> str:
-    """Return why the compiler would use other implementations now; "" if it would use the same."""
+    """Return why the compiler would use other implementations now, or "" if it would use the same implementations."""
     for dependency in [Dependency(*row) for row in description.dependencies]:
         try:
             if not is_current(dependency):
-                return f"the implementation {dependency.name}, which the compiler used, has changed"
+                return f"the implementation {dependency.name} has changed since the code was compiled"
         except Unidentifiable as error:
             return f"the implementation {dependency.name} cannot be compared: {error}"
-    new = set(matching_names(description.asked)) - set(description.answered)
-    return f"the implementation {min(new)} is new, and the compiler would have used it" if new else ""
+    added = set(matching_names(description.asked)) - set(description.answered)
+    return f"the implementation {min(added)}, which the compiler may use, was registered since the code was compiled" if added else ""
 
 
 def load_result(
     cache: Cache, name: str, lines: str, args: tuple[Any, ...], function: Any, target_context: Any, implementations: str = ""
 ) -> Any:
-    """Return the compile result of an entry for these types of arguments; None if there is no valid one.
+    """Return the compile result of an entry.
 
-    `lines` and `implementations` are those of a `Request`.
+    Args:
+        cache: the cache.
+        name: the name of the entry.
+        lines: the digest of the source lines, as in `Request`.
+        args: the types of the arguments.
+        function: the Python function.
+        target_context: Numba's target context.
+        implementations: as in `Request`.
+
+    Returns:
+        The compile result, or None if no entry is valid.
     """
-    found = find(cache, name, lines, implementations)
-    if found is None:
+    entry = find(cache, name, lines, implementations)
+    if entry is None:
         return None
-    target, description = found
+    target, description = entry
     kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if token:
         scopes.remember(token)
     if kind == KIND_OBJECT:
         for symbol in symbols:
-            helper_address(symbol)  # starts the threads, without which the code would call address 0
+            helper_address(symbol)  # this starts the threads; without them the code would call address 0
         target_context.refresh()
         generator_symbol, reduced = payload
         cres = compiler.CompileResult._rebuild(target_context, *reduced)
@@ -79,16 +98,16 @@ def load_result(
     else:
         cres = _result_of_image(target, description, symbols, payload, function, target_context)
     if cres is not None:
-        libraries.set_dependencies(cres.library, _recorded(description))
+        libraries.set_dependencies(cres.library, _dependencies_in(description))
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
         cres = with_types(cres, args)
     return cres
 
 
 def with_types(cres: Any, args: tuple[Any, ...]) -> Any:
-    """Return a compile result with the requested types themselves, because Numba may consider types of equal content different.
+    """Return a compile result with the requested types, because Numba may treat types with equal content as different.
 
-    For example, the type of an omitted argument is equal only to itself if the default cannot be hashed.
+    For example, the type of an omitted argument equals only itself if the default cannot be hashed.
     """
     if tuple(cres.signature.args) == args or len(cres.signature.args) != len(args):
         return cres
@@ -100,15 +119,16 @@ def _result_of_image(
     target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
     target_context: Any,
 ) -> Any:  # fmt: skip
+    """Return the compile result for a mapped image, or None if this process has an environment with other constants."""
     library_name, fndesc, env_name, constants, signature, annotation, referenced, *lifted = payload
-    environment = _environment(env_name, constants, function)
+    environment = _find_environment(env_name, constants, function)
     if environment is None:
         return None
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    others = [_environment_of(*row) for row in referenced]
+    others = [_make_environment(*row) for row in referenced]
     environments = {e.env_name: e for e in others} | {env_name: environment}
     library = MappedLibrary(target_context.codegen(), library_name, target, addresses, environments, description.bitcode)
-    # Numba registers one for each overload, also where only compiled code calls that: address 0.
+    # Numba registers an entry point for each overload, even if only compiled code calls it. Its address is 0 then.
     address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
     entry_point = make_entry_point(address, library, fndesc, environment)
     return compiler.CompileResult(
@@ -119,8 +139,8 @@ def _result_of_image(
     )  # fmt: skip
 
 
-def _environment(name: str, constants: list[Any], function: Any) -> Any:
-    """Return the environment of a function: the one in this process, else a new one with the function's globals."""
+def _find_environment(name: str, constants: list[Any], function: Any) -> Any:
+    """Return the environment of a function: the existing one, or a new one with the function's globals; None if the constants differ."""
     known = lookup_environment(name)
     if known is not None:
         return known if len(known.consts) == len(constants) else None
@@ -132,9 +152,9 @@ def _environment(name: str, constants: list[Any], function: Any) -> Any:
 
 
 def _globals_of(module: str | None) -> dict[str, Any]:
-    """Return the globals of an environment. Compiled code does not read them; object mode does, in user code only.
+    """Return the globals of an environment. Compiled code does not read them. Object mode reads them, but only in user code.
 
-    So Numba's own modules are not imported for them: that would take a tenth of a second for the usual ones.
+    Therefore Numba's own modules are not imported here. That would take a tenth of a second for the usual modules.
     """
     if module is None:
         return {}
@@ -143,8 +163,8 @@ def _globals_of(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
-    """Return the environment of a function that was inlined or linked into this one."""
+def _make_environment(name: str, module: str | None, constants: list[Any]) -> Any:
+    """Return the environment of a function that was inlined into another function or linked with it: the existing one, or a new one."""
     known = lookup_environment(name)
     if known is not None:
         return known
@@ -155,13 +175,13 @@ def _environment_of(name: str, module: str | None, constants: list[Any]) -> Any:
     return environment
 
 
-def _recorded(description: Description) -> libraries.Recorded:
+def _dependencies_in(description: Description) -> libraries.Recorded:
     rows = [Dependency(*row) for row in description.dependencies]
     return libraries.Recorded(frozenset(rows), decode_names(description.asked))
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
-    """Let this process run the code of a library that was just stored, so that no code is generated for it."""
+    """Make this process run the stored code of a library that was just stored, so that no code is generated for it."""
     request = Request("", only=description)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)
     if target is None or request.found is None:
@@ -174,11 +194,11 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
-    """Return a stored code library; None if no valid one exists."""
-    found = find(cache, name, identity.lines)
-    if found is None:
+    """Return a stored code library, or None if no valid one exists."""
+    entry = find(cache, name, identity.lines)
+    if entry is None:
         return None
-    target, description = found
+    target, description = entry
     kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     target_context.refresh()
     codegen = target_context.codegen()
@@ -186,7 +206,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
         return codegen.unserialize_library(payload)
     library_name, rows = payload
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    environments = {row[0]: _environment_of(*row) for row in rows}
+    environments = {row[0]: _make_environment(*row) for row in rows}
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
     library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library

@@ -1,4 +1,4 @@
-"""Numba code libraries whose machine code is a mapped image: created without compiling, parsing or linking."""
+"""Defines Numba code libraries whose machine code is a mapped image. They are created without compiling, parsing or linking."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["MappedLibrary", "Stored", "keep_mapped", "make_entry_point", "set_environments"]
 
-#: Numba never frees machine code, and raw addresses are in use; so these images stay mapped, too.
+#: The targets whose images stay mapped, because Numba never frees machine code and raw addresses are in use.
 _mapped: dict[int, Any] = {}
 
 
 def keep_mapped(target: Any) -> None:
-    """Keep the image of a target mapped forever."""
+    """Keep the image of a target mapped until the process ends."""
     _mapped[id(target)] = target
 
 
 def set_environments(addresses: Mapping[str, int], environments: Mapping[str, Any]) -> None:
-    """Bind the names of environments in an image to these environments."""
+    """Assign environments to the slots of an image.
+
+    Args:
+        addresses: the addresses of the slots, by name. A missing name is ignored.
+        environments: the environments by name. None is ignored.
+    """
     for name, environment in environments.items():
         slot = addresses.get(name)
         if slot and environment is not None:
@@ -35,7 +40,7 @@ def set_environments(addresses: Mapping[str, int], environments: Mapping[str, An
 
 
 def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
-    """Return the object that Python calls to run the code at an address."""
+    """Return the callable through which Python runs the code at an address."""
     from numba import _dynfunc
 
     doc = f"compiled wrapper for {fndesc.qualname!r}"
@@ -44,7 +49,15 @@ def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) 
 
 
 class Stored(NamedTuple):
-    """The entry of a library: its name, the digest of its lines, its description, its symbols by number, the constants of environments."""
+    """The entry of a library.
+
+    Attributes:
+        name: its name.
+        lines: the digest of its source lines.
+        description: its description.
+        symbols: the symbols of the image, by number.
+        constants: the constants of environments, by name.
+    """
 
     name: str
     lines: str
@@ -56,7 +69,7 @@ class Stored(NamedTuple):
 class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     """A finished library. Its bitcode is parsed only if another function is linked with it.
 
-    `stored` is the entry of a wrapper, which is not a function of the user's.
+    `stored` is the entry of a library that contains a wrapper or loop; None for a library that contains a user's function.
     """
 
     stored: Stored | None = None
@@ -87,27 +100,30 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._parsed = module
 
     def address_in_image(self, name: str) -> int:
-        """Return the address of a function in the image; 0 if it has none of this name."""
+        """Return the address of a function in the image, or 0 if the image has no function of this name."""
         return self._addresses.get(name, 0)
 
     def get_pointer_to_function(self, name: str) -> int:
-        """Return the address of a function, compiled if only the bitcode has it; 0 if neither has it."""
+        """Return the address of a function, which is compiled if only the bitcode contains it; 0 if it does not exist."""
         address = self.address_in_image(name)
         if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
-            return self._compile_anew(name)
+            return self._compile_from_bitcode(name)
         return address
 
-    def _compile_anew(self, name: str) -> int:
-        """Compile a function that only the bitcode has; return its address."""
+    def _compile_from_bitcode(self, name: str) -> int:
+        """Compile a function that only the bitcode contains. Return its address."""
         library = self._codegen.create_library(self._name)
         library._final_module = self._get_module_for_linking().clone()
         library._finalize_final_module()
-        self._anew = library
+        self._compiled_library = library
         address: int = library.get_pointer_to_function(name)
         return address
 
     def _get_module_for_linking(self) -> Any:
-        """Return the parsed bitcode for linking; also sets the environments that code linked with it will look up."""
+        """Return the parsed bitcode for linking.
+
+        The environments that code linked with it will look up are defined too.
+        """
         if self._shared_module is None:
             from llvmlite import binding
 
@@ -118,6 +134,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return self._shared_module
 
     def _define_environments(self, binding: Any) -> None:
+        """Define the variables of environments in LLVM's execution engine, as far as it lacks them."""
         engine = self._codegen._engine
         wanted = {n: e for n, e in self._environments.items() if not engine.is_symbol_defined(n)}
         if wanted:

@@ -1,10 +1,11 @@
-"""Replaces addresses of this process in compiled code by the names of the functions there.
+"""Replaces addresses in compiled code, which are valid only in this process, by the names of functions and arrays.
 
-Numba keeps an address that it took from ctypes or from a `WrapperAddressProtocol` in a variable named after it, and caches no code that
-has one. Functions that Cython modules offer have names in every process: their variables become imports, which a load fills with
-the address there (`CythonFunction`); so do functions of Numba's threads (`HelperSymbol`) and the program's arrays (`ProgramArray`).
-A jitted function that is handed on to another one has an address, which nothing reads, since calls of it follow from its type: such
-arguments are removed. Code that holds any other address is not stored.
+Numba keeps an address from ctypes or from a `WrapperAddressProtocol` in a variable that is named after it, and does not cache code with
+such a variable. The variables become imports, which a load fills with the addresses in its process. This works for functions that Cython
+modules export (`CythonFunction`), functions of Numba's threads (`HelperSymbol`), and arrays of the program (`ProgramArray`).
+
+A jitted function that is passed on to another function has an address too. No code reads it, because calls of the function follow from its
+type. Therefore such arguments are removed. Code with any other address is not stored.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
     "without_dead_code",
 ]
 
-#: What precedes the address in the names of Numba's variables, and the function in ours.
+#: The prefixes of Numba's variables, before the address, and of this package's imports, before the function.
 PREFIX = "numba.dynamic.globals."
 NAMED = "compcache.function."
 _INITIALIZER = re.compile(rf'^(@"?{re.escape(PREFIX)}[0-9a-f.]+"? = .*?global ptr) inttoptr \(i64 -?\d+ to ptr\)', re.MULTILINE)
@@ -46,40 +47,54 @@ _USE = re.compile(rf'@"?({re.escape(PREFIX)}[0-9a-f.]*[0-9a-f])"?')
 
 
 def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, name and C type (in Cython's spelling) of those of Numba's variables whose addresses Cython modules export."""
-    found = {name: function_at(address_in(name)) for name in sorted(set(names))}
-    return {name: known for name, known in found.items() if known is not None}
+    """Return the functions of Cython modules to which variables of Numba refer.
+
+    Args:
+        names: the names of the variables.
+
+    Returns:
+        The module, the name and the C type (in Cython's spelling) of each function. Variables with other addresses are omitted.
+    """
+    functions = {name: function_at(address_in(name)) for name in sorted(set(names))}
+    return {name: known for name, known in functions.items() if known is not None}
 
 
 def address_in(name: str) -> int:
-    """Return the address after which one of Numba's variables is named. Linking adds a number to names that occur twice."""
+    """Return the address in the name of one of Numba's variables. Linking appends a number to names that occur twice."""
     return int(name.removeprefix(PREFIX).partition(".")[0], 16)
 
 
 def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
-    """Return the functions by which Numba reads and sets its number of threads through ctypes, by address."""
+    """Return the functions by which Numba reads and sets its number of threads through ctypes, by their addresses.
+
+    Args:
+        names: the names of these functions.
+    """
     import ctypes
 
     layer = sys.modules.get("numba.np.ufunc.parallel")
-    found = {name: getattr(layer, f"_{name}", None) for name in names}
-    return {ctypes.cast(function, ctypes.c_void_p).value or 0: name for name, function in found.items() if function is not None}
+    functions = {name: getattr(layer, f"_{name}", None) for name in names}
+    return {ctypes.cast(function, ctypes.c_void_p).value or 0: name for name, function in functions.items() if function is not None}
 
 
-#: Functions of Numba's threads that code may ask. Code that sets their number has the number of them in it, which is no part of keys.
-_ASKED = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
+#: Functions of Numba's threads that stored code may call. Code that sets the number of threads contains that number, which no key contains.
+_CALLABLE_THREAD_FUNCTIONS = ("get_num_threads", "get_parallel_chunksize", "get_thread_id")
 
 
 def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
-    """Return the assembly without variables that hold nothing. Addresses of known functions are never null, which Numba's code tests."""
+    """Return the assembly with null in place of all addresses.
+
+    Loads of `functions` are marked as never null. Numba's code tests for null.
+    """
     for name in functions:
         text = re.sub(rf'(load ptr, ptr @"?{re.escape(name)}"?, align 8)$', r"\1, !nonnull !{}", text, flags=re.MULTILINE)
     return _INITIALIZER.sub(r"\1 null", text)
 
 
 def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
-    """Return the assembly without code that cannot run, for example Numba's code for functions without an address.
+    """Return the module of an assembly without code that cannot run, for example Numba's code for functions without an address.
 
-    Where `kept` names the functions that others may call, the rest lose arguments that they do not read.
+    If `kept` names the functions that other code may call, all other functions lose the arguments that they do not read.
     """
     module = binding.parse_assembly(text)
     machine = binding.Target.from_triple(module.triple).create_target_machine()
@@ -97,16 +112,21 @@ def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
 
 
 def with_names(module: Any, kept: Container[str]) -> str | None:
-    """Return the assembly of a finished module with names in place of addresses; None if it contains any other address.
+    """Return the assembly of a finished module with names in place of addresses.
 
-    `kept` are the functions that others may call.
+    Args:
+        module: the LLVM module.
+        kept: the functions that other code may call.
+
+    Returns:
+        The assembly, or None if it contains an address that has no name.
     """
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(PREFIX)]
-    threads = functions_of_threads(_ASKED)
-    of_numba = {name: ("", threads[address_in(name)], "") for name in variables if address_in(name) in threads}
+    threads = functions_of_threads(_CALLABLE_THREAD_FUNCTIONS)
+    others = {name: ("", threads[address_in(name)], "") for name in variables if address_in(name) in threads}
     arrays = addresses()
-    of_numba |= {name: ("", *arrays[address_in(name)]) for name in variables if address_in(name) in arrays}
-    known = {**known_functions(name for name in variables if name not in of_numba), **of_numba}
+    others |= {name: ("", *arrays[address_in(name)]) for name in variables if address_in(name) in arrays}
+    known = {**known_functions(name for name in variables if name not in others), **others}
     text = without_addresses(str(module), known)
     text = str(without_dead_code(text, None if UNRESOLVED in text else kept))
     counts = frontend.symbol_counts(text)
@@ -122,18 +142,18 @@ def _symbol_of(function: tuple[str, str, str]) -> str:
 
 
 def functions_named(names: Iterable[str]) -> dict[str, CythonFunction | HelperSymbol | ProgramArray]:
-    """Return the functions and arrays among these names that are imported."""
-    return {name: _named(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
+    """Return the functions and arrays that imports with these names refer to. Other names are ignored."""
+    return {name: _parse_name(*name.removeprefix(NAMED).split("/", 2)) for name in names if name.startswith(NAMED)}
 
 
-def _named(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol | ProgramArray:
+def _parse_name(module: str, name: str, kind: str) -> CythonFunction | HelperSymbol | ProgramArray:
     if module:
         return CythonFunction(module, name, kind)
     return ProgramArray(name, kind) if kind else HelperSymbol(name)
 
 
 def bind_named(module: Any) -> None:
-    """Set the imports in a parsed module to the addresses of this process, as in code that Numba compiles.
+    """Set the imports in a parsed module to the addresses in this process, as in code that Numba compiles. This changes the module.
 
     Raises:
         ImportError: a function does not exist.

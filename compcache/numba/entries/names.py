@@ -1,4 +1,4 @@
-"""Names of entries, for display and for the index."""
+"""Defines the names of entries, for display and for the index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["func_name_of", "label_of", "shown_signature"]
 
-_MAX_SHOWN = 400  # characters of a signature in a name
+_MAX_SHOWN = 400  # characters
 
 
 def _shown_types(items: Any) -> str:
@@ -19,7 +19,7 @@ def _shown_types(items: Any) -> str:
 
 
 def label_of(name: str, signature: Any) -> str:
-    """Return a function with its argument types, for display: ``pkg.mod.f(int64, float64)``."""
+    """Return the name of a function with its argument types, for display: ``pkg.mod.f(int64, float64)``. Long lists of types are cut."""
     shown = _shown_types(getattr(signature, "args", signature))
     if len(shown) > _MAX_SHOWN:
         shown = f"{shown[:_MAX_SHOWN]}..."
@@ -29,13 +29,13 @@ def label_of(name: str, signature: Any) -> str:
 def func_name_of(identity: Identity, signature: Any) -> str:
     """Return the name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
 
-    `compcache explain` recognizes variants of one function by this form.
+    By this form `compcache explain` recognizes the variants of a function.
     """
     return f"{label_of(identity.name, signature)}-{identity.key}"
 
 
 def shown_signature(signature: Any) -> str:
-    """Return a signature as Numba users write it."""
+    """Return a signature in the notation of Numba's users. A long signature is cut."""
     result = "void" if str(signature.return_type) == "none" else _shown_types([signature.return_type])
     text = f"{result}({_shown_types(signature.args)})"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Resolves Numba's slots for recursive calls, which it fills at run time, before code is stored."""
+"""Resolves Numba's slots for recursive calls before code is stored. Numba itself fills them at run time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ UNRESOLVED = ".numba.unresolved$"
 _DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external (?:\w+ )*global ptr\b.*$', re.MULTILINE)
 
 
-class MissingCallee(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Raised when code would call a function that no other process has; the message names it."""
+class MissingCallee(Exception):  # noqa: N818 - a result, not a failure
+    """Raised if code would call a function that other processes lack. The message names the function."""
 
 
 def with_recursive_callees(library: Any) -> Any:
-    """Return the library's module, with the callees of Numba's slots for recursion linked in if inlining left them out.
+    """Return the library's module with the definitions of all recursive callees. If inlining has removed a callee, it is linked in again.
 
     Raises:
-        MissingCallee: no library of this process defines such a callee.
+        MissingCallee: no library of this process defines a callee.
     """
     module = library._final_module
     for _ in range(_MAX_CALLEES):
@@ -40,31 +40,40 @@ def with_recursive_callees(library: Any) -> Any:
             return module
         module = module.clone()
         callee = _module_defining(missing[0]).clone()
-        callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be dropped: nothing refers to it by name
+        callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(callee)
-    raise MissingCallee("it has too many recursive callees")
+    raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees")
 
 
 def lacks_callee(library: Any) -> bool:
-    """Return whether a library alone, in another process, would lack a callee."""
+    """Return whether a library alone, in another process, would lack a recursive callee.
+
+    Raises:
+        MissingCallee: no library of this process defines a callee.
+    """
     module = library._final_module
     return with_recursive_callees(library) is not module
 
 
 def _module_defining(name: str) -> Any:
+    """Return the module that defines a function.
+
+    Raises:
+        MissingCallee: no library of this process defines it.
+    """
     library = library_of(name)
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
         return module
-    raise MissingCallee(f"it calls {name} through Numba's slots for recursion, and no library defines it any more")
+    raise MissingCallee(f"the function calls {name} recursively, but no library of this process defines {name} any more")
 
 
-#: In the names of Numba's functions: the number of a function, and the options that it was compiled with, after their length.
+#: The parts of Numba's function names: a name with a number, the length of the compiler options, and the options with all that follows.
 _OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
 
 
 def _callee(name: str, defined: Collection[str]) -> str | None:
-    """Return the function of a slot. Numba names it with the options of its caller, which may differ from its own."""
+    """Return the name of the function that belongs to a slot, or None. A slot's name contains the caller's options, which may differ."""
     if name in defined:
         return name
     wanted = _without_options(name)
@@ -77,7 +86,7 @@ def _without_options(name: str) -> str:
 
 
 def resolve_recursion(text: str, defined: Collection[str]) -> str:
-    """Define the variables through which recursive functions call themselves."""
+    """Define the variables through which recursive functions call themselves, as far as these functions are `defined`."""
 
     def define(match: re.Match[str]) -> str:
         callee = _callee(match[2], defined)

@@ -1,8 +1,8 @@
 """Stores compiled overloads in a cache directory.
 
-An entry is a module of the cache with a readable name that ends with the overload's key. Its image contains the machine code if that can be
-linked as a shared object. Otherwise the description, an entry of data that comes with the module, contains the object code as Numba
-serializes it.
+An entry is a module of the cache with a readable name that ends with the overload's key. If the machine code can be linked as a shared
+object, the image of the module contains it. Otherwise the description, an entry of data that comes with the module, contains the object
+code as Numba serializes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compcache.files import reraise_interrupt
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
-from compcache.numba.entries.held_objects import why_copied
+from compcache.numba.entries.held_objects import why_objects_are_copied
 from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature
 from compcache.numba.entries.sources import sources_of
@@ -42,29 +42,29 @@ if TYPE_CHECKING:
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_would_not"]
+__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_does_not_cache"]
 
-#: Pickled exceptions, which contain the line that raises them.
+#: Pickled exceptions, which contain the line that raises the exception.
 _LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
-#: Debug information.
+#: Debug information, which contains the names of files.
 _FILES = re.compile(r"!DICompileUnit\(")
 
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
 
-class NotCacheable(Exception):  # noqa: N818 - an answer, not a failure
-    """Raised if a compiled overload cannot be stored. The message tells why."""
+class NotCacheable(Exception):  # noqa: N818 - a result, not a failure
+    """Raised if a compiled overload cannot be stored. The message says why."""
 
 
 class NotYetCacheable(NotCacheable):
-    """Raised if it calls a function that may not be compiled yet."""
+    """Raised if an overload calls a function that may not be compiled yet."""
 
 
-def why_numba_would_not(cres: Any) -> str:
-    """Return why Numba itself does not cache a compile result, in its words; "" if it does."""
+def why_numba_does_not_cache(cres: Any) -> str:
+    """Return why Numba itself does not cache a compile result, in Numba's words; "" if Numba caches it."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
-    if cres.library.has_dynamic_globals and text_of(cres.library, cres.library._final_module, _wanted(cres.fndesc)) is None:
+    if cres.library.has_dynamic_globals and text_of(cres.library, cres.library._final_module, _entry_symbols(cres.fndesc)) is None:
         return _DYNAMIC_GLOBALS
     return ""
 
@@ -72,17 +72,24 @@ def why_numba_would_not(cres: Any) -> str:
 def save_result(
     cache: Cache, identity: Identity, name: str, cres: Any, targets: Iterable[str] | str | None = None, seconds: float = 0.0
 ) -> None:
-    """Store a compile result that took Numba this number of seconds. If its code can be linked as an image, store one for each target (see
-    `ModuleSource`).
+    """Store a compile result. If its code can be linked as an image, store an image for each target.
+
+    Args:
+        cache: the cache to store in.
+        identity: the identity of the overload.
+        name: the name of the entry.
+        cres: Numba's compile result.
+        targets: the CPUs to store code for, as in `ModuleSource`.
+        seconds: how long Numba has compiled.
 
     Raises:
         NotCacheable: the code depends on objects that only this process has.
-        CompcacheError: it could not be stored.
+        CompcacheError: the entry could not be stored.
     """
     library = cres.library
     recorded = libraries.dependencies_of(library)
     text = _required_text(cres, library._final_module)
-    checked = _checked(_lines_told(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
+    checked = _checked_fields(_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     token = _token_of(cres)
     source, payload = _image_of(cres, text)
     if source is not None:
@@ -99,32 +106,39 @@ def save_result(
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.lacks_callee(library):
-            raise NotCacheable("it calls a recursive function that is not part of its object")
+            raise NotCacheable("the function calls a recursive function whose code is in another object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
         pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres, text)
         publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
 def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
-    """Return the assembly of a module of a library, with names for addresses of this process; None if an address has no name.
+    """Return the assembly of a module of a library, with names in place of addresses that are valid only in this process.
 
-    `kept` are the functions that others may call.
+    Args:
+        library: the library.
+        module: the LLVM module.
+        kept: the functions that other code may call.
+
+    Returns:
+        The assembly, or None if it contains an address that has no name.
     """
     return with_names(module, kept) if library.has_dynamic_globals else str(module)
 
 
-def _wanted(fndesc: Any) -> tuple[str, ...]:
+def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
     return fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name
 
 
 def _required_text(cres: Any, module: Any) -> str:
-    text = text_of(cres.library, module, _wanted(cres.fndesc))
+    text = text_of(cres.library, module, _entry_symbols(cres.fndesc))
     if text is None:
         raise NotCacheable(_DYNAMIC_GLOBALS)
     return text
 
 
 def _bitcode_of(cres: Any) -> bytes:
+    """Return the bitcode for linking, with names in place of addresses."""
     module = cres.library._get_module_for_linking()
     if cres.library.has_dynamic_globals:
         module = binding.parse_assembly(_required_text(cres, module))
@@ -132,8 +146,12 @@ def _bitcode_of(cres: Any) -> bytes:
     return bitcode
 
 
-def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
-    """Return the fields of the description that are checked when the entry is loaded."""
+def _checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+    """Return the fields of the description that are checked when the entry is loaded.
+
+    Raises:
+        NotCacheable: a dependency has no identity.
+    """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
@@ -141,13 +159,18 @@ def _checked(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
+    """Return the pickled metadata of an entry.
+
+    Raises:
+        NotCacheable: it cannot be pickled, or other processes would have copies of its objects.
+    """
     try:
-        with scopes.storing():
+        with scopes.storing_scope():
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"Numba's description of it cannot be pickled: {error}") from error
-    reason = why_copied(text, pickled, cres.environment.consts)
+        raise NotCacheable(f"the descriptor of the function cannot be pickled: {error}") from error
+    reason = why_objects_are_copied(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
     return pickled
@@ -157,7 +180,22 @@ def publish(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
     targets: Iterable[str] | str | None = None, part_of: str | None = None, seconds: float = 0.0,
 ) -> None:  # fmt: skip
-    """Store an entry: its description, and its image if it has a source. `part_of` is the function whose wrapper or loop it is."""
+    """Store an entry: its description, and its image if it has a source.
+
+    Args:
+        cache: the cache to store in.
+        identity: the identity of the function.
+        name: the name of the entry.
+        signature: Numba's signature, for display.
+        source: the source of the image; None if the description contains the code.
+        description: the description.
+        targets: the CPUs to store code for, as in `ModuleSource`.
+        part_of: the function to which the code belongs if it is a wrapper or a loop.
+        seconds: how long Numba has compiled.
+
+    Raises:
+        CompcacheError: the entry could not be stored.
+    """
     text = source.text if source else image_source.address_function(())
     cpu, features = compiled_for()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
@@ -174,7 +212,7 @@ def publish(
         identity={**identity.components, **sources_of(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
-    ), alone=True, seconds=seconds)  # fmt: skip  # it calls functions of Numba, Python and the platform
+    ), alone=True, seconds=seconds)  # fmt: skip  # the code calls only functions of Numba, Python and the platform
 
 
 def _token_of(cres: Any) -> str:
@@ -182,9 +220,10 @@ def _token_of(cres: Any) -> str:
     return uid if isinstance(uid, str) and "x" not in uid else ""
 
 
-def _lines_told(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """Return the source lines that code reports: the lines in exceptions, whose file is found by the module's name. Debug information and
-    Python code contain the names of files, too.
+def _reported_lines(identity: Identity, text: str, *, shows_files: bool = False) -> str:
+    """Return the digest of the source lines that the code reports, or "" if it reports none.
+
+    Exceptions contain lines. A load finds their file by the module's name. Debug information and Python code also contain file names.
     """
     if shows_files or _FILES.search(text) is not None:
         return identity.lines
@@ -192,7 +231,11 @@ def _lines_told(identity: Identity, text: str, *, shows_files: bool = False) -> 
 
 
 def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
-    """Return the image's source and the description's payload; None if the code cannot be linked as an image."""
+    """Return the source of the image and the payload of the description, or None for both if the code cannot be linked as an image.
+
+    Raises:
+        NotYetCacheable: a recursive callee is not compiled yet.
+    """
     fndesc = cres.fndesc
     try:
         if recursion.UNRESOLVED in text:
@@ -207,60 +250,75 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     ):
         return None, None
     try:
-        source = image_source.prepare_image(text, _wanted(fndesc))
+        source = image_source.prepare_image(text, _entry_symbols(fndesc))
     except image_source.CannotLink:
         return None, None
     own = cres.environment
     referenced = _environment_rows([env_name for env_name in source.environments if env_name != own.env_name])
     return source, (
-        cres.library.name, _clean(fndesc), own.env_name, list(own.consts), cres.signature,
+        cres.library.name, _without_unpicklable_parts(fndesc), own.env_name, list(own.consts), cres.signature,
         without_addresses(str(cres.type_annotation)),
         referenced, *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
 
 
 def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
-    """Return the environments of these names, in the form from which other processes create them."""
+    """Return the environments with these names, in the form from which other processes create them."""
     rows = []
     for name in names:
         environment = lookup_environment(name)
         if environment is not None:
-            module = environment.globals.get("__name__")  # None for a function made from text; compiled code reads no globals
+            module = environment.globals.get("__name__")  # None for a function that was created from text; its code reads no globals
             rows.append((name, module, list(environment.consts)))
     return tuple(rows)
 
 
 def _needs_more_than_threads(cres: Any) -> bool:
-    """Return whether Numba does more before it loads such code than start its threads, which the names of helpers show."""
+    """Return whether Numba does more before it loads such code than start its threads."""
     return bool(set(cres.reload_init) - {_reload_parfors})
 
 
-def _clean(fndesc: Any) -> Any:
-    """Return the descriptor without unpicklable parts, as Numba stores it."""
+def _without_unpicklable_parts(fndesc: Any) -> Any:
+    """Return the descriptor without parts that cannot be pickled, as Numba stores it. The type maps of the original are removed too."""
     fndesc.typemap = fndesc.calltypes = None
     if fndesc.global_dict is None:
         return fndesc
     import copy
 
-    clean = copy.copy(fndesc)
-    clean.global_dict = None
-    return clean
+    copied = copy.copy(fndesc)
+    copied.global_dict = None
+    return copied
 
 
 def _reduce(cres: Any) -> Any:
     if not cres.environment.can_cache():
-        raise NotCacheable("its module has no name")
+        raise NotCacheable("the module of the function has no name")
     return cres._reduce()
 
 
 def save_library(
     cache: Cache, identity: Identity, name: str, signature: Any, library: Any, recorded: libraries.Recorded, symbol: str, part_of: str
 ) -> None:
-    """Store a code library (the wrapper of a gufunc, `symbol`), which is part of a function. Raises the errors of `save_result`."""
+    """Store a code library that contains the wrapper of a gufunc.
+
+    Args:
+        cache: the cache to store in.
+        identity: the identity of the wrapper.
+        name: the name of the entry.
+        signature: the signature of the function, for display.
+        library: the code library.
+        recorded: the dependencies of the function.
+        symbol: the symbol of the wrapper.
+        part_of: the function to which the wrapper belongs.
+
+    Raises:
+        NotCacheable: the code depends on objects that only this process has.
+        CompcacheError: the entry could not be stored.
+    """
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
     library._ensure_finalized()
-    checked = _checked(_lines_told(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
+    checked = _checked_fields(_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))
         payload = library.name, _environment_rows(source.environments)

@@ -1,4 +1,7 @@
-"""The source text of compiled functions, which is kept so that `explain` can show what was edited. No key contains it."""
+"""Reads the source text of compiled functions.
+
+An entry keeps the text so that `compcache explain` can show edits. No key contains it.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,25 @@ if TYPE_CHECKING:
 
 __all__ = ["sources_of"]
 
-#: Characters of all functions together: notes are read whole.
-_MOST = 1 << 15
+#: The limit in characters for all functions together, because notes are read as a whole.
+_MOST_CHARACTERS = 1 << 15
 
 
 def sources_of(parts: Iterable[Part]) -> dict[str, str]:
-    """Return the texts as components of an identity; functions without a readable source, and those beyond the limit, are left out."""
-    found: dict[str, str] = {}
-    left = _MOST
+    """Return the source texts of functions as components of an identity.
+
+    Functions without a readable source, and functions beyond the limit, are omitted.
+    """
+    texts: dict[str, str] = {}
+    remaining = _MOST_CHARACTERS
     for part in parts:
         try:
             text = inspect.getsource(part.function)
         except (OSError, TypeError, SyntaxError) as error:
             reraise_interrupt(error)
             continue
-        left -= len(text)
-        if left < 0:
+        remaining -= len(text)
+        if remaining < 0:
             break
-        found[f"source of {part.function.__module__}.{part.function.__qualname__}"] = text
-    return found
+        texts[f"source of {part.function.__module__}.{part.function.__qualname__}"] = text
+    return texts

@@ -1,4 +1,7 @@
-"""Records stored overloads for processes that start without Numba: every mode does, so that each finds what another compiled."""
+"""Records stored overloads for processes that start without Numba.
+
+Every mode writes these records, so a process finds overloads that were compiled in any mode.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,15 @@ _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
 def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the present key of an overload for arguments of these types, with options in the form of `registered.options`. Raises
-    `NotLazy`.
+    """Return the present key of an overload for arguments of these types.
+
+    Args:
+        function: the Python function.
+        options: the options, in the form of `registered.options`.
+        args: the Numba types of the arguments.
+
+    Raises:
+        NotLazy: the overload needs Numba.
     """
     given: list[Any] = []
     texts = [text_of(type_, given) for type_ in args]
@@ -50,28 +60,36 @@ def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) ->
 
 
 def is_recorded(cache: Cache, key: Key) -> bool:
-    """Return whether a record for starts without Numba exists under a key."""
+    """Return whether the cache contains a record for starts without Numba under a key."""
     return find_record(cache, key) is not None
 
 
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
-    """Store the record by which processes find a stored overload without Numba. It is written with later entries.
+    """Store the record by which processes without Numba find a stored overload. It is written together with later entries.
 
     Raises:
         NotLazy: the overload needs Numba.
-        CompcacheError: it could not be stored.
+        CompcacheError: the record could not be stored.
     """
     if not settings_are_the_environments():
-        raise NotLazy("settings of Numba, or the installed packages, have changed since the process began")
+        raise NotLazy("settings of Numba or installed packages differ from those at the start of this process")
     entry = find_stored(cache_object, cache, signature, key)
     record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
     if entry is None or record is None:
-        raise NotLazy("its code or its constants need Numba")
+        raise NotLazy("the code or the constants of the function need Numba")
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
 def text_of(type_: Any, given: list[Any] | None = None) -> str:
-    """Return the text of `type_text` for arguments of a type. Jitted functions are appended to `given`. Raises `NotLazy`."""
+    """Return the text that `type_text` returns for arguments of a type.
+
+    Args:
+        type_: the Numba type.
+        given: a list to which jitted functions are appended; None to refuse them.
+
+    Raises:
+        NotLazy: only Numba supports arguments of this type.
+    """
     from numba.core import types
 
     if isinstance(type_, types.Omitted):
@@ -87,17 +105,18 @@ def text_of(type_: Any, given: list[Any] | None = None) -> str:
     if isinstance(type_, types.Bytes):
         return "bytes"
     text = str(type_)
-    if text not in _TEXTS:
-        raise NotLazy(f"an argument is of type {text}")
+    if text not in _SCALAR_TEXTS:
+        raise NotLazy(f"an argument has the type {text}, which only Numba supports")
     return text
 
 
-_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
+_SCALAR_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 
 
 def settings_are_the_environments() -> bool:
-    """Return whether Numba's settings equal those of another process with the same environment: no setting was changed in code, and no
-    package was installed after the first key of this process.
+    """Return whether any other process with the same environment has the same settings and packages.
+
+    The answer is False if code has changed a setting, or if a package was installed after the first key of this process.
     """
     from numba.core import config
 
@@ -106,21 +125,30 @@ def settings_are_the_environments() -> bool:
 
     from compcache.numba.identity.settings import config_text
 
-    now = config_text()
+    current = config_text()
     settings = {name: value for name, value in vars(config).items() if name.isupper()}
     try:
         config._env_reloader.process_environ(dict(os.environ))
-        fresh = config_text()
-    except Exception as error:  # noqa: BLE001 - any exception means that they are not plain
+        from_environment = config_text()
+    except Exception as error:  # noqa: BLE001 - any exception means that other processes may differ
         reraise_interrupt(error)
         return False
     finally:
         vars(config).update(settings)
-    return now == fresh and not getattr(config, "USING_SVML", False)
+    return current == from_environment and not getattr(config, "USING_SVML", False)
 
 
 class Entry(NamedTuple):
-    """An overload as the backend has stored it. The constants are those of the environments, by symbol."""
+    """A stored overload.
+
+    Attributes:
+        name: the name of the entry.
+        identity: the identity of the overload.
+        description: the description in the entry.
+        symbols: the symbols of the image, by number.
+        fndesc: Numba's descriptor of the function.
+        constants: the constants of the environments, by symbol.
+    """
 
     name: str
     identity: Identity
@@ -130,7 +158,7 @@ class Entry(NamedTuple):
     constants: dict[str, list[Any]]
 
     def record(self, symbol: str) -> Record | None:
-        """Return the record by which a symbol is called without Numba; None if that is not possible."""
+        """Return the record by which processes without Numba call a symbol, or None if the constants need Numba."""
         environments = environments_of(self.symbols, self.constants)
         if environments is None:
             return None
@@ -138,9 +166,19 @@ class Entry(NamedTuple):
 
 
 def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
-    """Return the entry that a cache object of the backend has for a signature; None if it cannot be used without Numba.
+    """Return the stored entry for a signature.
 
-    The user's implementations that the compiler used must be covered by the key.
+    Args:
+        cache_object: the cache object of the function.
+        cache: the cache.
+        signature: the signature.
+        key: the key for starts without Numba. It must cover the user's implementations that the compiler used.
+
+    Returns:
+        The entry, or None if it is missing, or if only Numba can use it.
+
+    Raises:
+        NotLazy: the code was compiled with options of a caller.
     """
     from numba import _dynfunc
 
@@ -155,64 +193,74 @@ def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     if key is not None and cache_object.inherits_options(identity):
-        raise NotLazy("it was compiled for a caller, with options of that one")
+        raise NotLazy("the function was compiled with the options of a caller")
     name = func_name_of(identity, args)
-    found = find(cache, name, identity.lines, is_new=True)
-    if found is None or not _covers(key, found[1]):
+    entry = find(cache, name, identity.lines, is_new=True)
+    if entry is None or not _covers(key, entry[1]):
         return None
-    kind, _, symbols, payload = pickle.loads(found[1].pickled)  # noqa: S301 - the cache was opened for it
+    kind, _, symbols, payload = pickle.loads(entry[1].pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
     _, fndesc, own_name, own_constants, _, _, referenced = payload[:7]
     constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
-    return Entry(name, identity, found[1], symbols, fndesc, constants)
+    return Entry(name, identity, entry[1], symbols, fndesc, constants)
 
 
 def _covers(key: Key | None, description: Description) -> bool:
-    """Return whether a key has all of the user's implementations that the compiler used or asked for."""
+    """Return whether a key covers all of the user's implementations that the compiler used or asked for."""
     names = {name for name, _ in description.dependencies} | set(description.answered)
     if not names or key is None:
         return not names
     covered = {id(function) for function in key.content.registered}
     registry.refresh()
-    found = [implementation.function for name in names for implementation in registry.by_name.get(name) or [Implementation(None, ())]]
-    return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in found)
+    functions = [implementation.function for name in names for implementation in registry.by_name.get(name) or [Implementation(None, ())]]
+    return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in functions)
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
-    """Return the numbers of the slots for environments, with their pickled constants; None if the constants need Numba."""
+    """Return the number of each environment's slot with its pickled constants, or None if the constants need Numba."""
     rows = []
     for number, symbol in enumerate(symbols):
         if symbol.startswith(_ENVIRONMENT) and symbol in constants:
-            pickled = _pickled(constants[symbol])
+            pickled = _pickle_constants(constants[symbol])
             if pickled is None:
                 return None
             rows.append((number, pickled))
     return tuple(rows)
 
 
-def _pickled(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment; None if unpickling them needs Numba."""
+def _pickle_constants(constants: list[Any]) -> bytes | None:
+    """Return the pickled constants of an environment, or None if unpickling them needs Numba."""
     if not constants:
         return b""
     try:
         data = pickle.dumps(list(constants), 4)
-    except Exception as error:  # noqa: BLE001 - any exception means that they cannot be pickled
+    except Exception as error:  # noqa: BLE001 - any exception means that Numba must load the constants
         reraise_interrupt(error)
         return None
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
 def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store data for `find_fields` under a key. `waits`: write it together with later entries."""
+    """Store data for `find_fields` under a key.
+
+    Args:
+        cache: the cache to store in.
+        key: the key.
+        fields: the data.
+        waits: whether to write the data together with later entries.
+
+    Raises:
+        CompcacheError: the data could not be stored.
+    """
     stored = frontend.find_stored(cache, _entries_in(fields))
     frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
     if not waits:
-        frontend.write_entries(cache)  # compiling has taken longer, and workers may end without exit handlers
+        frontend.write_entries(cache)  # writing is fast compared to compiling, and workers may end without exit handlers
 
 
 def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the entries that the data under a key names: one for an overload or a loop, otherwise one for each signature."""
+    """Return the names of the entries in the data under a key: one for an overload or a loop, otherwise one for each signature."""
     first, second, *_ = fields
     if isinstance(first, str):
         return (first,)

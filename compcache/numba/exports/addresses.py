@@ -1,7 +1,8 @@
-"""Replaces addresses of this process in compiled code by the names of functions in other packages.
+"""Replaces the addresses in compiled code, which are valid only in this process, by the names of functions.
 
-Numba keeps an address from ctypes or from a Cython module in a variable named after it. Functions that Cython modules export (SciPy's
-special functions, BLAS and LAPACK) have names in every process. So do functions of the C library that Numba calls by names of its own.
+Numba keeps an address from ctypes or from a Cython module in a variable, and puts the address into the variable's name. Functions that
+Cython modules export (SciPy's special functions, BLAS and LAPACK) have the same names in every process. Functions of the C library that
+Numba calls under names of its own have them too.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["MATHEMATICS", "known_functions", "with_own_hash_secret"]
 
 
-def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return which of these variables are known functions: module, name, and type in Cython's spelling."""
-    names = tuple(names)
+def known_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Return the module, the name and the type in Cython's spelling of each variable that refers to a known function."""
+    names = tuple(variables)
     if not names:
         return {}
     threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in functions_of_threads(_THREADS).items()}
@@ -28,7 +29,7 @@ def known_functions(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     return named_addresses.known_functions(names) | of_threads
 
 
-#: Numba's functions that kernels call to start and count threads, and their replacements in `_objects`.
+#: Functions of Numba that kernels call to start and count threads, with the functions of `_objects` that replace them.
 _THREADS = {
     "get_num_threads": ("parallel_threads", "int (void)"),
     "set_num_threads": ("set_parallel_threads", "void (int)"),
@@ -38,13 +39,13 @@ _THREADS = {
 }
 
 
-#: Numba's copies of the secret that hashes of text depend on, and their offset in Python's own (`_Py_HashSecret_t`).
+#: Numba's copies of the secret that text hashes depend on, with their offsets in Python's secret (`_Py_HashSecret_t`).
 _SECRETS = {"siphash_k0": 0, "siphash_k1": 8, "djbx33a_suffix": 16}
 _SECRET = "_Py_HashSecret"  # noqa: S105 - a symbol
 
 
 def with_own_hash_secret(text: str) -> str:
-    """Return assembly that reads the hash secret, which differs between processes, from Python."""
+    """Return assembly that reads Python's hash secret, which differs between processes, instead of Numba's copies."""
     changed = text
     for name, offset in _SECRETS.items():
         symbol = f"@_numba_hashsecret_{name}"
@@ -53,7 +54,8 @@ def with_own_hash_secret(text: str) -> str:
     return changed if changed == text else f"{changed}\n@{_SECRET} = external global [24 x i8]\n"
 
 
-def _definition(name: str, function: str, second: str | None = None) -> str:
+def _forwarding_text(name: str, function: str, second: str | None = None) -> str:
+    """Return the assembly of a function that calls a function of the C library. `second` is the type of a second parameter."""
     type_ = "float" if name.endswith("f") else "double"
     given = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"
     return f"""\
@@ -64,8 +66,8 @@ define {type_} @{name}({given}) alwaysinline {{
 }}"""
 
 
-def _exponent_definition(type_: str, suffix: str) -> str:
-    """Define `frexp` with exponent 0 for numbers that are not finite, as in Numba; C leaves it undefined."""
+def _frexp_text(type_: str, suffix: str) -> str:
+    """Define `frexp` with exponent 0 for numbers that are not finite, as Numba does. C leaves that exponent undefined."""
     return f"""\
 declare {type_} @frexp{suffix}({type_}, ptr)
 define {type_} @numba_frexp{suffix}({type_} %x, ptr %exponent) {{
@@ -81,7 +83,7 @@ same:
 }}"""
 
 
-#: Python's power of complex numbers. The result is NaN where Python raises ZeroDivisionError.
+#: Python's power of complex numbers, except that the result is NaN where Python raises ZeroDivisionError.
 _POWER = """\
 declare { double, double } @_Py_c_pow(double, double, double, double)
 define internal { double, double } @compcache.numba.power(double %x, double %y, double %a, double %b) {
@@ -137,8 +139,8 @@ define void @numba_cpowf(ptr %base, ptr %exponent, ptr %result) {
 }"""
 _NAMES = {"numba_gamma": "tgamma", "numba_gammaf": "tgammaf", "numba_lgamma": "lgamma", "numba_lgammaf": "lgammaf"}
 _SCALING = {"numba_ldexp": "ldexp", "numba_ldexpf": "ldexpf"}
-#: Assembly that defines Numba's names.
+#: Assembly that defines mathematical functions under Numba's names.
 MATHEMATICS = "\n".join([
-    *(_definition(*pair) for pair in _NAMES.items()), *(_definition(*pair, "i32") for pair in _SCALING.items()),
-    _exponent_definition("double", ""), _exponent_definition("float", "f"), _POWER,
+    *(_forwarding_text(*pair) for pair in _NAMES.items()), *(_forwarding_text(*pair, "i32") for pair in _SCALING.items()),
+    _frexp_text("double", ""), _frexp_text("float", "f"), _POWER,
 ])  # fmt: skip

@@ -1,4 +1,7 @@
-"""Assembles the module of an exported kernel: wrapper, kernel, exceptions and memory runtime, without unused parts."""
+"""Assembles the module of an exported kernel: wrapper, kernel, exceptions and memory runtime.
+
+Unused definitions are removed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.
 _DEFINITION_AND_USE = 2
 
 
-#: What code calls in Numba's library of C helpers: dictionaries, typed lists and sets, properties of characters.
+#: Functions of Numba's C library that code calls for dictionaries, typed lists and sets, and for properties of characters.
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
 _DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\)")
@@ -51,12 +54,16 @@ class Assembled(NamedTuple):
 
 
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
-    """Return the assembly of the wrapper, the function, its exceptions and the memory runtime, without unused parts."""
+    """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
+
+    Raises:
+        CompileError: the code needs something that another process does not have, or a type has no conversion.
+    """
     context = cres.target_context
     try:
         compiled = _with_known_functions(with_recursive_callees(cres.library))
         needs = _needs_of(func_name, compiled)
-        plan = _plan(func_name, cres, parameters, result, is_needed=bool(needs.helpers or needs.functions or needs.library))
+        plan = _plan_of(func_name, cres, parameters, result, is_needed=bool(needs.helpers or needs.functions or needs.library))
     except (MissingCallee, Unsupported) as error:
         raise refusal(func_name, str(error)) from error
     shape = Shape(
@@ -66,12 +73,12 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need a library
         module = binding.parse_assembly(wrapper_text(cres, shape))
     module.link_in(compiled.clone())
-    module = _rewritten(module)
+    module = _rewrite(module)
     exceptions = describe_exceptions(func_name, str(module))
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
         if variable.name in described or variable.name in needs.functions:
-            variable.linkage = "external"  # so that code which is linked later can refer to it
+            variable.linkage = "external"  # so that code which is linked below can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
     module.link_in(binding.parse_assembly(_with_layout(MATHEMATICS, module)))
@@ -81,7 +88,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
         provided = objects_text(plan, needs.helpers, needs.functions, needs.library, numba_version)
         module.link_in(binding.parse_assembly(_with_layout(provided, module)))
     _drop_unused(module)
-    _check(func_name, module)
+    _require_portable(func_name, module)
     try:
         return Assembled(_without_ids(load_exception_classes(str(module))), shape.nogil)
     except CannotLink as error:
@@ -89,9 +96,12 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
 
 
 class _Needs(NamedTuple):
-    """What compiled code needs from the extension module.
+    """The parts of the extension module that compiled code uses.
 
-    Helpers by name; functions of other packages by their variables; functions of Numba's C library by name, with result and parameters.
+    Attributes:
+        helpers: the names of Numba's C helpers.
+        functions: functions of other packages, by the variables that hold their addresses.
+        library: functions of Numba's C library by name, each with its result and parameters.
     """
 
     helpers: list[str]
@@ -104,7 +114,10 @@ class _Needs(NamedTuple):
 
 
 def _with_known_functions(compiled: Any) -> Any:
-    """Return a module without addresses, and without what Numba would do if a function had none."""
+    """Return a module whose variables for addresses of known functions have no values.
+
+    The code that Numba generates for a null address is removed.
+    """
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX)]
     if not addresses:
         return compiled
@@ -117,14 +130,20 @@ def _pass_builder(module: Any) -> Any:
 
 
 def _needs_of(func_name: str, compiled: Any) -> _Needs:
-    """Return what a module needs. Raises `CompileError` for an address of this process that has no name."""
+    """Return the parts of the extension module that a module uses.
+
+    Raises:
+        CompileError: an address of this process is not the address of a known function.
+    """
     counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX) and counts.get(v.name, 0) > 1]
     functions = known_functions(addresses)
     if len(functions) != len(addresses):
         raise refusal(
-            func_name, "it uses addresses of this process (functions of ctypes, large global arrays) that have no name in another one"
+            func_name,
+            "it uses addresses that are valid only in this process, such as functions of ctypes or large global arrays; "
+            "pass arrays as arguments, and call functions of Cython modules instead",
         )
     library = {
         f.name: _types_in(str(f)) for f in compiled.functions if f.is_declaration and _is_of_library(f.name) and counts.get(f.name, 0) > 1
@@ -137,38 +156,38 @@ def _is_of_library(name: str) -> bool:
 
 
 def _types_in(declaration: str) -> tuple[str, str]:
-    """Return the result and the parameters of a declaration, without attributes that do not affect calls."""
+    """Return the result and the parameters of a declaration, without attributes that do not affect how it is called."""
     match = _DECLARATION.search(declaration)
     assert match is not None, declaration
-    parameters = [_plain(part) for part in match["parameters"].split(",")]
-    return _plain(match["result"]), ", ".join(parameters)
+    parameters = [_without_attributes(part) for part in match["parameters"].split(",")]
+    return _without_attributes(match["result"]), ", ".join(parameters)
 
 
-def _plain(type_: str) -> str:
+def _without_attributes(type_: str) -> str:
     words = _ATTRIBUTE_VALUE.sub("", type_).split()
     return " ".join(word for word in words if word in ("signext", "zeroext", "ptr", "void", "double", "float") or word[1:].isdigit())
 
 
-def _plan(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the plan of a kernel; None if the kernel needs nothing from the extension module."""
+def _plan_of(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
+    """Return the plan of a kernel, or None if the kernel does not use the extension module."""
     from numba.core import types
 
-    given = [(parameter.name, parameter.meant) for parameter in parameters if parameter.is_object]
+    given = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]
     if not given and not result.is_object and not is_needed:
         return None
-    return encode_plan(func_name, cres.target_context, given, types.unliteral(result.meant) if result.is_object else None)
+    return encode_plan(func_name, cres.target_context, given, types.unliteral(result.caller_type) if result.is_object else None)
 
 
-def _rewritten(module: Any) -> Any:
-    """Return the module with recursive calls resolved, and without environments that are never read."""
+def _rewrite(module: Any) -> Any:
+    """Return the module with resolved recursive calls, with Python's hash secret, and without environments that are never read."""
     text = str(module)
     changed = resolve_recursion(with_own_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
-    changed = "\n}\n".join(map(_without_idle_environments, changed.split("\n}\n")))
+    changed = "\n}\n".join(map(_drop_idle_environments, changed.split("\n}\n")))
     return module if changed == text else binding.parse_assembly(changed)
 
 
-def _without_idle_environments(function: str) -> str:
-    """Replace the environment of a function that only tests whether it has one by a non-null constant."""
+def _drop_idle_environments(function: str) -> str:
+    """Replace the environment of a function by a non-null constant if the function only compares it with null."""
 
     def load(match: re.Match[str]) -> str:
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
@@ -178,17 +197,17 @@ def _without_idle_environments(function: str) -> str:
     return _LOADED_ENVIRONMENT.sub(load, function)
 
 
-_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # also matches names in metadata
-#: The number of a compiled function in this process, and the address of the object that Numba creates for a parallel loop.
+_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # it also matches names in metadata
+#: The number of a compiled function in this process, or the address of the object that Numba creates for a parallel loop.
 _PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<address>[0-9a-f]+)")
 
 
-#: A message of Numba's that contains a symbol.
+#: An error message of Numba that contains a symbol.
 _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .*?constant )\[\d+ x i8\] c"[^"]*"', re.MULTILINE)
 
 
 def _without_ids(text: str) -> str:
-    """Return assembly without numbers of this process in its symbols, so that the same kernel has the same bytes in all processes."""
+    """Return assembly without process-specific numbers in its symbols, so that every process exports the same bytes for a kernel."""
     known: dict[str, int] = {}
 
     def renamed(match: re.Match[str]) -> str:
@@ -204,7 +223,7 @@ def _with_layout(text: str, module: Any) -> str:
 
 
 def _drop_unused(module: Any) -> None:
-    """Remove definitions that only Numba's own wrappers use."""
+    """Remove definitions that the wrapper does not reach. This changes the module."""
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != ENTRY:
             value.linkage = "internal"
@@ -213,8 +232,12 @@ def _drop_unused(module: Any) -> None:
     manager.run(module, _pass_builder(module))
 
 
-def _check(func_name: str, module: Any) -> None:
-    """Raise `CompileError` if the module refers to something that another process lacks."""
+def _require_portable(func_name: str, module: Any) -> None:
+    """Check that another process has everything to which the module refers.
+
+    Raises:
+        CompileError: a function, a variable or an environment belongs to this process.
+    """
     counts = frontend.symbol_counts(str(module))
     missing = [
         function.name
@@ -225,15 +248,16 @@ def _check(func_name: str, module: Any) -> None:
     for variable in module.global_variables:
         name = variable.name
         if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
-            raise refusal(func_name, "part of it works on Python objects (as printing an array does), which needs Numba")
+            raise refusal(func_name, "it contains an operation on Python objects, such as printing an array, which needs Numba; remove it")
         if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
-            raise _with_symbols(refusal(func_name, "it reads data of this process, which other processes do not have"), [name])
+            reason = "it reads data that only this process has; the notes of this exception name the symbols"
+            raise _with_symbols(refusal(func_name, reason), [name])
     if missing:
         raise _with_symbols(refusal(func_name, _why_missing(missing)), missing)
 
 
 def _with_symbols(error: CompileError, names: Iterable[str]) -> CompileError:
-    """Add a note with the symbols that an error is about, for those who read the code."""
+    """Add a note with the names of symbols to an exception. Return the exception."""
     error.add_note(f"symbols: {', '.join(sorted(names))}")
     return error
 
@@ -243,12 +267,12 @@ def _is_everywhere(name: str) -> bool:
     return provider == "platform" or (bool(provider) and name.startswith(("Py", "_Py")))
 
 
-#: What functions that exported code does not have are for, by the beginning of their names.
+#: The purposes of native functions that exported code cannot call, by the prefixes of their names.
 _PURPOSES = (
-    (("NRT_", "nrt_"), "it manages memory in a way that only Numba's own runtime does"),
+    (("NRT_", "nrt_"), "it uses a function of Numba's memory runtime that compcache does not replace"),
     (("numba_gdb",), "it calls the debugger"),
-    (("__svml", "_svml"), "it calls Intel's vector library (SVML), which other hosts need not have"),
-    (("numba_", "NPY_"), "it calls a part of Numba's runtime that works on Python objects or is not known to compcache"),
+    (("__svml", "_svml"), "it calls Intel's vector library (SVML), which other hosts may lack"),
+    (("numba_", "NPY_"), "it calls a function of Numba's runtime that compcache does not replace"),
 )
 
 
@@ -256,4 +280,4 @@ def _why_missing(missing: Iterable[str]) -> str:
     for beginnings, purpose in _PURPOSES:
         if any(name.startswith(beginnings) for name in missing):
             return purpose
-    return "it calls native functions that other processes need not have"
+    return "it calls native functions that other processes may lack; the notes of this exception name them"

@@ -1,8 +1,8 @@
 """Exports Numba functions as native entries, which run in processes with neither Numba nor llvmlite.
 
-Numba compiles the function without its wrappers; our own wrapper converts the values that compcache's entry points
-extract from Python objects (scalars, pointers with counts) to its arguments, and its exceptions to Python's. Memory that
-the kernel allocates and frees comes from `memory_runtime`.
+Numba compiles the function without its wrappers. A wrapper of compcache converts the values that entry points extract from Python objects
+(scalars, pointers with counts) to Numba's arguments, and raises the exceptions of the kernel. `memory_runtime` allocates and frees the
+memory of the kernel.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation.error_text import describe_error
-from compcache.numba.compilation.plain_containers import carried_type, has_containers, made_type, with_lists
+from compcache.numba.compilation.plain_containers import created_type, has_containers, type_with_lists, with_lists
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import (
-    given_types,
+    has_variable_arguments,
     names_of_arguments,
     parameters_of,
     refusal,
     result_of,
-    takes_any_number,
+    types_of_call,
     with_defaults,
 )
 from compcache.numba.exports.wrapper import ENTRY
@@ -50,37 +50,37 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
             and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
             signature leaves out have their defaults. For a function with ``*args`` it names the type of each argument of a call.
             A signature from a dispatcher's ``nopython_signatures`` also works.
-        cache: the cache to store in.
-        name: the func_name for `Cache.get_target`; None for the module and the qualified name. A previous export of
-            that name is replaced.
-        targets: the CPUs to compile it for; None for $COMPCACHE_TARGETS, or else this host.
+        cache: the cache to store the entry in.
+        name: the func_name for `Cache.get_target`; None for the module and the qualified name. The entry replaces a previous export with
+            that name.
+        targets: the CPUs to compile for; None for $COMPCACHE_TARGETS, or for this host if that is not set.
 
     Returns:
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported, or Numba does not compile it; the message says why.
+        CompileError: the function cannot be exported, or Numba does not compile it. The message says why.
     """
     function, options, local_types = _describe(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     nogil = bool(options.get("nogil"))
-    args, result = _types_of(signature)
-    args = given_types(function, args)
-    if takes_any_number(function):
+    args, result = _normalize_signature(signature)
+    args = types_of_call(function, args)
+    if has_variable_arguments(function):
         function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
-        options, local_types = {}, {}  # those of the function that it calls
+        options, local_types = {}, {}  # they apply to the inner function, which has them
     all_types = with_defaults(function, func_name, args)
     cpu, features = compiled_for() if chosen_cpu() else (None, None)
     portable = cpu is None and frontend.targets_of(targets) is not None
     # Numba recognizes a recursive call by the dispatcher's own state.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
-        made = result_of(func_name, cres.signature.return_type)
-        if any(map(has_containers, (*args, made.meant))):
-            cres = _compile_with_lists(func_name, function, options, local_types, args, made.meant)
-    parameters = parameters_of(function, args, made.meant)
-    assembled = assemble(func_name, cres, parameters, made, nogil=nogil)
-    shown = f"{made.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
+        returned = result_of(func_name, cres.signature.return_type)
+        if any(map(has_containers, (*args, returned.caller_type))):
+            cres = _compile_with_lists(func_name, function, options, local_types, args, returned.caller_type)
+    parameters = parameters_of(function, args, returned.caller_type)
+    assembled = assemble(func_name, cres, parameters, returned, nogil=nogil)
+    shown = f"{returned.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
     source = ModuleSource(
         assembled.text, {func_name: Function(shown, symbol=ENTRY, nogil=nogil and not assembled.releases_gil)}, optimize=2,
         cpu=cpu, features=features, targets=targets if cpu is None else None,
@@ -90,12 +90,12 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ShadowWarning)  # the previous export is removed below
         module_ids = frontend.add_realizations(cache, source)
-    _replace(cache, func_name, module_ids)
+    _remove_previous_exports(cache, func_name, module_ids)
     return func_name
 
 
-def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
-    """Remove previous exports with this name, so that it has one meaning."""
+def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
+    """Remove previous exports with this name, so that the name has one meaning."""
     for other in cache.realizations(func_name):
         if other.module_id not in module_ids:
             cache.remove_module(other.module_id)
@@ -103,7 +103,7 @@ def _replace(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
 
 @contextmanager
 def _without_vectors() -> Iterator[None]:
-    """Turn Numba's loop vectorizer off: loops are vectorized later, for the CPU of each target."""
+    """Turn off Numba's loop vectorizer. LLVM vectorizes the loops later, for the CPU of each target."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
@@ -119,14 +119,15 @@ def _without_vectors() -> Iterator[None]:
 
 
 def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the Python function, the options and the declared types of variables. Raise `CompileError` for any other object."""
     function = getattr(func, "py_func", func)
     options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
-        raise CompileError(f"{func!r} is neither a Python function nor one decorated with njit")
+        raise CompileError(f"{func!r} cannot be exported: it is neither a Python function nor a function decorated with njit")
     return function, options, declared_locals(getattr(func, "locals", None))
 
 
-def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
+def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
     from numba.core import sigutils
 
     args, result = sigutils.normalize_signature(signature)
@@ -134,25 +135,29 @@ def _types_of(signature: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
-    """Compile a function with lists in place of Numba's containers."""
+    """Compile a function that takes and returns lists in place of Numba's containers.
+
+    Raises:
+        CompileError: a type has no conversion, or Numba does not compile the function.
+    """
     from numba.core import types
 
-    kernel = _kernel(function, options, local_types, made_type(result)(*map(made_type, args)))
+    kernel = _jit_kernel(function, options, local_types, created_type(result)(*map(created_type, args)))
     try:
-        around = with_lists(kernel, args, types.unliteral(made_type(result)))
+        adapter = with_lists(kernel, args, types.unliteral(created_type(result)))
     except NotImplementedError as error:
-        raise refusal(func_name, f"there is no conversion for {error}") from error
-    return _compile(func_name, around, {}, {}, tuple(map(carried_type, args)), None)
+        raise refusal(func_name, f"compcache has no conversion for {error}") from error
+    return _compile(func_name, adapter, {}, {}, tuple(map(type_with_lists, args)), None)
 
 
 def _with_fixed_arguments(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
-    """Return a function with these parameters that calls one with ``*args``."""
-    scope = {"kernel": _kernel(function, options, local_types)}
+    """Return a function with these parameters that calls a function with ``*args``."""
+    scope = {"kernel": _jit_kernel(function, options, local_types)}
     return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 
 
-def _kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:
-    """Return a jitted function that only compiled code calls."""
+def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any], *signature: Any) -> Any:
+    """Return a jitted function without Python and C wrappers, which only compiled code can call."""
     from numba import njit
 
     plain = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
@@ -160,6 +165,11 @@ def _kernel(function: Any, options: dict[str, Any], local_types: dict[str, Any],
 
 
 def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
+    """Compile a function for these argument types, without wrappers.
+
+    Raises:
+        CompileError: Numba does not compile it, or compiles it in object mode.
+    """
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import LiftedLoop
@@ -170,7 +180,7 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
     if options.get("forceobj"):
-        raise refusal(func_name, "it is compiled in object mode")
+        raise refusal(func_name, "the option forceobj=True compiles it in object mode; remove this option")
     try:
         with global_compiler_lock:
             cres = compiler.compile_extra(
@@ -182,5 +192,5 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
         shown = ", ".join(map(str, args))
         raise refusal(func_name, f"Numba does not compile it for ({shown}): {describe_error(error)}") from error
     if cres.objectmode or any(isinstance(part, LiftedLoop) for part in cres.lifted):
-        raise refusal(func_name, "it is compiled in object mode")
+        raise refusal(func_name, "Numba compiles it in object mode; use nopython mode")
     return cres

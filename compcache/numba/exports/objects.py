@@ -1,4 +1,7 @@
-"""The interface of exported code to the extension module `_objects`: its plan, and functions that call those in the module's table."""
+"""Generates the interface of exported code to the extension module `_objects`.
+
+It consists of the plan of the kernel, and of functions that call the functions in the module's table.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ _Call = tuple[int, str, str]
 
 
 def _numbered(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
-    """Return calls of functions that are consecutive in the table."""
+    """Return calls of functions with consecutive indexes in the table."""
     return {symbol: (number, result, parameters) for number, (symbol, result, parameters) in enumerate(calls, first)}
 
 
 #: Indexes into the table of functions (`native/module.c`).
 _PREPARE, _RESOLVE, _LINEAR_BEGIN, _LIBRARY = 0, 4, 16, 33
-#: Symbols that the table provides for the wrapper: index, result, parameters.
+#: Symbols that the table provides for the wrapper, with index, result and parameters.
 _OWN = {
     **_numbered(1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")),
     **_numbered(5, (RANDOM_SYMBOL, "void", "")),
@@ -90,50 +93,51 @@ def objects_text(
     library: Mapping[str, tuple[str, str]] | None = None,
     numba: str = "",
 ) -> str:
-    """Return the assembly of the plan, of the function that prepares it once, and of functions that call those in the table.
+    """Return the assembly of the plan, of the function that prepares it once, and of functions that call the functions in the table.
 
     Args:
         plan: the encoded plan.
         helpers: the names of Numba's helpers that the code calls.
-        functions: variables that get the address of another package's function when the plan is prepared: the function's module, name and
-            type.
-        library: functions of Numba's C library that the code calls: result and parameters.
+        functions: variables for the addresses of other packages' functions, with the module, name and type of each function. Preparing the
+            plan assigns these addresses.
+        library: functions of Numba's C library that the code calls, with the result and the parameters of each.
         numba: the version of Numba that generated the code.
     """
     calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
-    found = functions or {}
-    called = library or {}
-    wanted = [(_RESOLVE, described, f'@"{variable}"') for variable, described in found.items()]
-    wanted += [(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in called]
+    variables = functions or {}
+    library_calls = library or {}
+    wanted = [(_RESOLVE, described, f'@"{variable}"') for variable, described in variables.items()]
+    wanted += [(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library_calls]
     replaced = {
         "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(_PREPARE),
         "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
         "RESOLVING": "\n".join(_resolving_text(n, resolver, place) for n, (resolver, _, place) in enumerate(wanted)),
         "LAST": str(len(wanted)),
     }  # fmt: skip
-    preparing = _PREPARING
+    preparing = _PREPARE_TEXT
     for word, text in replaced.items():
         preparing = preparing.replace(word, text)
     return "\n".join([
-        _text("compcache.numba.plan_bytes", plan, align=8),
-        _text("compcache.numba.module", _MODULE.encode() + b"\0"),
-        _text("compcache.numba.table_name", _TABLE.encode() + b"\0"),
-        _text("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
-        *(_text(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*described, "")]))
+        _bytes_text("compcache.numba.plan_bytes", plan, align=8),
+        _bytes_text("compcache.numba.module", _MODULE.encode() + b"\0"),
+        _bytes_text("compcache.numba.table_name", _TABLE.encode() + b"\0"),
+        _bytes_text("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
+        *(_bytes_text(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*described, "")]))
           for n, (_, described, _) in enumerate(wanted)),
-        *(f'@"{variable}" = external global ptr' for variable in found),
+        *(f'@"{variable}" = external global ptr' for variable in variables),
         preparing,
         *(_call_text(symbol, *call) for symbol, call in calls.items()),
-        *(_library_text(symbol, *types) for symbol, types in called.items()),
+        *(_library_text(symbol, *types) for symbol, types in library_calls.items()),
     ])  # fmt: skip
 
 
-def _text(name: str, data: bytes, align: int = 1) -> str:
+def _bytes_text(name: str, data: bytes, align: int = 1) -> str:
     body = "".join(f"\\{byte:02X}" for byte in data)
     return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
 
 
 def _resolving_text(number: int, resolver: int, place: str) -> str:
+    """Return the instructions that find one function of another package or library, and store its address."""
     return f"""resolve{number}:
   %resolver_at{number} = getelementptr ptr, ptr %table, i64 {resolver}
   %resolver{number} = load ptr, ptr %resolver_at{number}
@@ -146,12 +150,13 @@ resolved{number}:
 
 
 def _call_text(symbol: str, number: int, result: str, parameters: str) -> str:
-    found = [
+    """Return the definition of a function that calls a function of the table."""
+    load_function = [
         "  %table = load ptr, ptr @compcache.numba.table",
         f"  %at = getelementptr ptr, ptr %table, i64 {number}",
         "  %function = load ptr, ptr %at",
     ]
-    return _definition_text(symbol, result, parameters, found)
+    return _definition_text(symbol, result, parameters, load_function)
 
 
 def _library_text(symbol: str, result: str, parameters: str) -> str:
@@ -160,28 +165,28 @@ def _library_text(symbol: str, result: str, parameters: str) -> str:
     return f"{variable} = internal global ptr null\n{definition}"
 
 
-def _definition_text(symbol: str, result: str, parameters: str, found: list[str]) -> str:
-    """Return a function that calls the one whose address these lines load."""
+def _definition_text(symbol: str, result: str, parameters: str, load_function: list[str]) -> str:
+    """Return the definition of a function that calls the function whose address the instructions `load_function` load."""
     types = [part.strip() for part in parameters.split(",") if part.strip()]
     given = ", ".join(f"{type_} %{index}" for index, type_ in enumerate(types))
     call = f"call {result} %function({given})"
     return "\n".join([
         f"define {result} @{symbol}({given}) alwaysinline {{",
         "start:",
-        *found,
+        *load_function,
         *([f"  {call}", "  ret void"] if result == "void" else [f"  %value = {call}", f"  ret {result} %value"]),
         "}",
     ])  # fmt: skip
 
 
-#: BLAS and LAPACK are looked up before a kernel that uses them runs, because the kernel could not raise an exception.
+#: The code looks up BLAS and LAPACK before a kernel that uses them runs, because the kernel could not raise an exception.
 _LINEAR_TEXT = f"""\
   %linear_at = getelementptr ptr, ptr %table, i64 {_LINEAR_BEGIN}
   %linear = load ptr, ptr %linear_at
   %has_linear = call i32 %linear()
   %no_linear = icmp eq i32 %has_linear, 0
   br i1 %no_linear, label %failed, label %resolve0"""
-_PREPARING = """
+_PREPARE_TEXT = """
 @compcache.numba.table = internal global ptr null
 @compcache.numba.prepared = internal global ptr null
 declare ptr @PyImport_ImportModule(ptr)

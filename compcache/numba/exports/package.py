@@ -1,4 +1,4 @@
-"""Compiles the kernels of modules into directories that packages ship. `compcache.numba.kernels.find` finds them there."""
+"""Compiles the kernels of modules into directories that packages ship, where `compcache.numba.kernels.find` finds them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = ["package_exports", "write_sources"]
 
-#: The subdirectories of a cache that readers need.
+#: Prefixes of the subdirectories of a cache that readers need.
 _SHIPPED = ("modules-", "index-", "signatures-")
 
 
 def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Implement `compcache.numba.package` for several modules."""
+    """Compile every kernel of several modules into a directory. `compcache.numba.package` documents the arguments.
+
+    Returns:
+        The func_names of the kernels. If there are none, nothing is written.
+
+    Raises:
+        CompileError: a kernel cannot be exported.
+        ValueError: a kernel has no signature.
+    """
     from compcache.cache import Cache
     from compcache.numba.exports.export import export
 
@@ -33,12 +41,21 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
                     names.append(numbered(name, number))
                     export(function, signature, cache=cache, name=names[-1], targets=targets)
         if names:
-            _fill(cache, names, out, place)
+            _copy_kernels(cache, names, out, place)
     return tuple(names)
 
 
 def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Compile modules into a directory of kernels. Sources that name a CPU or targets keep them."""
+    """Compile modules into a directory of kernels.
+
+    Args:
+        sources: the modules. A module that names neither a CPU nor targets gets `targets` assigned.
+        out: the directory to write.
+        targets: the CPUs to compile for.
+
+    Returns:
+        The names of all functions in the directory.
+    """
     from compcache.cache import Cache
 
     with _Scratch() as place, Cache(place, layers=()) as cache:
@@ -47,12 +64,12 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
                 source.targets = targets
             cache.add_module(source)
         names = list(cache)
-        _fill(cache, names, out, place)
+        _copy_kernels(cache, names, out, place)
     return tuple(names)
 
 
 class _Scratch:
-    """A temporary directory."""
+    """A context manager that returns a path in a temporary directory, and removes the directory at the end."""
 
     def __enter__(self) -> str:
         import tempfile
@@ -64,8 +81,11 @@ class _Scratch:
         self._directory.cleanup()
 
 
-def _fill(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
-    """Copy functions and what they need into a directory, without anything that depends on this host or on the time."""
+def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
+    """Copy functions and their dependencies into a directory.
+
+    Subdirectories of the directory that depend on this host or on the time are removed.
+    """
     import shutil
 
     from compcache.cache import Cache
@@ -80,12 +100,12 @@ def _fill(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
 
 
 def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
-    """Return the jitted functions that a module defines, with their declared signatures.
+    """Return the jitted functions that a module defines, each with its declared signatures.
 
     Raises:
-        ValueError: a kernel has no signature, although others have one.
+        ValueError: a function without a leading underscore has no signature.
     """
-    found = []
+    kernels = []
     for name, value in sorted(vars(module).items()):
         function = getattr(value, "py_func", None)
         if function is None or getattr(function, "__module__", None) != module.__name__ or name.startswith("_"):
@@ -93,8 +113,8 @@ def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
         signatures = list(getattr(value, "nopython_signatures", ()))
         if not signatures:
             raise ValueError(
-                f"{module.__name__}.{name} is declared without a signature, which says for which types to compile it: "
-                'write @njit("float64(float64[::1])"), or give it a name that begins with _ if only other kernels call it'
+                f"{module.__name__}.{name} is decorated without a signature, so its argument types are unknown: "
+                'write @njit("float64(float64[::1])"), or start the name with "_" if only other kernels call the function'
             )
-        found.append((value, signatures))
-    return found
+        kernels.append((value, signatures))
+    return kernels

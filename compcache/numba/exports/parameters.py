@@ -1,6 +1,6 @@
-"""The parameters and results of exported kernels, and their text in compcache's signatures.
+"""Describes the parameters and results of exported kernels in compcache's signatures.
 
-compcache's entry points convert numbers, tuples of numbers, and C-contiguous buffers. Everything else is an `object`, which the extension
+compcache's entry points convert numbers, tuples of numbers, and C-contiguous buffers. Every other value is an `object`, which the extension
 module of exports converts according to the kernel's plan.
 """
 
@@ -9,11 +9,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from compcache.errors import CompileError
-from compcache.numba.compilation.plain_containers import carried_type
+from compcache.numba.compilation.plain_containers import type_with_lists
 from compcache.numba.exports.plan import holds_arrays
 
 __all__ = [
-    "OBJECT", "Parameter", "Result", "given_types", "names_of_arguments", "parameters_of", "refusal", "result_of", "takes_any_number",
+    "OBJECT",
+    "Parameter",
+    "Result",
+    "has_variable_arguments",
+    "names_of_arguments",
+    "parameters_of",
+    "refusal",
+    "result_of",
+    "types_of_call",
     "with_defaults",
 ]  # fmt: skip
 
@@ -24,19 +32,19 @@ _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "bo
 
 
 class Parameter(NamedTuple):
-    """A parameter: its name, its Numba type, its text in compcache's signature, and the type that a caller passes.
+    """A parameter: its name, the Numba type that the kernel receives, its text in compcache's signature, and the type that a caller passes.
 
-    The two types differ if lists stand for Numba's containers.
+    The two types differ if the kernel receives a list in place of a typed list, a dictionary or a set.
     """
 
     name: str
     type: Any
     text: str
-    meant: Any
+    caller_type: Any
 
     @property
     def is_object(self) -> bool:
-        """Whether the extension module converts it."""
+        """Whether the extension module converts the argument."""
         return self.text == OBJECT
 
 
@@ -44,33 +52,33 @@ class Result(NamedTuple):
     """A result: its text in compcache's signature, and the Numba type that a caller receives."""
 
     text: str
-    meant: Any
+    caller_type: Any
 
     @property
     def is_object(self) -> bool:
-        """Whether the extension module creates it."""
+        """Whether the extension module creates the result."""
         return self.text == OBJECT
 
 
 def refusal(func_name: str, reason: str) -> CompileError:
-    """Return the exception for a function that cannot be exported."""
+    """Return the error for a function that cannot be exported."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
-def takes_any_number(function: Any) -> bool:
+def has_variable_arguments(function: Any) -> bool:
     """Return whether a function has a parameter ``*args``."""
     return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
 
 
-def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types of the arguments that a call passes, for a signature that may be one of a dispatcher's list.
+def types_of_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of the arguments that a call passes, for a signature that may come from a dispatcher's `nopython_signatures`.
 
-    In that list, omitted parameters have types of their own, and the arguments for ``*args`` are one tuple.
+    In such a signature, omitted parameters have types of their own, and the arguments for ``*args`` are one tuple.
     """
     from numba.core import types
 
     positional = function.__code__.co_argcount
-    if takes_any_number(function) and len(args) == positional + 1 and isinstance(args[-1], types.BaseTuple):
+    if has_variable_arguments(function) and len(args) == positional + 1 and isinstance(args[-1], types.BaseTuple):
         args = (*args[:-1], *args[-1])
     while args and isinstance(args[-1], types.Omitted):
         args = args[:-1]
@@ -78,10 +86,10 @@ def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
-    """Return names for `number` arguments of a function with ``*args``.
+    """Return names for `number` positional arguments of a function with ``*args``.
 
     Raises:
-        CompileError: there are too few arguments.
+        CompileError: `number` is less than the number of required parameters.
     """
     import inspect
 
@@ -89,7 +97,7 @@ def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
     required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
     if number < required:
-        raise refusal(func_name, f"it has {required} parameters and more, but the signature has {number}")
+        raise refusal(func_name, f"its signature declares too few argument types: {number} instead of at least {required}")
     (rest,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
     while any(name.startswith(rest) for name in names):
         rest += "_"
@@ -97,7 +105,7 @@ def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
 
 
 def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types of all parameters. Those that a signature omits have their default values.
+    """Return the types of all parameters. A parameter that the signature omits gets the type of its default value.
 
     Raises:
         CompileError: there are too many types, or an omitted parameter has no default.
@@ -107,26 +115,35 @@ def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple
     from numba.core import types
 
     parameters = list(inspect.signature(function).parameters.values())
-    lacking = parameters[len(args) :]
-    if len(args) > len(parameters) or any(parameter.default is parameter.empty for parameter in lacking):
-        raise refusal(func_name, f"it has {len(parameters)} parameters, but the signature has {len(args)}")
-    return (*args, *[types.Omitted(parameter.default) for parameter in lacking])
+    if len(args) > len(parameters):
+        raise refusal(func_name, f"its signature declares too many argument types: {len(args)} instead of at most {len(parameters)}")
+    omitted = parameters[len(args) :]
+    for parameter in omitted:
+        if parameter.default is parameter.empty:
+            raise refusal(func_name, f"its signature declares no type for {parameter.name!r}, which has no default value")
+    return (*args, *[types.Omitted(parameter.default) for parameter in omitted])
 
 
 def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
     """Return the parameters of a function for these argument types.
 
     Args:
-        result: Numba's type of the result, which may refer to arrays among the arguments.
+        function: the Python function.
+        args: the Numba types that a caller passes.
+        result: the Numba type of the result. If it may refer to an array, all arrays are passed as objects.
     """
     import inspect
 
     names = inspect.signature(function).parameters
     may_return = holds_arrays(result)
-    return [Parameter(n, carried_type(t), _parameter_text(t, may_return=may_return), t) for n, t in zip(names, args, strict=False)]
+    return [
+        Parameter(name, type_with_lists(type_), _parameter_text(type_, may_return=may_return), type_)
+        for name, type_ in zip(names, args, strict=False)
+    ]
 
 
 def _parameter_text(type_: Any, *, may_return: bool) -> str:
+    """Return the type of a parameter in compcache's signature."""
     from numba.core import types
 
     if not isinstance(type_, types.Array):
@@ -138,15 +155,20 @@ def _parameter_text(type_: Any, *, may_return: bool) -> str:
 
 
 def result_of(func_name: str, type_: Any) -> Result:
-    """Return the result for this Numba type. Raises `CompileError` if it is a generator."""
+    """Return the description of a result of this Numba type.
+
+    Raises:
+        CompileError: the type is a generator.
+    """
     from numba.core import types
 
     if isinstance(type_, types.Generator):
-        raise refusal(func_name, "it is a generator")
+        raise refusal(func_name, "it is a generator, and exports support only functions that return a value")
     return Result(_result_text(type_), type_)
 
 
 def _result_text(type_: Any) -> str:
+    """Return the type of a result in compcache's signature."""
     from numba.core import types
 
     if type_ == types.none:

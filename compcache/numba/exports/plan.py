@@ -1,7 +1,7 @@
-"""Plans: what the C side of exports (`native/`) must know about a kernel's parameters and result, as bytes in its code.
+"""Encodes plans, which describe a kernel's parameters and result to the C code of exports (`native/`).
 
-A plan consists of a head, nodes of 48 bytes, and texts that end with NUL, all little-endian; `native/objects.h` declares the same layout.
-The first nodes are those of the parameters; the items of a node are consecutive.
+A plan consists of a head, nodes of 48 bytes, and texts that end with NUL. All numbers are little-endian. `native/objects.h` declares the
+same layout. The first nodes are the parameters. The items of a node have consecutive nodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.plain_containers import carried_type
+from compcache.numba.compilation.plain_containers import type_with_lists
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
 _MAGIC, _VERSION, _NO_NODE = 0x504E4343, 2, 0xFFFFFFFF
-#: How many functions of the table (`native/module.c`) an exporter of this version uses.
+#: The number of functions in the table (`native/module.c`) that this version needs.
 _FUNCTIONS = 47
 (
     _NONE, _BOOL, _SIGNED, _UNSIGNED, _FLOAT, _COMPLEX, _OPTIONAL, _TUPLE, _NAMED_TUPLE, _ARRAY, _TEXT, _BYTES, _LIST,
@@ -27,25 +27,25 @@ _FUNCTIONS = 47
 _LISTS = (_LIST, _TYPED_LIST, _DICTIONARY, _SET)
 _LAYOUTS = {"C": 1, "F": 2, "A": 0}
 _READ_ONLY, _OWNED = 4, 8
-#: What precedes the items of a list: size, allocated size, and whether it was changed.
+#: The size of the header before the items of a list: size, allocated size, and whether the list was changed.
 _PAYLOAD_HEAD = 17
-#: The place of a record parameter: its address, and the object that holds it.
+#: The size of a record parameter's variable: the address of the record, and the object that owns it.
 _RECORD_PLACE = 16
 
 
-class Unsupported(Exception):  # noqa: N818 - a reason, which becomes a CompileError
-    """Raised if there is no conversion for a type. The message names it."""
+class Unsupported(Exception):  # noqa: N818 - its message becomes a CompileError
+    """Raised if a type has no conversion. The message names the type."""
 
 
 class _Node:
-    """The fields of a node, in order."""
+    """The fields of a node, in the order in which `encode` writes them."""
 
     def __init__(self, kind: int, size: int, **fields: int) -> None:
         self.kind = kind
         self.offset = 0
         self.size = size
         self.first = self.count = self.detail = self.flags = self.itemsize = 0
-        self.name = self.wish = self.text = self.format = 0
+        self.name = self.expected = self.text = self.format = 0
         self.__dict__.update(fields)
 
     def encode(self) -> bytes:
@@ -53,17 +53,23 @@ class _Node:
 
 
 def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any) -> bytes:
-    """Return the plan for parameters that are objects, (name, Numba type) each, and for a result that is an object, or None.
+    """Return the plan of a kernel.
+
+    Args:
+        function: the func_name, for error messages.
+        context: Numba's target context.
+        parameters: the name and the Numba type of each parameter that is an object.
+        result: the Numba type of a result that is an object; None for other results.
 
     Raises:
-        Unsupported: there is no conversion for one of the types.
+        Unsupported: one of the types has no conversion.
     """
     planner = _Planner(context, is_owned=result is not None and holds_arrays(result))
     for name, type_ in parameters:
         planner.add_parameter(name, type_)
     planner.finish_parameters()
     number = _NO_NODE if result is None else planner.add_result(result)
-    name_at = planner.text(function)
+    name_at = planner.add_text(function)
     head = struct.pack("<8I", _MAGIC, _VERSION, _FUNCTIONS, len(planner.nodes), len(parameters), number, name_at, 0)
     return b"".join([head, *[node.encode() for node in planner.nodes], bytes(planner.texts)])
 
@@ -84,7 +90,7 @@ def holds_arrays(type_: Any) -> bool:
 
 
 class _Planner:
-    """The nodes and texts collected so far."""
+    """Collects the nodes and texts of a plan."""
 
     def __init__(self, context: Any, *, is_owned: bool) -> None:
         self.nodes: list[_Node] = []
@@ -93,83 +99,94 @@ class _Planner:
         self._flags = _OWNED if is_owned else 0
         self._waiting: list[tuple[str, _Node, Any]] = []
 
-    def text(self, text: str, *more: str) -> int:
-        """Add a text, or several consecutive texts; return the offset."""
+    def add_text(self, text: str, *more: str) -> int:
+        """Add one or more consecutive texts.
+
+        Returns:
+            The offset of the first text.
+        """
         at = len(self.texts)
         for part in (text, *more):
             self.texts += part.encode("utf-8", "surrogatepass") + b"\0"
         return at
 
     def add_parameter(self, name: str, type_: Any) -> None:
-        """Add the node of a parameter. `finish_parameters` adds its items."""
+        """Add the node of a parameter. `finish_parameters` adds the nodes of its items."""
         try:
             node = self._node(type_, is_parameter=True)
         except Unsupported as error:
-            raise Unsupported(f"there is no conversion for its parameter {name!r}, of {error}") from None
-        node.name, node.wish = self.text(name), self.text(describe_type(type_))
+            raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
+        node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))
         self.nodes.append(node)
         self._waiting.append((name, node, type_))
 
     def finish_parameters(self) -> None:
-        """Add the items of the parameters."""
+        """Add the nodes of the parameters' items. Call it once, after the last `add_parameter`."""
         for name, node, type_ in self._waiting:
             try:
                 self._add_items(node, type_, is_parameter=True)
             except Unsupported as error:
-                raise Unsupported(f"there is no conversion for its parameter {name!r}, because of {error}") from None
+                raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
 
     def add_result(self, type_: Any) -> int:
-        """Add the node of the result; return its number."""
+        """Add the node of the result and the nodes of its items. Return the number of the result's node."""
         number = len(self.nodes)
         try:
             node = self._node(type_, is_parameter=False)
             self.nodes.append(node)
             self._add_items(node, type_, is_parameter=False)
         except Unsupported as error:
-            raise Unsupported(f"there is no conversion for its result, of {error}") from None
+            raise Unsupported(f"compcache has no conversion for the result: {error}") from None
         return number
 
     def _size(self, type_: Any) -> int:
-        return int(self._context.get_abi_sizeof(self._context.get_data_type(carried_type(type_))))
+        return int(self._context.get_abi_sizeof(self._context.get_data_type(type_with_lists(type_))))
 
     def _alignment(self, type_: Any) -> int:
-        return int(self._context.get_abi_alignment(self._context.get_data_type(carried_type(type_))))
+        return int(self._context.get_abi_alignment(self._context.get_data_type(type_with_lists(type_))))
 
     def _node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
+        """Return a new node for a type, without its items.
+
+        Raises:
+            Unsupported: the type has no conversion.
+        """
         kind = _kind_of(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
             raise Unsupported(f"type {type_}")
         size = 0 if kind == _NONE else self._size(type_)
         if kind == _ARRAY:
-            return self._array(type_, size, is_parameter=is_parameter, in_list=in_list)
+            return self._array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
         if kind in _LISTS:
-            return self._list(kind, carried_type(type_), size, is_parameter=is_parameter)
+            return self._list_node(kind, type_with_lists(type_), size, is_parameter=is_parameter)
         size = _RECORD_PLACE if kind == _RECORD and is_parameter else size
         return _Node(kind, size, **self._fields(kind, type_, is_item=is_parameter and in_list))
 
     def _fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
         """Return the fields of a node other than its kind and size."""
         if kind == _NAMED_TUPLE:
-            return {"text": self._class_text(type_.instance_class, "a named tuple")}
+            return {"text": self._add_class_name(type_.instance_class, "a named tuple")}
         if kind == _ENUM:
-            return {"text": self._class_text(type_.instance_class, "an enumeration")}
+            return {"text": self._add_class_name(type_.instance_class, "an enumeration")}
         if kind in (_DATE, _RECORD):
-            return {"text": self.text(_known(element_text(type_), type_))}
+            return {"text": self.add_text(_required_text(element_text(type_), type_))}
         if kind in (_FIXED_TEXT, _FIXED_BYTES):
             return {"detail": type_.count}
         return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
 
-    def _array(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
+    def _array_node(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
+        """Return a new node for an array."""
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
             flags |= _OWNED if in_list else self._flags
-        text = _known(element_text(type_.dtype), f"array of {type_.dtype}")
+        text = _required_text(element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
-            _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size(type_.dtype), text=self.text(text),
-            format=self.text(element_format(type_.dtype)),
+            _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size(type_.dtype), text=self.add_text(text),
+            format=self.add_text(element_format(type_.dtype)),
         )  # fmt: skip
 
-    def _list(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
+    def _list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
+        """Return a new node for a list, or for a container that is passed as a list."""
         from numba.core import types
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or _has_lists(type_.dtype)):
@@ -177,17 +194,23 @@ class _Planner:
         at = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
         return _Node(kind, size, detail=at, itemsize=self._size(type_.dtype))
 
-    def _class_text(self, cls: Any, what: str) -> int:
+    def _add_class_name(self, cls: Any, description: str) -> int:
+        """Add the module and the name of a class. Return their offset.
+
+        Raises:
+            Unsupported: the module does not define the class under this name.
+        """
         import sys
 
-        found: Any = sys.modules.get(cls.__module__)
+        value: Any = sys.modules.get(cls.__module__)
         for part in cls.__qualname__.split("."):
-            found = getattr(found, part, None)
-        if found is not cls:
-            raise Unsupported(f"type {cls.__qualname__}, {what} that is not found under its name in {cls.__module__}")
-        return self.text(cls.__module__, cls.__qualname__)
+            value = getattr(value, part, None)
+        if value is not cls:
+            raise Unsupported(f"type {cls.__qualname__}, {description} that the module {cls.__module__} does not define under this name")
+        return self.add_text(cls.__module__, cls.__qualname__)
 
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
+        """Add the nodes of a node's items and, recursively, of their items."""
         items = _items_of(type_)
         if not items:
             return
@@ -195,21 +218,22 @@ class _Planner:
         if node.kind == _OPTIONAL:
             node.detail = self._size(type_.type)
         nodes = [self._node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
-        if is_parameter and any(made.kind == _RECORD for made in nodes):
-            raise Unsupported(f"the type {type_}, which contains a record")
+        if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
+            raise Unsupported(f"type {type_}, which contains a record")
         node.first, node.count = len(self.nodes), len(nodes)
         at = 0
-        for item, made in zip(items, nodes, strict=True):
+        for item, item_node in zip(items, nodes, strict=True):
             if not is_list:
                 at += -at % self._alignment(item)
-                made.offset = at
+                item_node.offset = at
                 at += self._size(item)
         self.nodes += nodes
-        for item, made in zip(items, nodes, strict=True):
-            self._add_items(made, item, is_parameter=is_parameter, in_list=in_list or is_list)
+        for item, item_node in zip(items, nodes, strict=True):
+            self._add_items(item_node, item, is_parameter=is_parameter, in_list=in_list or is_list)
 
 
 def _kind_of(type_: Any) -> int | None:
+    """Return the kind of a node for a Numba type, or None if there is no conversion."""
     from numba.core import types
 
     if isinstance(type_, types.Integer):
@@ -225,7 +249,7 @@ def _kind_of(type_: Any) -> int | None:
 
 
 def _items_of(type_: Any) -> list[Any]:
-    """Return the types of the items in a value of this type."""
+    """Return the types of the items in a value of this type; empty for a type without items."""
     from numba.core import types
 
     if isinstance(type_, types.Optional):
@@ -245,7 +269,7 @@ def _has_lists(type_: Any) -> bool:
     return isinstance(type_, types.List) or any(map(_has_lists, _items_of(type_)))
 
 
-def _known(text: str | None, type_: Any) -> str:
+def _required_text(text: str | None, type_: Any) -> str:
     if text is None:
         raise Unsupported(f"type {type_}")
     return text

@@ -1,5 +1,7 @@
-"""Exceptions of exported kernels. An export converts Numba's pickled descriptions to data that is not unpickled, and to code that raises
-the exceptions.
+"""Converts the exceptions that an exported kernel may raise.
+
+Numba describes exceptions by pickles. An export converts these descriptions to marshalled data, and to code that raises the exceptions.
+No pickle is read when the kernel runs.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 class KnownException(NamedTuple):
     """An exception that a kernel may raise: the variable that identifies it, its class and its arguments.
 
-    If an argument is `COMPUTED`, the variable is the pickled text to which Numba's description, created when the exception is raised,
-    refers. Otherwise it is the description.
+    If an argument is `COMPUTED`, Numba creates the description of the exception when it is raised. The variable then contains the pickled
+    text to which this description refers. Otherwise the variable contains the description.
     """
 
     variable: str
@@ -39,15 +41,15 @@ class KnownException(NamedTuple):
         return any(argument is COMPUTED for argument in self.args)
 
 
-#: Marks an argument that is computed when the exception is raised. It is a value that marshal supports.
+#: Marks an argument that is computed when the exception is raised. `marshal` supports this value.
 COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """Return the exceptions whose descriptions are constants of a module that Numba has just compiled.
+    """Return the exceptions that a module compiled by Numba in this process may raise, according to its constants.
 
     Raises:
-        CompileError: one of them cannot be raised without Numba.
+        CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
     constant = [_describe(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
@@ -68,20 +70,28 @@ def _is_exception(value: Any) -> bool:
 
 
 def _describe(func_name: str, variable: str, content: bytes) -> KnownException | None:
+    """Return the exception that a pickle of Numba describes, or None if it describes something else.
+
+    Raises:
+        CompileError: the exception cannot be stored.
+    """
     described = pickle.loads(content)  # noqa: S301 - Numba has just pickled it in this process
     if not (isinstance(described, tuple) and described and _is_exception(described[0])):
         return None
     cls, args = described[0], described[1] if len(described) > 1 else None
     if "<locals>" in cls.__qualname__:
-        raise CompileError(f"{func_name} cannot be exported: the exception class {cls.__qualname__} has no module-level name")
+        reason = f"the exception class {cls.__qualname__} is defined inside a function; define it in a module"
+        raise CompileError(f"{func_name} cannot be exported: {reason}")
     arguments = tuple([COMPUTED if isinstance(argument, ir.Value) else argument for argument in args or ()])
     for argument in arguments:
         if not _is_plain(argument):
-            raise CompileError(f"{func_name} cannot be exported: it raises {cls.__name__} with the argument {argument!r}")
+            reason = f"it raises {cls.__name__} with the argument {argument!r}, which is not a str, a 64-bit int, a float or None"
+            raise CompileError(f"{func_name} cannot be exported: {reason}")
     return KnownException(variable, cls.__module__, cls.__qualname__, arguments)
 
 
 def _is_plain(argument: Any) -> bool:
+    """Return whether an argument of an exception can be stored."""
     if isinstance(argument, str):
         return "\0" not in argument and not any("\ud800" <= c <= "\udfff" for c in argument)
     if isinstance(argument, int):
@@ -90,7 +100,7 @@ def _is_plain(argument: Any) -> bool:
 
 
 def raising_text(exceptions: list[KnownException]) -> str:
-    """Return the assembly of the function that raises. It compares Numba's description with the known ones."""
+    """Return the assembly of the function that raises an exception. It compares Numba's description with the known descriptions."""
     constant = [known for known in exceptions if not known.is_computed]
     computed = [known for known in exceptions if known.is_computed]
     return f"""
@@ -111,7 +121,7 @@ declare void @NRT_Free(ptr)
 @PyExc_SystemError = external global i8
 {_TEXTS}
 {chr(10).join(map(_data_text, exceptions))}
-; What Numba tells of an exception: pickled, its size, the computed arguments, what makes a tuple of them, their number.
+; Numba's description of an exception: pickle, its size, computed arguments, the function that makes a tuple of them, their number.
 define void @{RAISE}(i32 %code, ptr %info) cold noinline {{
 start:
   %gil = call i32 @PyGILState_Ensure()
@@ -142,10 +152,10 @@ unwrap:
   %no_values = icmp eq ptr %values, null
   br i1 %no_values, label %done, label %computed
 computed:
-{_search("computed", "%pickled", computed)}
+{_search_text("computed", "%pickled", computed)}
   br label %known
 constant:
-{_search("constant", "%info", constant)}
+{_search_text("constant", "%info", constant)}
   br label %known
 known:
   %found = phi ptr [ null, %kind ], [ %computed.{len(computed)}, %computed ], [ %constant.{len(constant)}, %constant ]
@@ -184,8 +194,8 @@ done:
 """  # noqa: E501 - an instruction is a line
 
 
-def _search(stem: str, description: str, exceptions: list[KnownException]) -> str:
-    """Return lines that find an exception's data by its description; the data is null if it is not known."""
+def _search_text(stem: str, description: str, exceptions: list[KnownException]) -> str:
+    """Return instructions that select the data of an exception by its description. The data of an unknown exception is null."""
     lines = [f"  %{stem}.0 = getelementptr i8, ptr null, i64 0"]
     for number, known in enumerate(exceptions):
         lines += [
@@ -196,20 +206,20 @@ def _search(stem: str, description: str, exceptions: list[KnownException]) -> st
 
 
 def _data_text(known: KnownException) -> str:
-    """Return the variable that identifies an exception, and the bytes from which `known_exception` creates it, preceded by their size."""
+    """Return the assembly of an exception's data: the size, and the bytes from which `known_exception` creates the exception."""
     data = dump_marshalled((known.module, known.qualname, known.args))
-    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_constant(data)} }}"
+    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_constant_text(data)} }}"
     return f'@"{known.variable}" = external global i8\n@"{_DATA_PREFIX}{known.variable}" = private constant {value}'
 
 
-def _constant(data: bytes) -> str:
+def _constant_text(data: bytes) -> str:
     text = "".join([f"\\{byte:02X}" for byte in data])
     return f'[{len(data)} x i8] c"{text}"'
 
 
 _DATA_PREFIX = "compcache.numba.exception"
 _TEXTS = "\n".join(
-    f"@compcache.numba.raising.{name} = private constant {_constant(text.encode() + bytes(1))}"
+    f"@compcache.numba.raising.{name} = private constant {_constant_text(text.encode() + bytes(1))}"
     for name, text in {
         "module": "compcache.numba.lazy.raising",
         "function": "known_exception",

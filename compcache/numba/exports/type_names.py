@@ -1,4 +1,4 @@
-"""Describes types of arguments and results for their readers: people, NumPy, and the struct module."""
+"""Describes types of arguments and results for people, for NumPy, and for the `struct` module."""
 
 from __future__ import annotations
 
@@ -17,44 +17,47 @@ _ORDERS = {"C": " in C order", "F": " in Fortran order", "A": ""}
 
 
 def element_format(dtype: Any) -> str:
-    """Return the format of elements in buffers (PEP 3118); empty if only NumPy can describe them."""
+    """Return the format of elements in buffers (PEP 3118), or "" if the format cannot express the dtype."""
     return _FORMATS.get(str(dtype), "")
 
 
 def element_text(dtype: Any) -> str | None:
-    """Return the text from which `numpy.dtype` creates the dtype: a name, or a literal for records; None if there is none."""
+    """Return the text from which `numpy.dtype` creates a dtype: its name, or a dictionary display for a record.
+
+    Returns None if the dtype contains objects, or if NumPy has no equivalent.
+    """
     from numba.np import numpy_support
 
     try:
-        made = numpy_support.as_dtype(dtype)
+        numpy_dtype = numpy_support.as_dtype(dtype)
     except NotImplementedError:
         return None
-    if made.hasobject:
+    if numpy_dtype.hasobject:
         return None
-    return str(made.str) if made.names is None else repr(_fields(made))
+    return str(numpy_dtype.str) if numpy_dtype.names is None else repr(_fields(numpy_dtype))
 
 
 def _fields(dtype: Any) -> dict[str, Any]:
-    """Return the argument of `numpy.dtype` that recreates this record."""
+    """Return the dictionary from which `numpy.dtype` recreates a record."""
     fields = [dtype.fields[name] for name in dtype.names]
-    made = {
+    numpy_dtype = {
         "names": list(dtype.names),
-        "formats": [_field(field[0]) for field in fields],
+        "formats": [_format_of(field[0]) for field in fields],
         "offsets": [int(field[1]) for field in fields],
         "itemsize": int(dtype.itemsize),
     }
-    return made | ({"aligned": True} if dtype.isalignedstruct else {})
+    return numpy_dtype | ({"aligned": True} if dtype.isalignedstruct else {})
 
 
-def _field(dtype: Any) -> Any:
+def _format_of(dtype: Any) -> Any:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return (_field(base), tuple(map(int, shape)))
+        return (_format_of(base), tuple(map(int, shape)))
     return str(dtype.str) if dtype.names is None else _fields(dtype)
 
 
 def describe_type(type_: Any) -> str:
-    """Describe what a caller passes for this type."""
+    """Describe, for error messages, the values that a caller may pass for a parameter of this type."""
     from numba.core import types
 
     if isinstance(type_, types.Array):
@@ -77,7 +80,7 @@ def describe_type(type_: Any) -> str:
 
 
 def _describe_array(type_: Any) -> str:
-    writable = "" if type_.mutable else "(read-only or not) "
+    writable = "" if type_.mutable else "(writable or read-only) "
     plural = "" if type_.ndim == 1 else "s"
-    order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " without gaps"
+    order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " in contiguous memory"
     return f"an array {writable}of {type_.dtype} with {type_.ndim} dimension{plural}{order}"

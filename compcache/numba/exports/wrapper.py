@@ -1,7 +1,7 @@
-"""The wrapper of a kernel: converts what compcache's entry points pass to Numba's arguments, and raises exceptions.
+"""Builds the wrapper of a kernel, which compcache's entry points call.
 
-Scalars and contiguous buffers arrive as numbers and pointers. The extension module converts objects before and after the kernel, according
-to the plan; `objects.py` has the calls.
+The wrapper converts scalars and contiguous buffers to Numba's arguments, and raises the kernel's exceptions. The extension module
+`_objects` converts Python objects before and after the kernel, according to the plan. `objects.py` defines these calls.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _POINTER, _COUNT = ir.IntType(8).as_pointer(), ir.IntType(64)
 
 
 class Shape:
-    """How a kernel is called: its parameters, and which services of the extension module it needs.
+    """Describes how a kernel is called: its parameters, and the services of the extension module that it uses.
 
     Args:
         parameters: the parameters.
         is_object: whether the extension module creates the result.
-        uses_plan: whether the code calls the extension module at all.
+        uses_plan: whether the code calls the extension module.
         uses_random: whether the kernel uses random numbers.
         uses_threads: whether the kernel has parallel loops.
         nogil: whether the wrapper releases the GIL around the kernel.
@@ -47,12 +47,12 @@ class Shape:
 
 
 def wrapper_text(cres: Any, shape: Shape) -> str:
-    """Return a function that takes pointers and counts for arrays, calls the compiled function, and reports its exceptions."""
+    """Return the assembly of the wrapper of a compiled function. The symbol of the wrapper is `ENTRY`."""
     return _Wrapper(cres, shape).text()
 
 
 class _Wrapper:
-    """Builds the function."""
+    """Builds the wrapper of one compiled function."""
 
     def __init__(self, cres: Any, shape: Shape) -> None:
         from numba.core import types
@@ -67,6 +67,7 @@ class _Wrapper:
         self._builder = ir.IRBuilder(self._function.append_basic_block("entry"))
 
     def _function_type(self) -> Any:
+        """Return the LLVM type of the wrapper."""
         from numba.core import types
 
         arguments: list[Any] = [_COUNT.as_pointer()] if self._is_tuple else []
@@ -87,74 +88,81 @@ class _Wrapper:
         return known or ir.Function(self._module, ir.FunctionType(result, arguments), name)
 
     def text(self) -> str:
+        """Emit the wrapper, and return its assembly."""
         builder = self._builder
         given = iter(self._function.args)
         slots = next(given) if self._is_tuple else None
-        plan = self._plan() if self._shape.uses_plan else None
-        objects_at, places_at, values = self._arguments(plan, given)
+        plan = self._emit_plan() if self._shape.uses_plan else None
+        objects_at, places_at, values = self._emit_arguments(plan, given)
         if self._shape.uses_random:
             builder.call(self._declare(objects.RANDOM_SYMBOL, ir.VoidType(), []), [])
-        thread = self._release() if self._shape.nogil else None
-        status, out = self._call(values)
+        thread = self._emit_gil_release() if self._shape.nogil else None
+        status, out = self._emit_call(values)
         if thread is not None:
             builder.call(self._declare("PyEval_RestoreThread", ir.VoidType(), [_POINTER]), [thread])
-        made = self._object(plan, status, out) if self._shape.is_object else None
+        boxed = self._emit_boxing(plan, status, out) if self._shape.is_object else None
         with builder.if_then(status.is_error, likely=False):
             raising = self._declare(RAISE, ir.VoidType(), [ir.IntType(32), _POINTER])
             builder.call(raising, [status.code, builder.bitcast(status.excinfoptr, _POINTER)])
         if self._shape.uses_threads:
-            self._raise_of_threads(made)
+            self._emit_thread_error(boxed)
         if places_at is not None:
             leave = self._declare(objects.LEAVE_SYMBOL, ir.VoidType(), [_POINTER] * 3)
             builder.call(leave, [plan, objects_at, places_at])
-        self._return(out, slots, made)
+        self._emit_return(out, slots, boxed)
         return str(self._module)
 
-    def _raise_of_threads(self, made: Any) -> None:
-        """Raise what a parallel loop has raised, and drop the result."""
+    def _emit_thread_error(self, boxed: Any) -> None:
+        """Emit code that raises the exception of a parallel loop, if there is one, and releases the result."""
         builder = self._builder
         raised = builder.call(self._declare(objects.PARALLEL_SYMBOL, ir.IntType(32), []), [])
-        if made is not None:
+        if boxed is not None:
             with builder.if_then(builder.icmp_unsigned("!=", raised, ir.Constant(ir.IntType(32), 0)), likely=False):
-                builder.call(self._declare("Py_DecRef", ir.VoidType(), [_POINTER]), [builder.load(made)])
-                builder.store(ir.Constant(_POINTER, None), made)
+                builder.call(self._declare("Py_DecRef", ir.VoidType(), [_POINTER]), [builder.load(boxed)])
+                builder.store(ir.Constant(_POINTER, None), boxed)
 
-    def _return(self, out: Any, slots: Any, made: Any) -> None:
+    def _emit_return(self, out: Any, slots: Any, boxed: Any) -> None:
+        """Emit the return of the result."""
         builder = self._builder
         if self._is_tuple:
             _store_items(self._context, builder, self._cres.fndesc.restype, out, slots)
         if self._is_void:
             builder.ret_void()
-        elif made is not None:
-            builder.ret(builder.load(made))
+        elif boxed is not None:
+            builder.ret(builder.load(boxed))
         else:
             builder.ret(self._context.cast(builder, out, self._cres.fndesc.restype, self._result))
 
-    def _fail(self) -> None:
-        """Return; an exception is set."""
+    def _emit_error_return(self) -> None:
+        """Emit a return from the wrapper for the case that an exception is set."""
         if self._is_void:
             self._builder.ret_void()
         else:
             self._builder.ret(ir.Constant(self._function.function_type.return_type, None))
 
-    def _plan(self) -> Any:
+    def _emit_plan(self) -> Any:
+        """Emit the preparation of the plan. Return its address. If the preparation fails, the wrapper returns with an exception."""
         builder = self._builder
         plan = builder.call(self._declare(objects.PLAN_SYMBOL, _POINTER, []), [])
         with builder.if_then(builder.icmp_unsigned("==", plan, ir.Constant(_POINTER, None)), likely=False):
-            self._fail()
+            self._emit_error_return()
         return plan
 
-    def _call(self, values: list[Any]) -> Any:
+    def _emit_call(self, values: list[Any]) -> Any:
         fndesc, call_conv = self._cres.fndesc, self._context.call_conv
         callee_type = call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
         callee = ir.Function(self._module, callee_type, fndesc.llvm_func_name)
         return call_conv.call_function(self._builder, callee, fndesc.restype, fndesc.argtypes, values)
 
-    def _release(self) -> Any:
+    def _emit_gil_release(self) -> Any:
         return self._builder.call(self._declare("PyEval_SaveThread", _POINTER, []), [])
 
-    def _arguments(self, plan: Any, given: Any) -> tuple[Any, Any, list[Any]]:
-        """Return the objects, the places of their values (None without objects), and Numba's arguments."""
+    def _emit_arguments(self, plan: Any, given: Any) -> tuple[Any, Any, list[Any]]:
+        """Emit the conversion of the arguments.
+
+        Returns:
+            The array of objects and the array of places for their values, both None if no parameter is an object; and Numba's arguments.
+        """
         builder, context = self._builder, self._context
         passed: list[Any] = []
         converted: list[tuple[Any, Any]] = []
@@ -165,48 +173,49 @@ class _Wrapper:
                 converted.append((next(given), place))
                 passed.append((parameter.type, place))
             else:
-                passed.append(_value(context, builder, parameter, given))
+                passed.append(_emit_value(context, builder, parameter, given))
         objects_at = places_at = None
         if converted:
-            objects_at = self._array([item for item, _ in converted])
-            places_at = self._array([builder.bitcast(place, _POINTER) for _, place in converted])
+            objects_at = self._emit_array([item for item, _ in converted])
+            places_at = self._emit_array([builder.bitcast(place, _POINTER) for _, place in converted])
             enter = self._declare(objects.ENTER_SYMBOL, ir.IntType(32), [_POINTER] * 3)
             entered = builder.call(enter, [plan, objects_at, places_at])
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
-                self._fail()
-        values = [_from_place(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
-        omitted = len(self._cres.fndesc.argtypes) - len(values)  # constants of the kernel
+                self._emit_error_return()
+        values = [_load_place(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
+        omitted = len(self._cres.fndesc.argtypes) - len(values)  # the kernel holds their values as constants
         return objects_at, places_at, [*values, *[None] * omitted]
 
-    def _array(self, pointers: list[Any]) -> Any:
-        """Return an array of these pointers on the stack."""
+    def _emit_array(self, pointers: list[Any]) -> Any:
+        """Emit an array of pointers on the stack. Return its address."""
         builder = self._builder
         array = builder.alloca(_POINTER, size=len(pointers))
         for number, pointer in enumerate(pointers):
             builder.store(pointer, builder.gep(array, [ir.Constant(ir.IntType(32), number)]))
         return builder.bitcast(array, _POINTER)
 
-    def _object(self, plan: Any, status: Any, out: Any) -> Any:
-        """Return the address of the object for the result; null if the kernel raised an exception."""
+    def _emit_boxing(self, plan: Any, status: Any, out: Any) -> Any:
+        """Emit the creation of the result object. Return the address of its variable, which is null if the kernel raised an exception."""
         builder, context = self._builder, self._context
-        made = builder.alloca(_POINTER)
-        builder.store(ir.Constant(_POINTER, None), made)
+        boxed = builder.alloca(_POINTER)
+        builder.store(ir.Constant(_POINTER, None), boxed)
         with builder.if_then(status.is_ok):
             place = builder.alloca(context.get_data_type(self._result))
             place.align = _ALIGNMENT
-            context.pack_value(builder, self._result, self._result_value(status, out), place)
+            context.pack_value(builder, self._result, self._emit_result_value(status, out), place)
             box = self._declare(objects.BOX_SYMBOL, _POINTER, [_POINTER] * 2)
-            builder.store(builder.call(box, [plan, builder.bitcast(place, _POINTER)]), made)
-        return made
+            builder.store(builder.call(box, [plan, builder.bitcast(place, _POINTER)]), boxed)
+        return boxed
 
-    def _result_value(self, status: Any, out: Any) -> Any:
+    def _emit_result_value(self, status: Any, out: Any) -> Any:
+        """Return the result of the kernel as a value of the result type."""
         from numba.core import types
 
         builder, context = self._builder, self._context
         restype = self._cres.fndesc.restype
         if not isinstance(restype, types.Optional):
             return context.cast(builder, out, restype, self._result)
-        # In Numba's calling convention the status tells that there is no value.
+        # In Numba's calling convention, the status says whether the value is None.
         place = builder.alloca(context.get_value_type(restype))
         builder.store(context.make_optional_none(builder, restype.type), place)
         with builder.if_then(builder.not_(status.is_none)):
@@ -218,13 +227,17 @@ _ALIGNMENT = 16
 
 
 def _place_type(context: Any, type_: Any) -> Any:
-    """Return the type that the extension module fills in for a parameter; for a record its address and the object that holds it."""
+    """Return the type of the variable that the extension module fills in for a parameter.
+
+    For a record, the variable holds the address of the record and the object that owns it.
+    """
     from numba.core import types
 
     return ir.ArrayType(_POINTER, 2) if isinstance(type_, types.Record) else context.get_data_type(type_)
 
 
-def _from_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
+def _load_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
+    """Return Numba's value of a parameter from its variable."""
     from numba.core import types
 
     if not isinstance(type_, types.Record):
@@ -233,7 +246,7 @@ def _from_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
 
 
 def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
-    """Store the items of a tuple in the caller's slots. The caller ignores them after an error."""
+    """Emit stores of the items of a tuple into the caller's slots. The caller ignores the items after an error."""
     from numba.core import types
 
     for number, item_type in enumerate(type_):
@@ -246,8 +259,8 @@ def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any)
         builder.store(item, builder.bitcast(place, stored.as_pointer()))
 
 
-def _value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
-    """Return Numba's value of a scalar or a contiguous buffer."""
+def _emit_value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
+    """Emit the conversion of a scalar or a contiguous buffer. Return Numba's value."""
     from numba.core import types
     from numba.np.arrayobj import make_array, populate_array
 

@@ -1,1 +1,1 @@
-"""Digests functions by content: everything that the compiler, or code that it runs, can see of them."""
+"""Digests functions by content: all values that the compiler, or code that the compiler runs, can read from them."""

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 __all__ = ["bits_of", "digest_and_reads", "file_of", "plain_name"]
 
 _SIZE = 16
-#: A flag that all functions have, until Numba calls them under a profiler: then it removes the flag from the code object.
+#: A flag of all functions. When Numba calls a function under a profiler, it removes the flag from the code object.
 _OPTIMIZED = 1
 
 
-#: The digests and reads of live code objects, by id, because code objects compare by content.
+#: The digests and reads of live code objects, by id, because code objects with equal content are equal.
 _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """Return the digest of a code object, including nested ones, and its own reads. Remembered while the code object lives."""
+    """Return the digest of a code object with its nested code objects, and its own reads. Both are stored while it lives."""
     known = _codes.get(id(code))
     if known is not None and known[0]() is code:
         return known[1], known[2]
@@ -45,6 +45,7 @@ def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
 
 
 def _feed_code(state: Any, code: python_types.CodeType) -> None:
+    """Feed the instructions, the names and the constants of a code object."""
     name = plain_name(code.co_name)
     numbers = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags | _OPTIMIZED)
     names = (name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -59,7 +60,7 @@ def _feed_code(state: Any, code: python_types.CodeType) -> None:
 
 
 def _feed_constant(state: Any, constant: Any) -> None:
-    """Feed a constant. Equal constants of different type (1, 1.0, True) or sign (-0.0) must differ."""
+    """Feed a constant. Equal constants of different types (1, 1.0, True) or signs (-0.0) give different digests."""
     if isinstance(constant, python_types.CodeType):
         state.update(b"code")
         state.update(digest_and_reads(constant)[0])
@@ -84,7 +85,7 @@ def bits_of(value: complex) -> bytes:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a function without the address that Numba adds for array expressions."""
+    """Return the name of a function without the address that Numba adds to names of array expressions."""
     if "0x" not in name:
         return name
     import re
@@ -93,9 +94,9 @@ def plain_name(name: str) -> str:
 
 
 def file_of(code: python_types.CodeType, namespace: dict[str, Any]) -> str:
-    """Return the file that tracebacks name if it is that of the code's module, or "".
+    """Return the file that tracebacks name if it is the file of the code's module, or "".
 
-    Text that is compiled where it was created (a notebook's cell, a package's generated function) has a file name with the number of the
-    process, of a temporary file or of the cell. Another process does not have that file, and nobody opens it.
+    Code that is compiled from text, such as a notebook's cell, has a file name that contains the number of a
+    process, a temporary file or a cell. Other processes do not have this file.
     """
     return code.co_filename if namespace.get("__file__") == code.co_filename else ""

@@ -1,5 +1,7 @@
-"""The content of a function in keys that processes without Numba compute: one walk over the function and everything that is compiled with
-it, and one walk over each implementation that is registered for the names in them.
+"""Computes the content of a function, for keys that processes without Numba compute.
+
+One walk covers the function and all functions that are compiled with it. A further walk covers each implementation that is registered for
+the names in them.
 """
 
 from __future__ import annotations
@@ -21,11 +23,14 @@ __all__ = ["Content", "content_of"]
 
 
 class Content:
-    """The digest of all that a function reads, and one for each compiled function's own reads, the function itself first.
+    """The content of a function.
 
-    `parts` are the functions that are compiled. `reads` has these, and those of the program that the compiler calls. `lines` is the digest
-    of source lines.
-    `registered` lists all functions that the compiler knows only because they were registered.
+    Attributes:
+        digest: the digest of all that the function reads.
+        lines: the digest of source lines.
+        parts: each compiled function with the digest of its own reads, the function itself first.
+        reads: the parts, and each of the program's functions that the compiler calls, with the digest of its reads.
+        registered: all functions that the compiler knows only because they were registered.
     """
 
     __slots__ = ("digest", "lines", "parts", "reads", "registered")
@@ -40,47 +45,53 @@ class Content:
 
 @looks_at_programs(NotLazy)
 def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
-    """Return the content of a function that is compiled with these options, and of the jitted functions that it is `given` as arguments.
+    """Return the content of a function.
+
+    Args:
+        function: the Python function.
+        options: the options with which it is compiled.
+        given: the jitted functions that are passed to it as arguments.
 
     Raises:
-        NotLazy: it reads a value that only Numba knows, or that has no content, or that raised an exception when it was examined.
+        NotLazy: the function reads a value that only Numba knows, that has no content, or that raised an exception when it was examined.
     """
     try:
-        return _content_of(function, options, given)
+        return _walk_content(function, options, given)
     except NotLazy:
         raise
     except Unidentifiable as error:
         raise NotLazy(str(error)) from error
 
 
-def _content_of(function: Any, options: Any, given: Iterable[Any]) -> Content:
+def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
+    """Walk the function, and then each implementation that a walk has found."""
     walk = Walk(without_numba=True)
     walk.add_function(function, "")
     walk.value(options, "its options")
     for other in given:
         walk.value(other, "a function that is an argument")
-    found = walk.finish()
-    total, lines = blake2b(found.content.encode(), digest_size=16), blake2b(digest_size=16)
+    result = walk.finish()
+    total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
-        total.update(found.lines[SIZE_OF_LINES:].encode())
-    parts = {id(part.function): part for part in found.parts}
+        total.update(result.lines[SIZE_OF_LINES:].encode())
+    parts = {id(part.function): part for part in result.parts}
     at_compile_time = []
     registered, implementations = walk.registered, walk.implementations
-    walks: list[Fingerprint] = [found]
+    walks: list[Fingerprint] = [result]
     waiting = list(implementations.values())
     while waiting:
         implementation = waiting.pop(0)
         walk = Walk(without_numba=True)
         walk.mode = RUN
         walk.implementation(implementation, "")
-        found = walk.finish()
-        walks.append(found)
-        total.update(found.content.encode())
-        at_compile_time.append(Part(implementation.function, found.content.encode(), RUN))
-        parts |= {id(part.function): part for part in found.parts}
+        result = walk.finish()
+        walks.append(result)
+        total.update(result.content.encode())
+        at_compile_time.append(Part(implementation.function, result.content.encode(), RUN))
+        parts |= {id(part.function): part for part in result.parts}
         registered += walk.registered
         waiting += [other for key, other in walk.implementations.items() if key not in implementations]
         implementations |= walk.implementations
-    for found in walks:
-        lines.update(found.lines[:SIZE_OF_LINES].encode())
+    for result in walks:
+        lines.update(result.lines[:SIZE_OF_LINES].encode())
     return Content(total.hexdigest(), lines.hexdigest(), list(parts.values()), at_compile_time, registered)

@@ -1,7 +1,7 @@
-"""Records what the code of dispatchers was compiled from, for those that compile no more code.
+"""Records from which keys the code of dispatchers was compiled, for dispatchers that compile no more code.
 
-A dispatcher with declared signatures keeps its code: globals that its function reads may change later, the code does not. For example,
-galois creates hundreds of dispatchers from a few functions in this way, and sets their globals before each.
+A dispatcher with declared signatures keeps its code. Globals that its function reads may change later, but the code does not. For example,
+galois creates hundreds of such dispatchers from a few functions, and sets their globals before each declaration.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ __all__ = ["Compiled", "fixed_code", "note_compiled", "note_running", "note_symb
 
 
 class Compiled:
-    """One overload: the key under which it was compiled or found, and the digest of its source lines at that time.
+    """The identity of one overload's code.
 
-    `registered` are the functions in its code that the compiler knows because they were registered, if they are known.
+    Attributes:
+        key: the key under which the code was compiled or found.
+        lines: the digest of its source lines at that time.
+        registered: the functions in the code that the compiler knows only because they were registered, if they are known.
     """
 
     __slots__ = ("key", "lines", "registered")
@@ -35,60 +38,71 @@ _compiled: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKey
 
 
 def note_compiled(dispatcher: Any, args: tuple[Any, ...], compiled: Compiled) -> None:
-    """Record what a dispatcher's code for these argument types was compiled from."""
+    """Record the identity of a dispatcher's code for these argument types. Do nothing if the dispatcher is None."""
     if dispatcher is not None:
         _compiled.setdefault(dispatcher, {})[args] = compiled
 
 
-#: What each function of this process was compiled from, by the number in its symbols; None if that has no identity.
+#: The identities of the functions that this process has compiled, by the number in their symbols; None if there is no identity.
 _by_symbol: dict[str, Compiled | None] = {}
-#: The same for dispatchers that were already compiling when recording began.
+#: The identities of dispatchers that were already compiling when recording began; None if there is no identity.
 _running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDictionary()
 
 
 def note_symbol(number: str, compiled: Compiled | None) -> None:
-    """Record what the function with this number in its symbols was compiled from; None if that has no identity."""
+    """Record the identity of the function with this number in its symbols, or None if it has none."""
     _by_symbol[number] = compiled
 
 
 def note_running(dispatcher: Any, compiled: Compiled | None) -> None:
-    """Record what a dispatcher is being compiled from, without the types, if it is not recorded otherwise; None if that has no identity."""
+    """Record the identity of a dispatcher that is compiling now, without the argument types. Other records of the dispatcher have priority.
+
+    `compiled` is None if the dispatcher has no identity.
+    """
     _running[dispatcher] = compiled
 
 
 def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | None:
-    """Return what all code of a dispatcher was compiled from, in the order in which overloads are tried; None if it may compile more, may
-    be inlined, or is not fully known.
+    """Return the identities of all code of a dispatcher, in the order in which overloads are tried.
 
-    `is_frozen`: it belongs to a ufunc that creates no more loops.
+    Args:
+        dispatcher: the dispatcher.
+        is_frozen: whether the dispatcher belongs to a ufunc that creates no more loops.
+
+    Returns:
+        The identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
 
     Raises:
-        Unidentifiable: it was compiled from values without identity, whatever they are now.
+        Unidentifiable: its code was compiled from values without an identity, whatever the values are now.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None
     if str(dispatcher.targetoptions.get("inline", "never")) != "never":
         return None  # Numba would inline the current version of the function
     known = _compiled.get(dispatcher, {})
-    found = []
+    overloads = []
     for signature, result in dispatcher.overloads.items():
-        one = known.get(tuple(getattr(signature, "args", signature))) or _compiled_now(dispatcher, result)
-        if one is None:
+        compiled = known.get(tuple(getattr(signature, "args", signature))) or _compiled_without_cache(dispatcher, result)
+        if compiled is None:
             return None
-        found.append(one)
-    return found or None
+        overloads.append(compiled)
+    return overloads or None
 
 
-def _compiled_now(dispatcher: Any, result: Any) -> Compiled | None:
-    """Return what this process has compiled without a cache; None if that is not known."""
+def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
+    """Return the identity of code that this process has compiled without a cache, or None if it is not recorded.
+
+    Raises:
+        Unidentifiable: the code was compiled from values without an identity.
+    """
     number = getattr(getattr(result, "fndesc", None), "uid", None)
     if number in _by_symbol:
-        found = _by_symbol[number]
+        compiled = _by_symbol[number]
     elif dispatcher in _running:
         running = _running[dispatcher]
-        found = running and Compiled(f"{running.key} {result.signature}", running.lines)
+        compiled = running and Compiled(f"{running.key} {result.signature}", running.lines)
     else:
         return None
-    if found is None:
-        raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, with values that have no identity")
-    return found
+    if compiled is None:
+        raise Unidentifiable(f"{dispatcher.py_func.__qualname__} was compiled when it was declared, from values without identity")
+    return compiled

@@ -1,7 +1,7 @@
-"""Records the values that functions read when this process compiled or loaded them.
+"""Records which values functions read when this process compiled or loaded them.
 
-A caller is linked with code that this process already has. If a function reads other values now (a global has changed since), the caller's
-key, computed from the current values, would stand for code that was compiled from the old ones.
+A caller is linked with code that this process already has. If a function reads other values now, because a global has changed, the caller's
+key would be computed from the present values, but the code would be compiled from the former values.
 """
 
 from __future__ import annotations

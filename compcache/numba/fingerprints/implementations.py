@@ -1,7 +1,7 @@
 """Finds the user's implementations that only the compiler uses, as they are registered in this process.
 
-These are `@overload` and similar decorators, intrinsics, and functions that generate code (`@lower_builtin` and similar). Numba's own
-implementations are covered by its version.
+They are `@overload` and similar decorators, intrinsics, and functions that generate code (`@lower_builtin` and similar). Numba's version
+covers its own implementations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_WRAPPERS = 20
 
 
 class Implementation:
-    """A user's function that runs while code is generated, and the options that it was registered with."""
+    """A user's function that runs while code is generated, with the options of its registration."""
 
     __slots__ = ("function", "options")
 
@@ -53,7 +53,7 @@ class Implementation:
         self.options = options
 
 
-#: The attributes of typing templates that contain options of `@overload` and `@intrinsic`.
+#: The attributes of typing templates that contain the options of `@overload` and `@intrinsic`.
 _OPTIONS = ("_jit_options", "_strict", "_inline", "prefer_literal", "metadata")
 
 
@@ -69,7 +69,14 @@ _KINDS_OF_GENERATORS = ("functions", "getattrs", "setattrs", "casts", "constants
 
 
 class _Registry:
-    """The user's overload templates, read from Numba's registry as it grows."""
+    """The user's implementations in Numba's registries.
+
+    Attributes:
+        by_key: overloads by the id of the callable.
+        by_name: implementations by name.
+        by_asked: the names of implementations by the digest of the name by which the compiler looks for them.
+        generators: the user's functions behind code generators, by the id of the latter.
+    """
 
     def __init__(self) -> None:
         self.by_key: dict[int, list[Implementation]] = {}
@@ -82,6 +89,7 @@ class _Registry:
         self._seen_generators = dict.fromkeys(_KINDS_OF_GENERATORS, 0)
 
     def refresh(self) -> None:
+        """Read the registrations that were added since the last call."""
         from numba.core.imputils import builtin_registry as lowering_registry
         from numba.core.typing.templates import builtin_registry
 
@@ -102,6 +110,7 @@ class _Registry:
             self._seen_generators[kind] = len(rows)
 
     def _add(self, template: Any) -> None:
+        """Add the implementation behind a typing template, if it is the user's."""
         function = source_function(template)
         if function is None:
             return
@@ -109,7 +118,7 @@ class _Registry:
         self._keys.append(key)
         implementation = Implementation(function, _options_of(template))
         attribute = getattr(template, "_attr", None)
-        if not attribute:  # the compiler asks for a method by its name, not because code names the type
+        if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)
         name = name_of(function)
         self.by_name.setdefault(name, []).append(implementation)
@@ -117,6 +126,7 @@ class _Registry:
         self.by_asked.setdefault(digest_name(asked), []).append(name)
 
     def _add_generator(self, implementation: Any, kind: str, key: Any) -> None:
+        """Add the function behind a code generator, if it is the user's."""
         function = users_generator(implementation)
         if function is None:
             return
@@ -125,7 +135,7 @@ class _Registry:
         name = GENERATOR + name_of(function)
         self.by_name.setdefault(name, []).append(Implementation(function, ()))
         asked = key_name(key) if kind == "functions" else key if kind in ("getattrs", "setattrs") else None
-        if asked:  # conversions and constants, and attributes of any name, belong to the types
+        if asked:  # other generators belong to the types
             self.by_asked.setdefault(digest_name(asked), []).append(name)
 
 
@@ -138,18 +148,19 @@ def key_name(key: object) -> str:
 
 
 def digest_name(name: str) -> int:
-    """Return a 32-bit digest of a name. A collision costs one compilation at most."""
+    """Return a 32-bit digest of a name. A collision costs at most one compilation."""
     return crc32(name.encode("utf-8", "surrogatepass"))
 
 
 def source_function(template: Any) -> Any:
-    """Return what one of the user's typing templates was made from: a function, what is called in its place, or the class itself; None for
-    Numba's own templates.
+    """Return the object from which one of the user's typing templates was created: a function, another callable, or the class itself.
+
+    Returns None for Numba's own templates.
     """
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
     if function is None and isinstance(template, type):
         own = next((cls for cls in template.__mro__ if not is_library_module(cls.__module__)), None)
-        if own is not None:  # Numba registers a class of its own, with the user's as the base
+        if own is not None:  # Numba registers a subclass of the user's class
             return own
         function = _typing_function(template)
     return function if _is_users(function) else None
@@ -161,7 +172,7 @@ def is_asked_by_template(template: Any) -> bool:
 
 
 def _typing_function(template: Any) -> Any:
-    """Return the function that `type_callable` turned into a template."""
+    """Return the function from which `type_callable` created a template, or None."""
     generic = vars(template).get("generic")
     cells = (generic.__closure__ or ()) if isinstance(generic, FunctionType) else ()
     return next((cell.cell_contents for cell in cells if _is_filled(cell) and isinstance(cell.cell_contents, FunctionType)), None)
@@ -180,7 +191,7 @@ def package_of_implementation(implementation: Any) -> str:
 
 
 def plain_function(value: Any) -> Any:
-    """Return the Python function that a callable runs (a method, a partial or cached function, an object); None if there is none."""
+    """Return the Python function that a callable runs (a method, a partial or cached function, an object), or None."""
     for _ in range(_MOST_WRAPPERS):
         if isinstance(value, FunctionType):
             return value
@@ -202,7 +213,7 @@ def _wraps_users_code(function: Any) -> bool:
 
 
 def wrapped_by(function: Any) -> list[Any]:
-    """Return the user's functions inside Numba's closure around them, as `register_jitable` creates it; none for a user's function."""
+    """Return the user's functions inside Numba's closure around them, as `register_jitable` creates it; empty for any other function."""
     if not isinstance(function, FunctionType) or not is_made_by_library(function):
         return []
     cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
@@ -210,6 +221,7 @@ def wrapped_by(function: Any) -> list[Any]:
 
 
 def _is_filled(cell: Any) -> bool:
+    """Return whether a closure cell has a value."""
     try:
         cell.cell_contents  # noqa: B018 - raises if the cell is empty
     except ValueError:
@@ -218,7 +230,10 @@ def _is_filled(cell: Any) -> bool:
 
 
 def users_generator(implementation: Any) -> Any:
-    """Return the user's function behind a code generator in one of Numba's registries; None if it is Numba's own."""
+    """Return the user's function behind a code generator in one of Numba's registries.
+
+    Returns None if the code generator is Numba's own.
+    """
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
         implementation = next((item for item in cells if plain_function(item) is not None), None)
@@ -227,27 +242,27 @@ def users_generator(implementation: Any) -> Any:
 
 
 def generators_of_other_registries() -> dict[str, list[Implementation]]:
-    """Return the user's code generators by name, from registries that packages created and installed themselves (`install_registry`).
+    """Return the user's code generators by name, from registries that packages have created and installed themselves (`install_registry`).
 
-    The generators of intrinsics are not included, because the intrinsic identifies them.
+    Code generators of intrinsics are omitted, because the intrinsic identifies them.
     """
-    found: dict[str, list[Implementation]] = {}
+    generators: dict[str, list[Implementation]] = {}
     for key, implementation in _rows_of_other_registries():
         function = None if key is implementation else users_generator(implementation)
         if function is not None:
-            found.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
-    return found
+            generators.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
+    return generators
 
 
 def is_generator_of_intrinsic(implementation: Any) -> bool:
-    """Return whether an intrinsic returned this function, which Numba registers as its own key."""
+    """Return whether an intrinsic has returned a function, which Numba registers under the function itself."""
     from numba.core.registry import cpu_target
 
     return implementation in getattr(cpu_target.target_context, "_defns", ())
 
 
 def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
-    """Yield the key, or the first of its types, and the function of each row."""
+    """Yield the key, or the first of the types, and the function of each row in other registries."""
     from numba.core.imputils import builtin_registry as lowering_registry
     from numba.core.registry import cpu_target
 
@@ -259,7 +274,10 @@ def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
 
 
 def is_made_by_library_for_types(implementation: Any) -> bool:
-    """Return whether Numba created a function that reads or sets an attribute, for example for `make_attribute_wrapper`."""
+    """Return whether Numba has created a function that reads or sets an attribute.
+
+    For example, `make_attribute_wrapper` creates such functions.
+    """
     return users_generator(implementation) is None
 
 
@@ -274,27 +292,33 @@ def name_of(implementation: Any) -> str:
     if function is not implementation:
         name += f" by {type(implementation).__qualname__}"
     if is_made_by_library(function):
-        inner = [c.cell_contents for c in function.__closure__ or () if _is_filled(c)]
-        name += "".join(f" of {i.__module__}.{i.__qualname__}" for i in inner if hasattr(i, "__code__"))
+        inner = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        name += "".join(f" of {item.__module__}.{item.__qualname__}" for item in inner if hasattr(item, "__code__"))
     return name
 
 
 def find_overloads(value: object) -> Iterable[Implementation]:
-    """Return the user's overloads of a callable, in the order of registration."""
+    """Return the user's overloads of a callable, in the order of registration; empty if there are none."""
     registry.refresh()
     return registry.by_key.get(id(value), ())
 
 
 def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], list[dict[str, Any]]]:
-    """Return what is registered for a plain function of the program: overloads with their options, and the options with which compiled code
-    may call it (`register_jitable`). This package's table is used if it has one, otherwise Numba's registry.
+    """Return the registrations for a plain function of the program.
+
+    This package's own table is used if it contains the function, otherwise Numba's registry.
+
+    Returns:
+        The overloads with their options; and the options of each registration that allows compiled code to call the function
+        (`register_jitable`).
     """
     from compcache.numba.registered.options import of_jitable, of_overload
     from compcache.numba.registered.table import registered_for
 
     known = registered_for(function)
     if known is not None:
-        return [(one, of_overload(options)) for one, options in known.overloads], [of_jitable(one) for one in known.options_of_jitable]
+        overloads_here = [(implementation, of_overload(options)) for implementation, options in known.overloads]
+        return overloads_here, [of_jitable(options) for options in known.options_of_jitable]
     overloads: list[tuple[Any, dict[str, Any]]] = []
     jitables: list[dict[str, Any]] = []
     if type(function) is FunctionType and _is_numba_imported() and not is_made_by_library(function):
@@ -309,7 +333,7 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
 
 
 def _is_numba_imported() -> bool:
-    """Return whether Numba has its registries, and nothing stands for it."""
+    """Return whether Numba's registries exist, and no stand-in replaces them."""
     return hasattr(sys.modules.get("numba.core.typing.templates"), "builtin_registry") and hasattr(
         sys.modules.get("numba.core.imputils"), "builtin_registry"
     )

@@ -1,6 +1,6 @@
 """Digests Numba's objects that functions read: jitted functions, types, stencils, signatures.
 
-Functions of Numba feed the same as their stand-ins feed themselves without Numba, so that all processes compute the same.
+A function of Numba feeds the same as its stand-in feeds without Numba, so that all processes compute the same digest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.state import state_of
-from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import Unidentifiable
@@ -30,7 +30,7 @@ __all__ = ["HAVE_STAND_INS", "declared_locals", "frozen_kernel", "handlers", "is
 
 @functools.cache
 def handlers() -> list[tuple[Any, Handler]]:
-    """Return the handlers by type. The first match is used."""
+    """Return the handlers by class. The first match is used."""
     from llvmlite import ir
     from numba.core import types
     from numba.core.ccallback import CFunc
@@ -43,79 +43,81 @@ def handlers() -> list[tuple[Any, Handler]]:
     from numba.stencils.stencil import StencilFunc
 
     return [
-        (LiftedCode, _lifted),
-        ((Dispatcher, UFuncDispatcher), _jitted),
-        (types.ExternalFunction, _external),
-        (types.Type, _type),
-        (DUFunc, _dufunc),
-        (GUFunc, _gufunc),
-        (CFunc, _cfunc),
-        (_Intrinsic, _intrinsic),
-        (StencilFunc, _stencil),
-        (Signature, _signature),
-        ((ir.Type, ir.Constant), _llvm),
+        (LiftedCode, _feed_lifted),
+        ((Dispatcher, UFuncDispatcher), _feed_jitted),
+        (types.ExternalFunction, _feed_external),
+        (types.Type, _feed_type),
+        (DUFunc, _feed_dufunc),
+        (GUFunc, _feed_gufunc),
+        (CFunc, _feed_cfunc),
+        (_Intrinsic, _feed_intrinsic),
+        (StencilFunc, _feed_stencil),
+        (Signature, _feed_signature),
+        ((ir.Type, ir.Constant), _feed_llvm),
     ]
 
 
 # ---------------------------------------------------------------------- functions
 
 
-def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
-    """Feed a dispatcher: the function that it compiles and its options, or what its code was compiled from if that is fixed."""
+def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
+    """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code."""
     function = value.py_func
     if walk.without_numba and is_library_function(function):
         walk.token("jitted by a library", function.__module__, function.__qualname__)
         return
-    real = _real(value) if type(value) is not value.__class__ else value
+    real = _real_dispatcher(value) if type(value) is not value.__class__ else value
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
     elif walk.without_numba:
         walk.feed_jitted(function, of_compiler(value.targetoptions, value.locals))
     else:
-        _compiling(walk, value, where)
+        _feed_compiling(walk, value, where)
 
 
-def _compiling(walk: Walk, value: Any, where: str) -> None:
-    """Feed a dispatcher that compiles its function for the types of calls, as keys of entries have it."""
+def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
+    """Feed a dispatcher that compiles its function for the types of calls, in the form that keys of entries contain."""
     function = value.py_func
-    walk.token("jitted", value.__class__.__name__)  # a lazy function has the class of its dispatcher
+    walk.token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
         return
-    _options(walk, value, where)
+    _feed_options(walk, value, where)
     compiler = getattr(value, "_compiler", None)
     if compiler is not None:
         walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
     walk.add(function, where)
-    is_itself = function is walk.compiled  # it may be in declaration: its signatures matter only to other readers
+    is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
     if not getattr(value, "_can_compile", True) and not is_itself:
         walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
 
 
-def _real(value: Any) -> Any:
-    """Return Numba's own dispatcher for a lazy function; None while it is being created."""
+def _real_dispatcher(value: Any) -> Any:
+    """Return Numba's dispatcher of a lazy function; None while it is being created, or if the object is not lazy."""
     if not is_marked(type(value), "_compcache_real"):
         return None
-    _ = value.targetoptions  # creates the dispatcher
+    _ = value.targetoptions  # this creates the dispatcher
     return type(value)._compcache_real(value)
 
 
-def _lifted(walk: Walk, value: Any, where: str) -> None:
+def _feed_lifted(walk: Walk, value: Any, where: str) -> None:
     walk.unknown(value, where)
 
 
-def _options(walk: Walk, compiler: Any, where: str) -> None:
+def _feed_options(walk: Walk, compiler: Any, where: str) -> None:
+    """Feed the options of a dispatcher or callback, and the declared types of its variables."""
     for key, option in sorted(compiler.targetoptions.items()):
         walk.token("option", key)
-        value = getattr(option, "flags", option)  # fast-math flags in their wrapper
+        value = getattr(option, "flags", option)  # fast-math flags have a wrapper
         walk.value(list(value) if isinstance(value, tuple) else value, f"option {key!r} of {where}")
     for name, kind in sorted(declared_locals(compiler.locals).items()):
         walk.token("local", name)
         walk.value(kind, f"the type of {name!r} in {where}")
 
 
-def _intrinsic(walk: Walk, value: Any, where: str) -> None:
+def _feed_intrinsic(walk: Walk, value: Any, where: str) -> None:
+    """Feed an intrinsic. Numba's version covers its own intrinsics."""
     prefers = getattr(value, "_prefer_literal", False)
     if not walk.without_numba:
         walk.token("intrinsic", value._name, prefers)
@@ -125,75 +127,77 @@ def _intrinsic(walk: Walk, value: Any, where: str) -> None:
         walk.depends_on("intrinsic", value._defn, {"prefer_literal": True} if prefers else {}, where)
 
 
-def _dufunc(walk: Walk, value: Any, where: str) -> None:
-    """Feed one of Numba's ufuncs: its loops in the order in which they are tried, and what further loops are compiled from."""
+def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
+    """Feed a ufunc of Numba: its loops in the order in which they are tried, and the function from which further loops are compiled."""
     if not walk.without_numba:
         walk.token("dufunc", value.identity, value._frozen)
         walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
-    _ufunc(walk, value, "", value.identity, value._dispatcher, where)
+    _feed_ufunc(walk, value, "", value.identity, value._dispatcher, where)
 
 
-def _gufunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
     builder = value.gufunc_builder
     if not walk.without_numba:
         walk.token("gufunc", value.signature, value.identity)
-    _ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
+    _feed_ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
 
 
-def _ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
+def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
+    """Feed the dispatcher of a ufunc. Without Numba, a ufunc that may create more loops is refused."""
     if walk.without_numba:
         walk.token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
-    _jitted(walk, dispatcher, where, is_frozen=value._frozen)
+    _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
 
-def _cfunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
+    """Feed a callback. Running code could read its address, which differs between processes."""
     if walk.mode == "run":
-        walk.unknown(value, where)  # such code contains its address
+        walk.unknown(value, where)  # running code contains the address of the callback
         return
     walk.token("cfunc")
     walk.value(value._sig, where)
-    _options(walk, value._compiler, where)
+    _feed_options(walk, value._compiler, where)
     walk.add(value._pyfunc, where)
 
 
-def _stencil(walk: Walk, value: Any, _where: str) -> None:
+def _feed_stencil(walk: Walk, value: Any, _where: str) -> None:
     walk.feed_stencil(frozen_kernel(value.kernel_ir), value.mode, dict(value.options))
 
 
-#: The handlers of functions that have stand-ins.
-HAVE_STAND_INS = frozenset((_jitted, _intrinsic, _dufunc, _gufunc, _stencil))
+#: The handlers of functions for which there are stand-ins.
+HAVE_STAND_INS = frozenset((_feed_jitted, _feed_intrinsic, _feed_dufunc, _feed_gufunc, _feed_stencil))
 
 
 def frozen_kernel(kernel_ir: Any) -> Any:
-    """Return the function of a stencil with the values of globals and variables that Numba read when it was declared."""
+    """Return the function of a stencil with the values of globals and variables that Numba read when the stencil was declared."""
     from numba.core import ir
 
     function = kernel_ir.func_id.func
-    values = [one.value for block in kernel_ir.blocks.values() for one in block.find_insts(ir.Assign)]
-    names = {one.name: one.value for one in values if isinstance(one, ir.Global)}
-    held = {name: value for name, value in function.__globals__.items() if name in _OF_MODULES} | names
-    frees = {one.name: one.value for one in values if isinstance(one, ir.FreeVar)}
+    values = [assignment.value for block in kernel_ir.blocks.values() for assignment in block.find_insts(ir.Assign)]
+    names = {value.name: value.value for value in values if isinstance(value, ir.Global)}
+    globals_ = {name: value for name, value in function.__globals__.items() if name in _MODULE_NAMES} | names
+    frees = {value.name: value.value for value in values if isinstance(value, ir.FreeVar)}
     cells = [type(cell)(frees[name]) if name in frees else cell for name, cell in _cells_of(function)]
-    frozen = FunctionType(function.__code__, held, function.__name__, function.__defaults__, tuple(cells))
+    frozen = FunctionType(function.__code__, globals_, function.__name__, function.__defaults__, tuple(cells))
     frozen.__module__, frozen.__qualname__ = function.__module__, function.__qualname__
     frozen.__kwdefaults__ = function.__kwdefaults__
     return frozen
 
 
-_OF_MODULES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
+_MODULE_NAMES = frozenset(("__builtins__", "__file__", "__name__", "__package__"))
 
 
 def _cells_of(function: Any) -> Iterable[tuple[str, Any]]:
     return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
 
 
-def _llvm(walk: Walk, value: Any, _where: str) -> None:
-    walk.token("llvm", type(value).__qualname__, value)  # their text is complete, and the objects cache previous results
+def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:
+    walk.token("llvm", type(value).__qualname__, value)  # the text is complete; attributes contain cached results
 
 
-def _external(walk: Walk, value: Any, where: str) -> None:
+def _feed_external(walk: Walk, value: Any, where: str) -> None:
     walk.token("external", value.symbol)
     walk.value(value.sig, where)
 
@@ -201,19 +205,19 @@ def _external(walk: Walk, value: Any, where: str) -> None:
 # ---------------------------------------------------------------------- types
 
 
-def _signature(walk: Walk, value: Any, where: str) -> None:
+def _feed_signature(walk: Walk, value: Any, where: str) -> None:
     walk.token("signature")
     walk.sequence([value.return_type, value.recvr, *value.args], where)
 
 
-#: The classes of other types than `SCALARS` whose text identifies them.
+#: Further classes of types, in addition to `SCALARS`, whose text identifies them.
 _LITERALS = frozenset((
     "IntegerLiteral", "BooleanLiteral", "StringLiteral", "Bytes", "NPDatetime", "NPTimedelta", "Opaque", "VoidType", "SliceType",
 ))  # fmt: skip
 
 
 def is_plain_type(value: Any) -> bool:
-    """Return whether the text of a type identifies it: numbers, and arrays of numbers."""
+    """Return whether the text of a type identifies it, as for numbers and arrays of numbers."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types"):
         return False
@@ -224,50 +228,50 @@ def is_plain_type(value: Any) -> bool:
     return kind.__name__ in SCALARS or kind.__name__ in _LITERALS
 
 
-def _type(walk: Walk, value: Any, where: str) -> None:
-    """Feed a type by its structure. The name is not enough: for example, that of a namedtuple lacks the fields."""
+def _feed_type(walk: Walk, value: Any, where: str) -> None:
+    """Feed a type by its structure. Its name may not identify it: the name of a namedtuple's type lacks the fields."""
     kind = type(value)
     walk.token("type", kind.__module__, kind.__qualname__)
     if is_plain_type(value):
         walk.token("text", value)
         return
-    if walk.is_again(value):
+    if walk.feed_back_reference(value):
         return
     if not is_library_module(kind.__module__):
-        _extension_type(walk, value, where)
-    _structure(walk, value, where)
+        _feed_extension_type(walk, value, where)
+    _feed_structure(walk, value, where)
 
 
-def _structure(walk: Walk, value: Any, where: str) -> None:
-    """Feed everything by which Numba's own code recognizes a type."""
+def _feed_structure(walk: Walk, value: Any, where: str) -> None:
+    """Feed all data by which Numba's own code distinguishes types."""
     kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
         walk.value(dispatcher, where)
         return
     if kind.__name__ in ("ClassType", "ClassInstanceType"):
-        _jitclass(walk, value, where)
+        _feed_jitclass(walk, value, where)
         return
     if hasattr(value, "typing_key"):
         walk.value(value.typing_key, where)
         return
     if kind.__name__ == "Omitted" or hasattr(value, "literal_value"):
         # The key of a value that cannot be hashed is its address.
-        _component(walk, value.value if kind.__name__ == "Omitted" else value.literal_value, where)
+        _feed_component(walk, value.value if kind.__name__ == "Omitted" else value.literal_value, where)
         return
     key = value.key
     if key == value.name:
         walk.token("text", _text(value, where))
     else:
-        _component(walk, key, where)
+        _feed_component(walk, key, where)
     for name, part in sorted(vars(value).items()):
         if name != "name" and _is_structure(part):
             walk.token("component", name)
-            _component(walk, part, where)
+            _feed_component(walk, part, where)
 
 
-def _extension_type(walk: Walk, value: Any, where: str) -> None:
-    """Feed what a user's code can read from an instance of its type during compilation, even if the type's name contains it."""
+def _feed_extension_type(walk: Walk, value: Any, where: str) -> None:
+    """Feed the data that a user's code can read from its type during compilation, even if the name of the type contains them."""
     for name, part in sorted(state_of(value).items()):
         if name != "name" and not _is_structure(part) and not _is_derived(type(value), name):
             walk.token("attribute", name)
@@ -275,19 +279,23 @@ def _extension_type(walk: Walk, value: Any, where: str) -> None:
 
 
 def _is_derived(kind: type, name: str) -> bool:
-    """Return whether an attribute is a result that an instance keeps after the first request."""
+    """Return whether an attribute is a cached property, which is computed from other attributes."""
     return any(isinstance(vars(base).get(name), functools.cached_property) for base in kind.__mro__)
 
 
-def _component(walk: Walk, part: Any, where: str) -> None:
-    """Feed a part of a type. A class must be found in its module, because types are pickled by name."""
+def _feed_component(walk: Walk, part: Any, where: str) -> None:
+    """Feed a part of a type. Types are pickled by name.
+
+    Raises:
+        Unidentifiable: a class in the type cannot be found in its module.
+    """
     for item in part if isinstance(part, (tuple, list)) else [part]:
         if isinstance(item, type) and not is_library_module(item.__module__):
             name = name_of_class(item)
             if name is None:
                 raise Unidentifiable(
                     f"{where} has a type with the class {item.__module__}.{item.__qualname__}, "
-                    "which cannot be found in its module under any name"
+                    "which its module does not define under any name"
                 )
             if name != item.__qualname__:
                 walk.token("found as", name)
@@ -297,24 +305,25 @@ def _component(walk: Walk, part: Any, where: str) -> None:
 def declared_locals(given: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the types that a program gives to variables with ``locals=``.
 
-    A compilation adds the versions of these variables (``result.1``) to the same dictionary.
+    A compilation adds the versions of these variables (``result.1``) to the same dictionary. They are omitted.
     """
     return {name: kind for name, kind in (given or {}).items() if "." not in name}
 
 
 def name_of_class(cls: type) -> str | None:
-    """Return the name under which a class is found in its module: its own, or that of a variable; None if there is none.
+    """Return the name under which a module contains its class: the name of the class, or of a variable; None if there is none.
 
     For example, the class of ``Rows = namedtuple("Row", ...)`` has another name than its variable.
     """
-    if find_by_name(cls):
+    if is_found_by_name(cls):
         return cls.__qualname__
-    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may set some
+    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may add some
     names = [name for name, value in variables.items() if value is cls]
     return min(names) if names else None
 
 
 def _is_structure(part: Any) -> bool:
+    """Return whether a part of a type is a type, or contains one."""
     from numba.core import types
 
     if isinstance(part, (tuple, list)):
@@ -324,10 +333,11 @@ def _is_structure(part: Any) -> bool:
     return isinstance(part, (types.Type, type))
 
 
-def _jitclass(walk: Walk, value: Any, where: str) -> None:
+def _feed_jitclass(walk: Walk, value: Any, where: str) -> None:
+    """Feed the fields and the methods of a jitclass."""
     kind = getattr(value, "class_type", value)
     walk.token("jitclass", kind.class_name)
-    if kind is not value and walk.is_again(kind):
+    if kind is not value and walk.feed_back_reference(kind):
         return
     walk.value(dict(kind.struct), f"the fields of {where}")
     for table in (kind.jit_methods, kind.jit_props, kind.jit_static_methods):
@@ -337,5 +347,5 @@ def _jitclass(walk: Walk, value: Any, where: str) -> None:
 def _text(value: Any, where: str) -> str:
     text = str(value)
     if " at 0x" in text or "object at " in text:
-        raise Unidentifiable(f"{where} has the type {text}, which differs between processes")
+        raise Unidentifiable(f"{where} has the type {text}, whose text differs between processes")
     return text

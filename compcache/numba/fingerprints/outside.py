@@ -1,4 +1,4 @@
-"""Detects what code reads without naming it: the environment of the process, files, attributes whose names are computed at run time."""
+"""Detects values that code reads without naming them: the environment of the process, files, and attributes with computed names."""
 
 from __future__ import annotations
 
@@ -17,82 +17,94 @@ if TYPE_CHECKING:
 
 __all__ = ["is_reader", "may_read_anything", "names_by_text", "reads_by_name"]
 
-#: Functions that read attributes by names given as text, with the position of the first such argument.
+#: Functions that read attributes whose names are given as text, with the position of the first such argument.
 _READERS = {"attrgetter": 0, "getattr": 1, "getattr_static": 1, "hasattr": 1, "methodcaller": 0}
 _ALL_READERS = (
     ("builtins", "getattr"), ("builtins", "hasattr"), ("inspect", "getattr_static"), ("operator", "attrgetter"),
     ("operator", "methodcaller"),
 )  # fmt: skip
-#: Functions that read attributes without naming them: of any value, or of these modules.
+#: Functions that read attributes of any value without naming them.
 _READ_ALL = (
     ("builtins", "dir"), ("dataclasses", "asdict"), ("dataclasses", "astuple"), ("dataclasses", "fields"), ("dataclasses", "replace"),
     ("typing", "get_type_hints"),
 )  # fmt: skip
+#: Modules whose functions may read any attribute without naming it.
 _MODULES_THAT_READ_ALL = frozenset(("_pickle", "annotationlib", "inspect", "pickle", "pydoc"))
 _ATTRIBUTES_THAT_READ_ALL = frozenset((
     "__dir__", "__getattribute__", "__getstate__", "__reduce__", "__reduce_ex__", "format_map", "vformat",
 ))  # fmt: skip
-_OF_LOGGERS = frozenset(("disabled", "handlers", "level", "manager", "propagate"))
+_LOGGER_ATTRIBUTES = frozenset(("disabled", "handlers", "level", "manager", "propagate"))
 _LOGGING = frozenset(("getLogger", "logging"))
 _LOADS_OF_VALUES = frozenset(("LOAD_CONST", "LOAD_FAST", "LOAD_FAST_BORROW"))
-_FIELD = r"\.(\w+)"  # of an object that is passed to `str.format`
+_FIELD = r"\.(\w+)"  # a field that `str.format` reads from an argument
 
 
-#: Functions that read globals of the module by names in text. Frames are those of calling code: for code generators of a package, the
-#: package's.
+#: Functions that read globals of a module by names in text. `sys._getframe` returns the frame of the calling code. For a code generator,
+#: this is code of its package.
 _BY_TEXT = (("builtins", "eval"), ("builtins", "exec"), ("builtins", "globals"), ("sys", "_getframe"))
 
 
 def _is_among(value: object, functions: tuple[tuple[str, str], ...]) -> bool:
-    """Return whether a function is one of these. A function of a module that is not imported cannot be."""
+    """Return whether a value is one of these functions, given by module and name. Modules that are not imported are skipped."""
     return any(getattr(sys.modules.get(module), name, functions) is value for module, name in functions)
 
 
 def names_by_text(value: object) -> bool:
-    """Return whether this is `eval`, `exec`, `globals` or `sys._getframe`."""
+    """Return whether a value is `eval`, `exec`, `globals` or `sys._getframe`."""
     return _is_among(value, _BY_TEXT)
 
 
 def is_reader(value: object, name: str) -> bool:
-    """Return whether this is `getattr` or similar under its own name, so that `reads_by_name` can examine its calls."""
+    """Return whether a value is `getattr` or a similar function under its own name, so that `reads_by_name` can examine its calls."""
     return name in _READERS and _is_among(value, _ALL_READERS)
 
 
 def may_read_anything(value: object) -> bool:
-    """Return whether this function may read attributes of objects although no code names them."""
+    """Return whether a function may read attributes that no code names."""
     return _is_among(value, (*_ALL_READERS, *_READ_ALL)) or getattr(value, "__module__", None) in _MODULES_THAT_READ_ALL
 
 
 def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = False) -> tuple[tuple[str, ...], bool]:
-    """Return the attributes that code reads from any object, including those named by text, and whether it may read others by computed
-    names.
+    """Return the attributes that code reads from any object.
+
+    Args:
+        code: the code object.
+        reads: its reads.
+        may_lead_anywhere: whether the code may read attributes that lead to values which no code names.
+
+    Returns:
+        The names of the attributes, including names that are given as text; and whether the code may read further attributes by computed
+        names.
 
     Raises:
-        Unidentifiable: an attribute is in no key, or leads to values that no code names (unless this is allowed).
+        Unidentifiable: no key covers an attribute, or an attribute leads to values that no code names.
     """
     anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, through which it can reach values that its code does not name")
-    untold = NOT_IN_KEYS.intersection(reads.attributes)
+        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that its code does not name")
+    uncovered = NOT_IN_KEYS.intersection(reads.attributes)
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
-        untold |= _OF_LOGGERS.intersection(reads.attributes)  # of a logger that no value leads to
-    if untold:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(untold)}, which no key covers")
+        uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
+    if uncovered:
+        raise Unidentifiable(f"{code.co_qualname} reads {min(uncovered)}, whose value is not part of the function's identity")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:
         return reads.attributes, reads_all
-    texts = _names_given(code)
+    texts = _names_in_calls(code)
     return (*reads.attributes, *dict.fromkeys(texts or ())), reads_all or texts is None
 
 
 @functools.lru_cache(maxsize=1000)
-def _names_given(code: CodeType) -> tuple[str, ...] | None:
-    """Return the names that calls of `getattr` and similar, and of `str.format`, give as text; None if one is computed."""
+def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
+    """Return the names that calls of `getattr` and similar functions, and of `str.format`, give as text.
+
+    Returns None if a name is computed.
+    """
     import dis
     import re
 
-    found: list[str] = []
+    names: list[str] = []
     instructions = list(dis.get_instructions(code))
     for at, instruction in enumerate(instructions):
         if not instruction.opname.startswith(("LOAD_", "IMPORT_FROM")) or instruction.opname in _LOADS_OF_VALUES:
@@ -101,18 +113,21 @@ def _names_given(code: CodeType) -> tuple[str, ...] | None:
             texts = _texts_of_call(instructions, at + 1, _READERS[instruction.argval])
             if texts is None:
                 return None
-            found += [name for text in texts for name in text.split(".")]
+            names += [name for text in texts for name in text.split(".")]
         elif instruction.argval == "format":
             if instructions[at - 1].opname != "LOAD_CONST":
                 return None
-            found += re.findall(_FIELD, str(instructions[at - 1].argval))
-    return tuple(found)
+            names += re.findall(_FIELD, str(instructions[at - 1].argval))
+    return tuple(names)
 
 
 def _texts_of_call(instructions: list[dis.Instruction], start: int, position: int) -> list[str] | None:
-    """Return the constant texts among a call's arguments from this position on; the function was just loaded. None if it is no such call.
+    """Return the constant texts among the arguments of a call, from a position on. The instruction before `start` loads the function.
 
-    Follows the depth of the stack: an argument begins where the depth equals its position. It is constant if a single load produces it.
+    The depth of the stack shows where an argument begins: where the depth equals the position of the argument. An argument is constant if a
+    single load produces it.
+
+    Returns None if an argument is computed, or if this is not a plain call.
     """
     import dis
 
@@ -122,7 +137,7 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
         instruction = instructions[at]
         if instruction.opname in ("PRECALL", "CALL") and depth == instruction.arg:
             given = instructions[begin:at] if position else instructions[start:at]
-            return _constants(given, 1 if position else depth)
+            return _constant_texts(given, 1 if position else depth)
         if depth == position:
             begin = at
         if instruction.opcode in dis.hasjrel or instruction.opname.startswith(("STORE_", "POP_", "RETURN_", "CALL_")):
@@ -133,10 +148,13 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
     return None
 
 
-def _constants(given: list[dis.Instruction], count: int) -> list[str] | None:
-    """Return the texts that the first instructions load, if each is a constant that the following ones leave on the stack."""
-    found = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
-    if len(found) != count or not all(isinstance(text, str) for text in found):
+def _constant_texts(given: list[dis.Instruction], count: int) -> list[str] | None:
+    """Return the texts that the first `count` instructions load.
+
+    Returns None if one of them loads another value, or if the following instructions remove the texts from the stack.
+    """
+    texts = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
+    if len(texts) != count or not all(isinstance(text, str) for text in texts):
         return None
     import dis
 
@@ -145,4 +163,4 @@ def _constants(given: list[dis.Instruction], count: int) -> list[str] | None:
         depth += dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
         if depth < 1:
             return None
-    return found
+    return texts

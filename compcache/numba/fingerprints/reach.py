@@ -1,8 +1,8 @@
-"""Finds what code that runs during code generation can reach: every attribute that any of it names, of every module, class, object and
-function of the user that it can access.
+"""Finds the values that code can reach while it runs during code generation.
 
-An attribute that no such code names cannot be read. So the set grows with the code that is found, until nothing is new (like rapid type
-analysis for the methods of a program). Code that reads attributes in other ways is refused (`outside`).
+These are all attributes that the code names, of every module, class, object and function of the user that it can access. Code cannot read
+an attribute that no code names. So the set grows with the code that is found, until nothing is new (like rapid type analysis for the
+methods of a program). Code that reads attributes in other ways is refused (`outside`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.set_on_types import set_on_types
-from compcache.numba.fingerprints.state import WRAPPED, held_in_c, is_of_generators, names_held_in_c, state_of, tables_of
+from compcache.numba.fingerprints.state import WRAPPED, c_reference, is_of_generators, names_of_c_references, state_of, tables_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
-from compcache.numba.registered.purity import is_held
+from compcache.numba.registered.purity import is_outside_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Reach"]
 
 _MOST_SHOWN = 300
-#: Attributes that say nothing about what code does, or that only Python uses; `copyreg` adds `__slotnames__` when it pickles an instance.
+#: Attributes that do not affect code, or that only Python uses. `copyreg` adds `__slotnames__` when it pickles an instance.
 _NEVER_READ = frozenset((
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
     "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
@@ -41,7 +41,7 @@ _IRRELEVANT = _NEVER_READ | frozenset((
 
 
 class _Owner:
-    """An object that code can access. Its number stands for it in digests."""
+    """An object that code can access. Digests contain its number."""
 
     __slots__ = ("number", "value", "where")
 
@@ -52,9 +52,9 @@ class _Owner:
 
 
 class Reach:
-    """The attribute names that are read, and the objects from which they may be read.
+    """The attribute names that code reads, and the objects (owners) from which code may read them.
 
-    Each name is looked up once on each object, when the later of the two is found.
+    Each name is looked up once on each owner, when the later of the two is found.
     """
 
     def __init__(self) -> None:
@@ -62,20 +62,21 @@ class Reach:
         self._owners: list[_Owner] = []
         self._numbers: dict[int, int] = {}
         self._done: set[tuple[int, str]] = set()
-        self._followed = 0, 0, False  # names and owners, and whether code had matched classes
-        self._followed_all = 0  # owners
-        self._has_all_of_types = False
-        self._everything = False  # some code reads attributes by names that it computes
-        self.matches_classes = False  # `case Point(x, y)` reads the attributes that the class lists in `__match_args__`
+        self._followed = 0, 0, False  # the numbers of names and owners that were followed, and the value of `matches_classes`
+        self._followed_all = 0  # the number of owners
+        self._has_all_of_types = False  # whether all that the program has set on Numba's types was fed
+        self._everything = False  # whether code reads attributes by computed names
+        self.matches_classes = False  # whether code like `case Point(x, y)` reads the attributes in `__match_args__`
 
     def read(self, names: Iterable[str], *, everything: bool) -> None:
-        """Record that code reads attributes with these names, and with `everything` that it may read others too."""
+        """Record that code reads attributes with these names; with `everything`, that code may read any other attribute too."""
         self._names.update(dict.fromkeys(names))
         self._everything = self._everything or everything
 
     def add(self, walk: Walk, owner: Any, where: str) -> None:
-        """Record that code can access and refer to this object. Its identity matters, because code may attach different things to equal
-        objects.
+        """Record that code can access an object, and feed a reference to the object.
+
+        The identity of the object matters, because code may attach different values to equal objects.
         """
         number = self._numbers.setdefault(id(owner), len(self._owners))
         if number == len(self._owners):
@@ -83,14 +84,17 @@ class Reach:
         walk.refer_to("owner", number)
 
     def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
-        """Record that a function imports a module when it runs. The module is imported now, to examine it."""
+        """Record that a function imports a module when it runs.
+
+        The module is imported now, so that it can be examined. If the import fails, this is fed.
+        """
         walk.token("import", name)
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
                 try:
                     module = import_module(candidate)
-                except Exception as error:  # noqa: BLE001 - importing it fails for the function, too
+                except Exception as error:  # noqa: BLE001 - the import fails for the function too
                     reraise_interrupt(error)
                     walk.token("no module", candidate)
                     continue
@@ -98,45 +102,45 @@ class Reach:
                 self.add(walk, module, f"the module {candidate} that {where} imports")
 
     def follow(self, walk: Walk) -> bool:
-        """Feed all members that were not fed before; return whether there may be more."""
+        """Feed all named members that were not fed before. Return whether there may be more."""
         names, owners, matched = self._followed
         if matched != self.matches_classes:
             names = owners = 0
-        self._followed = now = len(self._names), len(self._owners), self.matches_classes
-        every = list(self._names)
-        found = False
-        for owner in self._owners[0 if names < len(every) else owners : now[1]]:
+        self._followed = current = len(self._names), len(self._owners), self.matches_classes
+        all_names = list(self._names)
+        has_fed = False
+        for owner in self._owners[0 if names < len(all_names) else owners : current[1]]:
             is_new = owner.number >= owners
-            for name in self._names_of(owner.value, every[0 if is_new else names :], is_new=is_new):
-                found |= self._follow(walk, owner, name)
-        found |= self._follow_types(walk, every[names:])
-        return found or now != (len(self._names), len(self._owners), self.matches_classes)
+            for name in self._names_of(owner.value, all_names[0 if is_new else names :], is_new=is_new):
+                has_fed |= self._follow(walk, owner, name)
+        has_fed |= self._follow_types(walk, all_names[names:])
+        return has_fed or current != (len(self._names), len(self._owners), self.matches_classes)
 
     def _follow_types(self, walk: Walk, names: list[str] | None) -> bool:
-        """Feed what the program has set on types of Numba under these names (None: under any name); return whether there is anything."""
-        found = [] if names == [] else set_on_types(names)
-        for name, text, item in found:
+        """Feed attributes that the program has set on Numba's types, under these names or any (None). Return whether any were fed."""
+        rows = [] if names == [] else set_on_types(names)
+        for name, text, item in rows:
             walk.mode = "run"
             walk.token("set on a type", text, name)
             walk.value(item, f"{name!r} of the type {text}")
             walk.end_part()
-        return bool(found)
+        return bool(rows)
 
     def follow_all(self, walk: Walk) -> bool:
-        """Feed members that no code names, if some code reads attributes by computed names; return whether there were any."""
+        """Feed members that no code names, if code reads attributes by computed names. Return whether any were fed."""
         if not self._everything:
             return False
-        found = not self._has_all_of_types and self._follow_types(walk, None)
+        has_fed = not self._has_all_of_types and self._follow_types(walk, None)
         self._has_all_of_types = True
         owners = self._owners[self._followed_all :]
         self._followed_all += len(owners)
         for owner in owners:
             for name in () if _is_library(owner.value) else _all_names(owner.value):
-                found |= self._follow(walk, owner, name)
-        return found
+                has_fed |= self._follow(walk, owner, name)
+        return has_fed
 
     def _follow(self, walk: Walk, owner: _Owner, name: str) -> bool:
-        """Feed an attribute that exists and was not fed before; return whether it was fed."""
+        """Feed an attribute, if the owner has it and it was not fed before. Return whether it was fed."""
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
@@ -145,14 +149,14 @@ class Reach:
         for value in members:
             walk.mode = "run"
             walk.token("member", owner.number, name)
-            if isinstance(owner.value, python_types.ModuleType) and is_held(value):
+            if isinstance(owner.value, python_types.ModuleType) and is_outside_state(value):
                 walk.library(value, where)
             walk.value(value, where)
             walk.end_part()
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return which of these names the object may have; for a new object also what code reads from it without naming it."""
+        """Return the names that an owner may have; for a new owner, also special methods. Record names in `__match_args__`."""
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))
@@ -163,15 +167,15 @@ class Reach:
 
 
 def _present(owner: Any, names: list[str]) -> list[str]:
-    """Return the names that an object may have. An instance has those in its state."""
+    """Return the names that an object may have. An instance has the names in its state."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)
-    return [name for name in names if name in state or held_in_c(owner, name) is not MISSING]
+    return [name for name in names if name in state or c_reference(owner, name) is not MISSING]
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
-    """Yield the possible full names of a module imported under this name, relative to a package or absolute."""
+    """Yield the possible full names of a module that is imported under this name, relative to a package or absolute."""
     package = namespace.get("__package__") or ""
     candidates = [name] if name else []
     while package:
@@ -186,40 +190,40 @@ def _is_library(owner: Any) -> bool:
 
 
 def _implicit_names(owner: Any) -> list[str]:
-    """Return the special methods of a user's classes, which are called without being named."""
+    """Return the special methods of a user's class, which Python calls although no code names them; empty for other objects."""
     if not isinstance(owner, type):
         return []
     return [name for table in tables_of(owner) for name in table if name.startswith("__") and name not in _IRRELEVANT]
 
 
 def _all_names(owner: Any) -> list[str]:
-    """Return the attributes of an object that code can find without knowing their names."""
+    """Return the attributes of an object that code can find without naming them."""
     if isinstance(owner, type):
         names: Iterable[str] = [name for table in tables_of(owner) for name in table]
     elif isinstance(owner, python_types.ModuleType):
         names = vars(owner)
     elif isinstance(owner, python_types.FunctionType):
-        names = [*state_of(owner), *_OF_FUNCTIONS]
+        names = [*state_of(owner), *_FUNCTION_ATTRIBUTES]
     else:
         names = [name for name in state_of(owner) if name not in WRAPPED or not is_of_generators(type(owner))]
-        names += names_held_in_c(owner)
+        names += names_of_c_references(owner)
     return [name for name in names if name not in _NEVER_READ]
 
 
-_OF_FUNCTIONS = ("__annotations__", "__doc__")
+_FUNCTION_ATTRIBUTES = ("__annotations__", "__doc__")
 
 
 def _members(owner: Any, name: str) -> list[Any]:
-    """Return the possible values of an attribute with this name."""
+    """Return the possible values of an attribute with this name; empty if there is none."""
     if isinstance(owner, type):
         if name == "__subclasses__":
             return [owner.__subclasses__()]
         return [table[name] for table in tables_of(owner) if name in table]
-    if isinstance(owner, python_types.FunctionType) and name in _OF_FUNCTIONS:
+    if isinstance(owner, python_types.FunctionType) and name in _FUNCTION_ATTRIBUTES:
         return [getattr(owner, name)]
     if isinstance(owner, python_types.ModuleType):
-        found = getattr(owner, name, MISSING)
+        member = getattr(owner, name, MISSING)
     else:
-        found = state_of(owner).get(name, MISSING)
-        found = held_in_c(owner, name) if found is MISSING else found
-    return [] if found is MISSING else [found]
+        member = state_of(owner).get(name, MISSING)
+        member = c_reference(owner, name) if member is MISSING else member
+    return [] if member is MISSING else [member]

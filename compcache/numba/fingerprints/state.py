@@ -1,4 +1,4 @@
-"""Reads the state of objects and functions."""
+"""Reads the state of objects, functions and classes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = [
     "WRAPPED",
     "annotates",
-    "can_hold",
+    "c_reference",
     "has_state_in_c",
-    "held_in_c",
     "is_changed",
     "is_of_generators",
     "kept_results",
-    "names_held_in_c",
+    "may_have_attributes",
+    "names_of_c_references",
     "names_stored_by",
     "public_names",
     "registered_with",
@@ -38,34 +38,37 @@ __all__ = [
     "tables_of",
 ]
 
-#: Classes written in C whose whole content the walk feeds itself.
+#: Classes written in C whose content the walk feeds completely.
 _FED = frozenset((object, dict, list, tuple, set, frozenset, str, bytes, int, float, complex))
-#: The settings of NumPy that a process begins with.
-_NUMPYS = {
+#: The default settings of NumPy.
+_NUMPY_DEFAULTS = {
     "divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec",
     "precision": 8, "suppress": False, "linewidth": 75, "nanstr": "nan", "infstr": "inf", "sign": "-", "formatter": None, "legacy": False,
     "override_repr": None,
 }  # fmt: skip
 
 
-#: The attributes by which code gets at the Python function in an object of Numba.
+#: The attributes through which code reads the Python function of an object of Numba.
 WRAPPED = frozenset(("__wrapped__", "py_func"))
-#: What `functools.wraps` copies.
+#: The attributes that `functools.wraps` copies.
 _COPIED = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__type_params__"))
-#: Numba's classes of functions. Its other objects are their content.
-_OF_FUNCTIONS = frozenset(("CFunc", "DUFunc", "Dispatcher", "GUFunc", "StencilFunc", "_Intrinsic"))
-#: Classes of libraries whose objects have no attributes, and hold others.
+#: Numba's classes of functions. Other objects of Numba are identified by their content alone.
+_FUNCTION_CLASSES = frozenset(("CFunc", "DUFunc", "Dispatcher", "GUFunc", "StencilFunc", "_Intrinsic"))
+#: Classes of libraries whose objects have no `__dict__`, but refer to other objects.
 _WITHOUT_ATTRIBUTES = frozenset((("numpy", "ndarray"), ("typing", "TypeAliasType")))
 _names_stored: dict[type, frozenset[str]] = {}
 
 
 def is_of_generators(kind: type) -> bool:
-    """Return whether a class belongs to Numba, or stands for one of Numba."""
+    """Return whether a class belongs to a library that generates code, or is the class of a stand-in for an object of Numba."""
     return str(kind.__module__).partition(".")[0] in CODE_GENERATORS or is_marked(kind, "_compcache_content")
 
 
-def can_hold(value: Any) -> bool:
-    """Return whether an object may have attributes that are not content: those that programs set, and references held in C."""
+def may_have_attributes(value: Any) -> bool:
+    """Return whether an object may have attributes that are not part of its content.
+
+    These are attributes that programs set, and references in objects whose class is written in C.
+    """
     kind = type(value)
     if is_of_generators(kind):
         return _is_function_of_numba(kind) or bool(state_of(value))
@@ -73,26 +76,30 @@ def can_hold(value: Any) -> bool:
 
 
 def _is_function_of_numba(kind: type) -> bool:
-    return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _OF_FUNCTIONS for base in kind.__mro__)
+    return is_marked(kind, "_compcache_attributes") or any(base.__name__ in _FUNCTION_CLASSES for base in kind.__mro__)
 
 
 def tables_of(cls: type) -> list[Any]:
-    """Return what the bases of a class, and those of its metaclass, define: of a library's class that which a program may have set."""
+    """Return the attributes that the bases of a class and of its metaclass define, one dictionary for each base.
+
+    For a class of a library, these are the attributes that a program may have set.
+    """
     kind: Any = type(cls)
     bases: list[type] = [*cls.__mro__, *kind.__mro__]
     return [set_on_library(base) if is_library_module(base.__module__) else vars(base) for base in bases]
 
 
 def is_changed(value: Any) -> bool:
-    """Return whether a program may have set something on a function of a library, on a class, or on a base of it that is a library's."""
+    """Return whether a program may have set an attribute on a function of a library, or on a library's class among the bases of a class."""
     if isinstance(value, python_types.FunctionType):
         return any(name[:1] != "_" for name in value.__dict__)
     return any(set_on_library(base) for base in value.__mro__ if is_library_module(base.__module__))
 
 
 def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, Any]:
-    """Return what a class of a library has (under these names), except for what libraries define: functions, classes, and private names.
-    What code of Numba stores is Numba's.
+    """Return the attributes of a library's class that a program may have set, under these names if there are any.
+
+    They exclude functions, classes and private names that libraries define, and attributes that Numba's own code sets.
     """
     if not cls.__flags__ & _CAN_BE_SET or cls.__flags__ & _CANNOT_BE_SET:
         return {}
@@ -101,18 +108,19 @@ def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, 
 
 
 def _is_defined_by_library(cls: type, name: str, item: Any) -> bool:
+    """Return whether an attribute of a library's class belongs to the library, and was not set by a program."""
     inner = next((getattr(item, part) for part in ("__func__", "fget", "func") if part in dir(type(item))), item)
-    if isinstance(inner, _MADE):
+    if isinstance(inner, _DEFINED_OBJECTS):
         return is_made_by_library(inner)
-    if name[:1] == "_" or isinstance(item, _OF_C):
+    if name[:1] == "_" or isinstance(item, _C_DESCRIPTORS):
         return True
     return is_of_generators(cls) and name in _names_in(cls.__module__)
 
 
-#: Flags of classes: made by a program or by Python code, and closed to changes.
+#: Flags of classes: created by Python code, and immutable.
 _CAN_BE_SET, _CANNOT_BE_SET = 1 << 9, 1 << 8
-_MADE = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
-_OF_C = (
+_DEFINED_OBJECTS = (python_types.FunctionType, python_types.BuiltinFunctionType, type)
+_C_DESCRIPTORS = (
     python_types.ClassMethodDescriptorType, python_types.GetSetDescriptorType, python_types.MemberDescriptorType,
     python_types.MethodDescriptorType, python_types.WrapperDescriptorType,
 )  # fmt: skip
@@ -121,57 +129,58 @@ _DEFINES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
 
 @functools.cache
 def _names_in(module: str) -> frozenset[str]:
-    """Return the names that the code of a module defines, in classes too."""
+    """Return the names that the code of a module defines, in classes too; empty if there is no code."""
     try:
         code = sys.modules[module].__spec__.loader.get_code(module)  # type: ignore[union-attr]
-    except Exception as error:  # noqa: BLE001 - it has no code of Python
+    except Exception as error:  # noqa: BLE001 - any exception means that there is no Python code
         reraise_interrupt(error)
         return frozenset()
     return frozenset(names_stored(code, _DEFINES))
 
 
 def set_on_part(module: str, names: tuple[str, ...]) -> Any:
-    """Return what these names lead to from a module of Numba, if the program has set it, or has set something on it; else `MISSING`.
+    """Return the object to which names lead from a module of Numba, if the program has set it or an attribute of it.
 
-    Nothing is set on what stands for Numba: that imports Numba.
+    Returns `MISSING` for any other object. A stand-in has no such attributes, because setting one imports Numba.
     """
-    found: Any = sys.modules.get(module, MISSING)
-    owner = found
+    part: Any = sys.modules.get(module, MISSING)
+    owner = part
     for name in names:
-        if not issubclass(type(found), python_types.ModuleType):
+        if not issubclass(type(part), python_types.ModuleType):
             break
-        owner, found = found, vars(found).get(name, MISSING)
-    kind = type(found)
-    if found is MISSING or issubclass(kind, python_types.ModuleType):
+        owner, part = part, vars(part).get(name, MISSING)
+    kind = type(part)
+    if part is MISSING or issubclass(kind, python_types.ModuleType):
         return MISSING
-    if isinstance(found, python_types.FunctionType):
-        is_plain = is_made_by_library(found) and has_own_code(found) and not is_changed(found)
-    elif isinstance(found, _MADE):
-        is_plain = is_made_by_library(found) and not (isinstance(found, type) and is_changed(found))
+    if isinstance(part, python_types.FunctionType):
+        is_plain = is_made_by_library(part) and has_own_code(part) and not is_changed(part)
+    elif isinstance(part, _DEFINED_OBJECTS):
+        is_plain = is_made_by_library(part) and not (isinstance(part, type) and is_changed(part))
     elif is_of_generators(kind):
-        is_plain = _is_function_of_numba(kind) or not state_of(found)
+        is_plain = _is_function_of_numba(kind) or not state_of(part)
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
-    return MISSING if is_plain else found
+    return MISSING if is_plain else part
 
 
-def held_in_c(value: Any, name: str) -> Any:
-    """Return the object that a class written in C holds under this name and that pickling does not show: the base of an array, the cause of
-    an error. `MISSING` if there is none, or a new object each time.
+def c_reference(value: Any, name: str) -> Any:
+    """Return an object to which another object refers under a name, if only C code stores the reference and pickling omits it.
+
+    Examples are the base of an array and the cause of an error. Returns `MISSING` if there is no object, or a new object each time.
     """
     descriptor, base = next(((vars(base)[name], base) for base in type(value).__mro__ if name in vars(base)), (None, object))
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
         return MISSING
     try:
-        found = getattr(value, name)
-        return found if getattr(value, name) is found else MISSING
-    except Exception as error:  # noqa: BLE001 - who reads it finds nothing either
+        held = getattr(value, name)
+        return held if getattr(value, name) is held else MISSING
+    except Exception as error:  # noqa: BLE001 - code that reads the attribute fails too
         reraise_interrupt(error)
         return MISSING
 
 
-def names_held_in_c(value: Any) -> list[str]:
-    """Return the names under which a class written in C may hold objects."""
+def names_of_c_references(value: Any) -> list[str]:
+    """Return the names under which C code of an object's classes may store references."""
     bases = [base for base in type(value).__mro__ if is_library_module(base.__module__)]
     return [name for base in bases for name, item in vars(base).items() if isinstance(item, _HOLDERS)]
 
@@ -181,7 +190,10 @@ _HOLDERS = (python_types.GetSetDescriptorType, python_types.MemberDescriptorType
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """Return the instance attributes of an object, including those in slots; for an object of Numba, only those that Numba does not set."""
+    """Return the instance attributes of an object, including those in slots.
+
+    For an object of Numba, attributes that Numba itself sets are omitted.
+    """
     kind = type(value)
     if is_marked(kind, "_compcache_attributes"):
         attributes = kind._compcache_attributes(value)
@@ -195,26 +207,27 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def names_stored_by(kind: type) -> frozenset[str]:
-    """Return the attributes of an object that code of Numba sets: those of its class, or of its metaclass."""
+    """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
     known = _names_stored.get(kind)
     if known is None:
         makers = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
         items = [item for cls in makers for base in cls.__mro__ if base is not type for item in vars(base).values()]
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-        found = frozenset(name for code in codes for name in names_stored(code, _STORES))
-        known = _names_stored[kind] = found | _COPIED if makers else found
+        stored = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        known = _names_stored[kind] = stored | _COPIED if makers else stored
     return known
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
+    """Return the instance attributes of an object, including those in slots of the program's classes."""
     state = {}
     for cls in reversed(type(value).__mro__):
         for name, descriptor in vars(cls).items():
             if isinstance(descriptor, python_types.MemberDescriptorType) and not is_library_module(cls.__module__):
-                found = getattr(value, name, MISSING)
-                if found is not MISSING:
-                    state[name] = found
+                item = getattr(value, name, MISSING)
+                if item is not MISSING:
+                    state[name] = item
     return {**state, **getattr(value, "__dict__", {})}
 
 
@@ -224,14 +237,18 @@ def annotates(function: python_types.FunctionType) -> bool:
 
 
 def has_state_in_c(kind: type) -> bool:
-    """Return whether a class derives from one written in C with state that no attribute shows: a deque, an array of ctypes."""
+    """Return whether a class has a base written in C whose objects have state that no attribute shows.
+
+    Examples are a deque and an array of ctypes.
+    """
     return any(base not in _FED and not _is_written_in_python(base) for base in kind.__mro__)
 
 
 def _is_written_in_python(cls: type) -> bool:
+    """Return whether Python code has created a class, or whether the class adds no data to its objects."""
     base: Any = cls.__base__
     if (cls.__basicsize__, cls.__itemsize__) == (base.__basicsize__, base.__itemsize__):
-        return True  # it adds nothing to an object
+        return True  # the class adds no data to its objects
     members = vars(cls)
     return "__slots__" in members or "__dict__" in members or any(isinstance(item, python_types.FunctionType) for item in members.values())
 
@@ -239,54 +256,58 @@ def _is_written_in_python(cls: type) -> bool:
 def kept_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
     """Return the arguments and results that a `functools.lru_cache` wrapper keeps, the oldest first; None if they cannot be read.
 
-    They are found as the garbage collector finds them. An unbounded cache is a dictionary; a bounded one links its items.
+    They are read through the garbage collector. An unbounded cache is a dictionary. A bounded cache is a linked list.
     """
     size = wrapper.cache_info().currsize
     if not size:
         return []
-    found = [item for item in gc.get_referents(wrapper) if item is not wrapper.__wrapped__ and item is not vars(wrapper)]
-    tables = [item for item in found if type(item) is dict and len(item) == size]
+    referents = [item for item in gc.get_referents(wrapper) if item is not wrapper.__wrapped__ and item is not vars(wrapper)]
+    tables = [item for item in referents if type(item) is dict and len(item) == size]
     if len(tables) != 1:
         return None
     table = tables[0]
     if not any(type(item).__name__ == "_lru_list_elem" for item in table.values()):
         return [(_without_marks(key), item) for key, item in table.items()]
-    first = 1 if found[0] is type(wrapper) else 0
-    step = 3 if getattr(found[first + 2], "__name__", "") == "_lru_list_elem" else 2
-    pairs = [(found[first + step * number], found[first + step * number + 1]) for number in range(size)]
+    first = 1 if referents[0] is type(wrapper) else 0
+    step = 3 if getattr(referents[first + 2], "__name__", "") == "_lru_list_elem" else 2
+    pairs = [(referents[first + step * number], referents[first + step * number + 1]) for number in range(size)]
     return [(_without_marks(key), item) for key, item in pairs] if all(key in table for key, _ in pairs) else None
 
 
 def _without_marks(key: Any) -> Any:
-    """Return the key of a result without the marker of keyword arguments, which differs between processes."""
+    """Return the key of a result without the object that separates keyword arguments, which differs between processes."""
     return tuple(["=" if type(item) is object else item for item in key]) if isinstance(key, tuple) else key
 
 
 def public_names(cls: type) -> list[str]:
-    """Return the public names of a class with a metaclass that may request all of them, like that of a protocol."""
+    """Return the names without a leading double underscore in a class whose metaclass may request all of them, for example a protocol.
+
+    Returns an empty list for a class with the usual metaclass.
+    """
     if type(cls) is type:
         return []
     return sorted(name for base in cls.__mro__ if not is_library_module(base.__module__) for name in vars(base) if name[:2] != "__")
 
 
 def registered_with(cls: type) -> list[str]:
-    """Return the classes that were registered with an abstract class or its subclasses, except for those that libraries register with their
-    own.
+    """Return the classes that were registered with an abstract class or its subclasses.
+
+    Registrations of libraries with their own abstract classes are omitted.
     """
     if not hasattr(cls, "_abc_impl"):
         return []
     from _abc import _get_dump  # type: ignore[import-not-found]
 
-    found: set[str] = set()
+    registered: set[str] = set()
     waiting: list[Any] = [cls]
     while waiting:
-        one = waiting.pop()
-        members = [reference() for reference in _get_dump(one)[0]]
-        known = REGISTERED.get(_name_of(one), "").split()
-        found |= {_name_of(member) for member in members if member is not None}.difference(known)
-        derived: list[Any] = type.__subclasses__(one)
+        abstract = waiting.pop()
+        members = [reference() for reference in _get_dump(abstract)[0]]
+        known = REGISTERED.get(_name_of(abstract), "").split()
+        registered |= {_name_of(member) for member in members if member is not None}.difference(known)
+        derived: list[Any] = type.__subclasses__(abstract)
         waiting += [sub for sub in derived if hasattr(sub, "_abc_impl")]
-    return sorted(found)
+    return sorted(registered)
 
 
 def _name_of(cls: type) -> str:
@@ -294,9 +315,9 @@ def _name_of(cls: type) -> str:
 
 
 def settings_of_numpy() -> list[tuple[str, Any]]:
-    """Return the settings of NumPy that were changed: what its operations raise, and how it prints."""
+    """Return the settings of NumPy that differ from the defaults: which errors operations raise, and how arrays print."""
     numpy: Any = sys.modules.get("numpy")
     if not hasattr(numpy, "geterr") or not hasattr(numpy, "get_printoptions"):
         return []
-    now = {**numpy.geterr(), **numpy.get_printoptions()}
-    return sorted((name, item) for name, item in now.items() if name not in _NUMPYS or item != _NUMPYS[name])
+    settings = {**numpy.geterr(), **numpy.get_printoptions()}
+    return sorted((name, item) for name, item in settings.items() if name not in _NUMPY_DEFAULTS or item != _NUMPY_DEFAULTS[name])

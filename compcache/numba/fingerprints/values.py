@@ -1,4 +1,7 @@
-"""Digests the values that functions read, with one handler per kind of value; Numba's kinds are in `numba_values`."""
+"""Digests the values that functions read, with one handler for each kind of value.
+
+`numba_values` contains the handlers for Numba's kinds.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ import types as python_types
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.state import (
-    can_hold,
     has_state_in_c,
     is_changed,
     is_of_generators,
     kept_results,
+    may_have_attributes,
     public_names,
     registered_with,
     state_of,
 )
-from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +32,17 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["feed_what_it_was_given", "handler_of", "is_defined_by_text"]
+__all__ = ["feed_class_and_attributes", "handler_of", "is_defined_by_text"]
 
 
 def handler_of(value: Any, *, with_numba: bool) -> Handler:
-    """Return the handler that digests a value. `with_numba`: include the handlers of Numba's objects, and those registered with it."""
-    late = _late_handlers()  # this adds to the others
+    """Return the handler that digests a value.
+
+    Args:
+        value: the value.
+        with_numba: whether to include the handlers of Numba's objects, and callables with registrations in Numba.
+    """
+    late = _late_handlers()  # this may add to `_HANDLERS`
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
@@ -49,17 +57,17 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
         from compcache.numba.fingerprints.implementations import find_overloads
 
         if find_overloads(value):
-            return _overloaded
+            return _feed_overloaded
     if is_library_module(type(value).__module__):
-        return _library_object if _is_found_by_name(value) else _reduced
-    return _object
+        return _feed_library_object if _is_found_by_name(value) else _feed_reduced
+    return _feed_object
 
 
 # ---------------------------------------------------------------------- functions and classes
 
 
-def _plain_function(walk: Walk, value: Any, where: str) -> None:
-    """Feed a plain function. Compiled code uses only its overloads, but its own code may still matter."""
+def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
+    """Feed a plain function. The compiler uses only its overloads, but code that runs may read the function itself."""
     is_compiled = walk.overloads(value)
     if is_library_function(value):
         walk.library(value, where)
@@ -70,11 +78,11 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
         walk.add_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
 
 
-def _wrapper(walk: Walk, value: Any, where: str) -> None:
-    """Feed a `functools.lru_cache` wrapper. Code that runs finds what it keeps, which may have been computed from other values."""
+def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
+    """Feed a `functools.lru_cache` wrapper. Running code gets the results that it keeps, which may stem from earlier values."""
     walk.token("wrapper", type(value).__qualname__)
     walk.value(value.__wrapped__, where)
-    if walk.mode != "run" or is_library_function(value.__wrapped__) or walk.is_again(value):
+    if walk.mode != "run" or is_library_function(value.__wrapped__) or walk.feed_back_reference(value):
         return
     kept = kept_results(value)
     if kept is None:
@@ -84,18 +92,19 @@ def _wrapper(walk: Walk, value: Any, where: str) -> None:
         walk.value(result, f"a result that {where} keeps")
 
 
-def feed_what_it_was_given(walk: Walk, value: Any, where: str) -> None:
-    """Feed what running code finds in an object in addition to its content: a class derived by the program, and attributes."""
+def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
+    """Feed data that running code can read from an object in addition to its content: the program's own class, and attributes."""
     kind = type(value)
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
-        return  # they have neither, or their handlers feed them
+        return  # their handlers feed these data
     if is_changed(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
         walk.value(kind, f"the class of {where}")
-    if can_hold(value):
+    if may_have_attributes(value):
         walk.reach().add(walk, value, where)
 
 
-def _partial(walk: Walk, value: Any, where: str) -> None:
+def _feed_partial(walk: Walk, value: Any, where: str) -> None:
+    """Feed a `functools.partial` object."""
     walk.token("partial")
     walk.overloads(value)
     walk.value(value.func, where)
@@ -103,8 +112,8 @@ def _partial(walk: Walk, value: Any, where: str) -> None:
     walk.value(value.keywords, f"the arguments of {where}")
 
 
-def _descriptor(walk: Walk, value: Any, where: str) -> None:
-    """Feed a property or a method of a class."""
+def _feed_descriptor(walk: Walk, value: Any, where: str) -> None:
+    """Feed a property or another descriptor of a class."""
     walk.token("descriptor", *[cls.__qualname__ for cls in type(value).__mro__])
     for name in _OF_DESCRIPTORS:
         walk.value(getattr(value, name, None), where)
@@ -113,16 +122,17 @@ def _descriptor(walk: Walk, value: Any, where: str) -> None:
 _OF_DESCRIPTORS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
 
 
-def _slot(walk: Walk, value: Any, _where: str) -> None:
+def _feed_slot(walk: Walk, value: Any, _where: str) -> None:
     walk.token("slot", value.__name__)
 
 
-def _method(walk: Walk, value: Any, where: str) -> None:
+def _feed_method(walk: Walk, value: Any, where: str) -> None:
+    """Feed a bound method. A library's method is fed by name, and its object only if code runs."""
     walk.overloads(value)
     function = value.__func__
     if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
         walk.library(value, where)
-        walk.token("library method", function.__module__, function.__qualname__)  # such as np.random.normal
+        walk.token("library method", function.__module__, function.__qualname__)  # for example np.random.normal
         if walk.mode == "run":
             walk.value(value.__self__, f"the object of {where}")
         return
@@ -131,34 +141,36 @@ def _method(walk: Walk, value: Any, where: str) -> None:
     walk.value(value.__self__, f"the object of {where}")
 
 
-def _library_object(walk: Walk, value: Any, where: str) -> None:
+def _feed_library_object(walk: Walk, value: Any, where: str) -> None:
+    """Feed an object of a library by name."""
     walk.library(value, where)
     walk.by_name(value, where)
     walk.overloads(value)
     owner = getattr(value, "__self__", None)
     if walk.mode == "run" and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
-        walk.value(owner, f"the object of {where}")  # the method belongs to a particular list or dictionary
+        walk.value(owner, f"the object of {where}")  # for example, a method of a particular list
 
 
-def _overloaded(walk: Walk, value: Any, _where: str) -> None:
-    """Feed a callable with user implementations, which are compiled in its place."""
+def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
+    """Feed a callable with user implementations, which the compiler uses in its place."""
     kind = type(value)
     walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
     walk.overloads(value)
 
 
-def _class(walk: Walk, value: Any, where: str) -> None:
+def _feed_class(walk: Walk, value: Any, where: str) -> None:
+    """Feed a class. A class of a library is fed by name; of a class of the user, running code can read all attributes."""
     walk.token("class", value.__module__, value.__qualname__)
     walk.overloads(value)
     if is_library_module(value.__module__):
         walk.library(value, where)
-        found = registered_with(value) if walk.mode == "run" else ()
-        if found:
-            walk.token("registered", *found)
+        registered = registered_with(value) if walk.mode == "run" else ()
+        if registered:
+            walk.token("registered", *registered)
         if walk.mode == "run" and is_changed(value):
             walk.reach().add(walk, value, where)
         return
-    if walk.is_again(value):
+    if walk.feed_back_reference(value):
         return
     if hasattr(value, "class_type"):
         walk.value(value.class_type, f"{where} (a jitclass)")
@@ -168,11 +180,11 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         walk.sequence(value._fields, where)
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
-        _users_class(walk, value, where)
+        _feed_users_class(walk, value, where)
 
 
-def _users_class(walk: Walk, value: Any, where: str) -> None:
-    """Feed what running code can see of a class of the program."""
+def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
+    """Feed the data of a program's class that running code can read."""
     if value.__name__ != value.__qualname__.rpartition(".")[2]:
         walk.token("name", value.__name__)
     walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
@@ -192,31 +204,33 @@ def _is_enumeration(cls: type) -> bool:
 # ---------------------------------------------------------------------- containers and objects
 
 
-def _sequence(walk: Walk, value: Any, where: str) -> None:
+def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
+    """Feed the items of a tuple or list."""
     kind = type(value)
     walk.token("items", kind.__name__)
-    if walk.is_again(value):
+    if walk.feed_back_reference(value):
         return
     if kind not in (tuple, list):
         walk.value(kind, where)
     walk.sequence(value, f"an item of {where}")
 
 
-def _set(walk: Walk, value: Any, where: str) -> None:
+def _feed_set(walk: Walk, value: Any, where: str) -> None:
     walk.token("set", type(value).__name__)
     walk.sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0])), f"an item of {where}")
 
 
-def _dict(walk: Walk, value: Any, where: str) -> None:
-    found = value.get("__builtins__")
-    names_builtins = found is builtins or found is vars(builtins)  # Python adds this to namespaces in which code was executed
+def _feed_dict(walk: Walk, value: Any, where: str) -> None:
+    """Feed the keys and values of a dictionary, without items that `exec` has added."""
+    namespace_builtins = value.get("__builtins__")
+    names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
     kept = [
         (key, item)
         for key, item in value.items()
         if not (names_builtins and key == "__builtins__") and not (walk.defines_by_text and is_defined_by_text(item, value))
     ]
     walk.token("dict", type(value).__name__, len(kept))
-    if walk.is_again(value):
+    if walk.feed_back_reference(value):
         return
     for key, item in kept:
         walk.value(key, f"a key of {where}")
@@ -224,63 +238,64 @@ def _dict(walk: Walk, value: Any, where: str) -> None:
 
 
 def is_defined_by_text(value: Any, namespace: Any) -> bool:
-    """Return whether a function was defined by text that was executed in this namespace."""
+    """Return whether a value is a function that was defined by text that was executed in this namespace."""
     return type(value) is python_types.FunctionType and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
 
 
-def _range(walk: Walk, value: Any, _where: str) -> None:
+def _feed_range(walk: Walk, value: Any, _where: str) -> None:
     walk.token("repr", type(value).__name__, repr(value))
 
 
-def _enum_member(walk: Walk, value: Any, where: str) -> None:
+def _feed_enum_member(walk: Walk, value: Any, where: str) -> None:
     walk.value(type(value), where)
     walk.token("member", value.name)
 
 
-def _module(walk: Walk, value: Any, where: str) -> None:
+def _feed_module(walk: Walk, value: Any, where: str) -> None:
     walk.module(value, (), where)
 
 
-def _object(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object of a user's class: its class, and those of its attributes that can be read."""
+def _feed_object(walk: Walk, value: Any, where: str) -> None:
+    """Feed an object of a user's class: its class, and the attributes that code can read."""
     kind = type(value)
     if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
-        walk.unknown(value, where)  # the compiler knows such an object only by what is registered with it
+        walk.unknown(value, where)  # the compiler knows such an object only by registrations for its type
         return
     mode = walk.mode
     if mode == "compiled":  # the compiler may read any of its attributes
         walk.mode = "run"
         walk.reach().read((), everything=True)
-    _content(walk, value, kind, where)
+    _feed_object_content(walk, value, kind, where)
     if mode == "compiled":
-        feed_what_it_was_given(walk, value, where)
+        feed_class_and_attributes(walk, value, where)
     walk.mode = mode
 
 
-def _content(walk: Walk, value: Any, kind: type, where: str) -> None:
+def _feed_object_content(walk: Walk, value: Any, kind: type, where: str) -> None:
+    """Feed the content of an object of a user's class, including the data that it inherits from classes written in C."""
     walk.token("object")
-    if walk.is_again(value):
+    if walk.feed_back_reference(value):
         return
-    for base, handler in ((dict, _dict), ((list, tuple), _items), ((set, frozenset), _set)):
+    for base, handler in ((dict, _feed_dict), ((list, tuple), _feed_items), ((set, frozenset), _feed_set)):
         if isinstance(value, base):
             handler(walk, value, where)
     for plain in (str, bytes, int, float, complex):
         if isinstance(value, plain):
             walk.token("value", plain.__repr__(value))
     if has_state_in_c(kind):
-        _pickled(walk, value, where)
-    if _answers_for_all(kind) or _has_methods_of_python(kind):
+        _feed_pickled(walk, value, where)
+    if _accepts_any_attribute(kind) or _has_library_methods(kind):
         for name, item in state_of(value).items():
             walk.token("attribute", name)
             walk.value(item, f"{where}, {name!r}")
 
 
-def _items(walk: Walk, value: Any, where: str) -> None:
+def _feed_items(walk: Walk, value: Any, where: str) -> None:
     walk.sequence(value, f"an item of {where}")
 
 
-def _answers_for_all(kind: type) -> bool:
-    """Return whether a user's `__getattr__` or `__getattribute__` accepts any name."""
+def _accepts_any_attribute(kind: type) -> bool:
+    """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
     return any(
         name in vars(base)
         for base in kind.__mro__
@@ -289,32 +304,32 @@ def _answers_for_all(kind: type) -> bool:
     )
 
 
-def _has_methods_of_python(kind: type) -> bool:
-    """Return whether a base is a library's class with methods in Python, which read attributes that no code of the user names."""
+def _has_library_methods(kind: type) -> bool:
+    """Return whether a base is a library's class with Python methods, which read attributes that no code of the user names."""
     return any(
         is_library_module(base.__module__) and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
         for base in kind.__mro__[:-1]
     )
 
 
-def _reduced(walk: Walk, value: Any, where: str) -> None:
-    """Feed a library's object in the way in which the library pickles it."""
+def _feed_reduced(walk: Walk, value: Any, where: str) -> None:
+    """Feed a library's object in the form in which the library pickles it."""
     if walk.is_only_named():
         walk.unknown(value, where)
         return
     if is_library_module(type(value).__module__):
         walk.library(type(value), where)
     walk.token("reduced", type(value).__module__, type(value).__qualname__)
-    if not walk.is_again(value):
-        _pickled(walk, value, where)
+    if not walk.feed_back_reference(value):
+        _feed_pickled(walk, value, where)
 
 
-def _pickled(walk: Walk, value: Any, where: str) -> None:
-    """Feed what pickling finds in an object, also in one of a class written in C."""
+def _feed_pickled(walk: Walk, value: Any, where: str) -> None:
+    """Feed the data that pickling finds in an object, even if its class is written in C."""
     try:
-        reduced = copyreg.dispatch_table.get(type(value))  # for example regular expressions, which have no method for it
+        reduced = copyreg.dispatch_table.get(type(value))  # for example, regular expressions have no `__reduce_ex__` of their own
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
-    except Exception as error:  # noqa: BLE001 - any exception means that it has no content to digest
+    except Exception as error:  # noqa: BLE001 - any exception means that there is no content to digest
         reraise_interrupt(error)
         walk.unknown(value, where)
         return
@@ -325,42 +340,46 @@ def _pickled(walk: Walk, value: Any, where: str) -> None:
         walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
-def _lock(walk: Walk, value: Any, _where: str) -> None:
-    """Feed a lock. Code does not depend on whether it is held."""
+def _feed_lock(walk: Walk, value: Any, _where: str) -> None:
+    """Feed a lock. Code does not depend on whether the lock is held."""
     walk.token("lock", type(value).__name__)
 
 
-def _of_thread(walk: Walk, value: Any, where: str) -> None:
-    """Feed the content of a `threading.local` in this thread, which runs the code."""
+def _feed_thread_local(walk: Walk, value: Any, where: str) -> None:
+    """Feed the content of a `threading.local` in this thread, because this thread runs the code."""
     walk.token("local", type(value).__qualname__)
-    if not walk.is_again(value):
+    if not walk.feed_back_reference(value):
         walk.value(vars(value), where)
 
 
-def _of_context(walk: Walk, value: Any, where: str) -> None:
+def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
+    """Feed a context variable with its present value."""
     walk.token("context variable", value.name)
     try:
-        held = value.get()
+        current = value.get()
     except LookupError as error:
         reraise_interrupt(error)
         return
-    walk.value(held, where)
+    walk.value(current, where)
 
 
-def _reference(walk: Walk, value: Any, where: str) -> None:
+def _feed_reference(walk: Walk, value: Any, where: str) -> None:
     walk.token("reference", type(value).__qualname__)
-    if not walk.is_again(value):
+    if not walk.feed_back_reference(value):
         walk.value(value(), where)
 
 
-def _address(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object that gives compiled code the address and type of a function. The function is fed by its name."""
-    from compcache.numba.registered.cython_functions import told_by
+def _feed_address(walk: Walk, value: Any, where: str) -> None:
+    """Feed an object that gives compiled code the address and the type of a function.
+
+    A function of a Cython module is fed by its name. Any other object is fed by content.
+    """
+    from compcache.numba.registered.cython_functions import function_and_signature_of
     from compcache.numba.registered.type_texts import signature_text
 
-    known, signature = told_by(value) if walk.mode == "compiled" else (None, None)
+    known, signature = function_and_signature_of(value) if walk.mode == "compiled" else (None, None)
     if known is None:
-        _object(walk, value, where)
+        _feed_object(walk, value, where)
         return
     walk.token("function of Cython", *known)
     text = signature_text(signature)
@@ -370,17 +389,19 @@ def _address(walk: Walk, value: Any, where: str) -> None:
         walk.token("signature", text)
 
 
-def _ctypes_function(walk: Walk, value: Any, where: str) -> None:
-    from compcache.numba.registered.cython_functions import of_ctypes
+def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
+    """Feed a ctypes function: by name for compiled code if a Cython module exports it, otherwise as the library pickles it."""
+    from compcache.numba.registered.cython_functions import describe_ctypes_function
 
-    known = of_ctypes(value) if walk.mode == "compiled" else None
+    known = describe_ctypes_function(value) if walk.mode == "compiled" else None
     if known is None:
-        _reduced(walk, value, where)
+        _feed_reduced(walk, value, where)
     else:
         walk.token("function of Cython, by ctypes", *known)
 
 
-def _array(walk: Walk, value: Any, where: str) -> None:
+def _feed_array(walk: Walk, value: Any, where: str) -> None:
+    """Feed an array by content. An array that Numba does not copy into code is fed by its name."""
     from compcache.numba.registered.program_arrays import is_copied, name_of
 
     if value.dtype.hasobject:
@@ -394,17 +415,18 @@ def _array(walk: Walk, value: Any, where: str) -> None:
         walk.token("owns", flags.owndata)
         walk.value(value.dtype, f"the dtype of {where}")
         if type(value) is not sys.modules["numpy"].ndarray:
-            walk.value(type(value), f"the class of {where}")  # those of libraries read more than code names
+            walk.value(type(value), f"the class of {where}")  # methods of a library's class read attributes that no code names
 
 
-def _scalar(walk: Walk, value: Any, where: str) -> None:
+def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
     if value.dtype.hasobject:
         walk.unknown(value, where)
     else:
         walk.token("scalar", repr(value.dtype) if value.dtype.names else value.dtype.str, value.tobytes())
 
 
-def _dtype(walk: Walk, value: Any, where: str) -> None:
+def _feed_dtype(walk: Walk, value: Any, where: str) -> None:
+    """Feed a NumPy dtype."""
     if value.hasobject:
         walk.unknown(value, where)
     else:
@@ -413,9 +435,10 @@ def _dtype(walk: Walk, value: Any, where: str) -> None:
             walk.value(value.metadata, f"the metadata of {where}")
 
 
-def _ufunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_ufunc(walk: Walk, value: Any, where: str) -> None:
+    """Feed a NumPy ufunc. Running code may use only ufuncs of NumPy itself."""
     if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
-        walk.unknown(value, where)  # it may call a Python function
+        walk.unknown(value, where)  # the ufunc may call a Python function
         return
     walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
     if not is_library_module(getattr(value, "__module__", "numpy")):
@@ -426,70 +449,71 @@ def _ufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 _HANDLERS: dict[type, Handler] = {
-    python_types.FunctionType: _plain_function,
-    python_types.BuiltinFunctionType: _library_object,
-    python_types.MethodType: _method,
-    python_types.MethodDescriptorType: _library_object,
-    python_types.WrapperDescriptorType: _library_object,
-    python_types.GetSetDescriptorType: _library_object,
-    python_types.MemberDescriptorType: _slot,
-    python_types.ModuleType: _module,
-    tuple: _sequence,
-    list: _sequence,
-    set: _set,
-    frozenset: _set,
-    dict: _dict,
-    python_types.MappingProxyType: _dict,
-    range: _range,
-    slice: _range,
+    python_types.FunctionType: _feed_plain_function,
+    python_types.BuiltinFunctionType: _feed_library_object,
+    python_types.MethodType: _feed_method,
+    python_types.MethodDescriptorType: _feed_library_object,
+    python_types.WrapperDescriptorType: _feed_library_object,
+    python_types.GetSetDescriptorType: _feed_library_object,
+    python_types.MemberDescriptorType: _feed_slot,
+    python_types.ModuleType: _feed_module,
+    tuple: _feed_sequence,
+    list: _feed_sequence,
+    set: _feed_set,
+    frozenset: _feed_set,
+    dict: _feed_dict,
+    python_types.MappingProxyType: _feed_dict,
+    range: _feed_range,
+    slice: _feed_range,
 }
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Return whether a library has this very object under its own name."""
+    """Return whether a library's module contains an object under the object's own name."""
     if not is_library_module(getattr(value, "__module__", None)):
         return False
-    return type(value).__name__ == "cython_function_or_method" or find_by_name(value)
+    return type(value).__name__ == "cython_function_or_method" or is_found_by_name(value)
 
 
-#: Classes of modules, with the handlers of their objects. An object of such a class exists only if the module is imported. The first match
+#: Modules and classes with the handlers of their objects. An object of such a class exists only if the module is imported. The first match
 #: is used.
-_LATE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
-    ("numpy", ("ufunc",), _ufunc),
-    ("numpy", ("ndarray",), _array),
-    ("numpy", ("generic",), _scalar),
-    ("numpy", ("dtype",), _dtype),
-    ("compcache.numba.declarations.registrations", ("WrapperAddressProtocol",), _address),
-    ("numba.core.types.function_type", ("WrapperAddressProtocol",), _address),
-    ("_ctypes", ("CFuncPtr",), _ctypes_function),
-    ("builtins", ("type",), _class),
-    ("builtins", ("property", "staticmethod", "classmethod"), _descriptor),
-    ("functools", ("cached_property",), _descriptor),
-    ("types", ("ModuleType",), _module),
-    ("functools", ("partial",), _partial),
-    ("functools", ("_lru_cache_wrapper",), _wrapper),
-    ("enum", ("Enum",), _enum_member),
-    ("builtins", ("tuple", "list"), _sequence),
-    ("_thread", ("LockType", "RLock"), _lock),
-    ("_thread", ("_local",), _of_thread),
-    ("_contextvars", ("ContextVar",), _of_context),
-    ("_weakref", ("ref",), _reference),
+_LATE_CLASSES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
+    ("numpy", ("ufunc",), _feed_ufunc),
+    ("numpy", ("ndarray",), _feed_array),
+    ("numpy", ("generic",), _feed_scalar),
+    ("numpy", ("dtype",), _feed_dtype),
+    ("compcache.numba.declarations.registrations", ("WrapperAddressProtocol",), _feed_address),
+    ("numba.core.types.function_type", ("WrapperAddressProtocol",), _feed_address),
+    ("_ctypes", ("CFuncPtr",), _feed_ctypes_function),
+    ("builtins", ("type",), _feed_class),
+    ("builtins", ("property", "staticmethod", "classmethod"), _feed_descriptor),
+    ("functools", ("cached_property",), _feed_descriptor),
+    ("types", ("ModuleType",), _feed_module),
+    ("functools", ("partial",), _feed_partial),
+    ("functools", ("_lru_cache_wrapper",), _feed_wrapper),
+    ("enum", ("Enum",), _feed_enum_member),
+    ("builtins", ("tuple", "list"), _feed_sequence),
+    ("_thread", ("LockType", "RLock"), _feed_lock),
+    ("_thread", ("_local",), _feed_thread_local),
+    ("_contextvars", ("ContextVar",), _feed_context_variable),
+    ("_weakref", ("ref",), _feed_reference),
 )
 #: The modules that were imported when `_late` was filled.
 _seen: list[str] = []
 _late: list[tuple[Any, Handler]] = []
-_MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE))))
+_MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE_CLASSES))))
 
 
 def _late_handlers() -> list[tuple[Any, Handler]]:
+    """Return the handlers for classes of imported modules. They are collected again when another such module is imported."""
     seen = [name for name in _MODULES if name in sys.modules]
     if seen != _seen:
-        found: list[tuple[Any, Handler]] = []
-        for module, names, handler in _LATE:
+        handlers: list[tuple[Any, Handler]] = []
+        for module, names, handler in _LATE_CLASSES:
             classes = tuple([getattr(sys.modules[module], name) for name in names if hasattr(sys.modules.get(module), name)])
             if classes:
-                found.append((classes, handler))
+                handlers.append((classes, handler))
         if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
-            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # each version of Cython has a class of its own
-        _late[:], _seen[:] = found, seen
+            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _feed_library_object)  # each version of Cython has its own class
+        _late[:], _seen[:] = handlers, seen
     return _late

@@ -1,16 +1,16 @@
-"""Fingerprints Python functions by content.
+"""Computes fingerprints of Python functions by content.
 
-A fingerprint digests everything that the compiler can see of a function: its code and nested code, constants, defaults, closure cells, and
-every global and attribute chain that it reads, by value and transitively, through jitted functions and plain ones. It needs no source file
-and no file time. A second digest contains line numbers, because they matter only to code that reports them.
+A fingerprint digests everything that the compiler can read from a function: its code and nested code, constants, defaults, closure cells,
+and every global and attribute chain that it reads. Values are digested by content and transitively, through jitted and plain functions.
+Neither source files nor file times are read. A second digest contains line numbers, because they matter only to code that reports them.
 
-A function is used in one of three modes. It is `COMPILED`. It is `RUN` while code is generated (overloads, intrinsics and their callees),
-so everything that it can reach counts (`reach`). Or it is `NAMED`: the compiler replaces it, or it runs at the program's run time.
+A function has one of three modes. `COMPILED`: the compiler compiles it. `RUN`: it runs while code is generated (overloads, intrinsics and
+their callees), so everything that it can reach counts (`reach`). `NAMED`: the compiler replaces it, or the program runs it later.
 
-A value that has no content to digest raises `Unidentifiable`, with the path to it.
+A value without content to digest raises `Unidentifiable`, with the path to the value.
 
-The same walk works without Numba (`content`). Then the stand-ins for Numba's objects feed themselves, registrations come from this
-package's own table, and nothing is imported. What only Numba knows is refused.
+The same walk works without Numba (`content`). Then the stand-ins for Numba's objects feed themselves, this package's own table provides the
+registrations, and nothing is imported. Values that only Numba knows are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
 from compcache.numba.fingerprints.state import annotates, set_on_part, settings_of_numpy
-from compcache.numba.fingerprints.values import feed_what_it_was_given, handler_of, is_defined_by_text
+from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, looks_at_programs
@@ -63,7 +63,7 @@ _MAX_VALUES = 50_000
 
 
 class Part:
-    """A function of a walk, and the digest of its own reads. Digests of different kinds (with Numba, without, of code that runs) differ."""
+    """A function of a walk, and the digest of its own reads. The kind of the digest: with Numba, without Numba, or of code that runs."""
 
     __slots__ = ("digest", "function", "kind")
 
@@ -74,10 +74,13 @@ class Part:
 
 
 class Fingerprint:
-    """`content` is the digest of everything that the compiler sees. `lines` is that of source lines, and after `SIZE_OF_LINES` characters
-    that of the paths of files. `reads` has what compiled functions read, and their code, for display: values, or digests of values.
+    """The result of a walk.
 
-    `parts` are the compiled functions, the fingerprinted one first.
+    Attributes:
+        content: the digest of everything that the compiler can read.
+        lines: the digest of source lines, followed after `SIZE_OF_LINES` characters by the digest of the paths of files.
+        reads: the values that compiled functions read, and their code, for display: plain values, or digests.
+        parts: the compiled functions, the fingerprinted function first.
     """
 
     __slots__ = ("content", "lines", "parts", "reads")
@@ -91,10 +94,10 @@ class Fingerprint:
 
 @looks_at_programs(Unidentifiable)
 def fingerprint(function: Any) -> Fingerprint:
-    """Return the fingerprint of a compiled function, from any module.
+    """Return the fingerprint of a function that Numba compiles.
 
     Raises:
-        Unidentifiable: a value that it reads has no identity by content.
+        Unidentifiable: the function reads a value that has no identity by content.
     """
     walk = Walk()
     walk.add_function(function, "")
@@ -103,7 +106,15 @@ def fingerprint(function: Any) -> Fingerprint:
 
 @looks_at_programs(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
-    """Return the digest of a value that compiled code could read. Raises `Unidentifiable`."""
+    """Return the digest of a value that compiled code could read.
+
+    Args:
+        value: the value.
+        where: the description of the value, for error messages.
+
+    Raises:
+        Unidentifiable: the value has no identity by content.
+    """
     walk = Walk()
     walk.value(value, where)
     return walk.finish().content
@@ -113,11 +124,18 @@ def fingerprint_of_value(value: object, where: str) -> str:
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:
-    """Return the digest of functions that run while code is generated. Raises `Unidentifiable`, or `TooLarge` for more values than the
-    limits.
+    """Return the digest of functions that run while code is generated.
 
-    `overlooks_members`: a value without identity counts by its type if it is only a member of something that the functions can access, and
-    no function named by them leads to it. `reads_all`: attributes count even if none of the functions names them.
+    Args:
+        implementations: the functions, with their options.
+        overlooks_members: whether a value without an identity counts only by its type, if it is a member of an object that the functions
+            can access, and no function that they name leads to it.
+        reads_all: whether attributes count that none of the functions names.
+        limits: the limits of the walk; None for the usual limits.
+
+    Raises:
+        Unidentifiable: a value has no identity by content.
+        TooLarge: the walk reaches more values than the limits allow.
     """
     walk = Walk()
     walk.mode = RUN
@@ -132,7 +150,12 @@ def fingerprint_of_implementations(
 
 
 class Limits:
-    """The largest number of values in a walk, and in the part of it that no code names."""
+    """The limits of a walk.
+
+    Attributes:
+        values: the largest number of values.
+        unnamed: the largest number of values that no code names.
+    """
 
     __slots__ = ("unnamed", "values")
 
@@ -142,23 +165,25 @@ class Limits:
 
 
 class Walk:
-    """A walk over everything that some functions can see.
+    """A walk over all values that some functions can read.
 
     Each function has its own digest, which does not depend on where the walk began. The total is computed from these digests and from the
-    numbers of the functions to which each one refers.
+    numbers of the functions to which each function refers.
 
-    `without_numba`: another process computes the same without importing Numba. Then `implementations` are those registered with the
-    compiler for the functions that were reached, and `registered` lists all functions that the compiler knows because they were registered.
+    Args:
+        without_numba: whether to compute the digest that processes without Numba compute. Then `implementations` contains the functions
+            that are registered with the compiler for the functions reached, and `registered` lists all functions that the compiler knows
+            only because they were registered.
     """
 
     def __init__(self, *, without_numba: bool = False) -> None:
         self.without_numba = without_numba
         self.implementations: dict[int, Implementation] = {}
         self.registered: list[Any] = []
-        self.has_object_mode = False  # some function has blocks in object mode
+        self.has_object_mode = False  # whether a function has blocks in object mode
         self.mode = COMPILED
-        self.lenient = False  # the current function has blocks in object mode
-        self.defines_by_text = False  # the files of the current function's package identify it, because it executes text as code
+        self.has_lenient_function = False  # whether the current function has blocks in object mode
+        self.defines_by_text = False  # whether the files of its package identify the current function, because it executes text
         self.overlooks_members = False
         self.max_values = self.max_unnamed = _MAX_VALUES
         self._overlooks = False
@@ -166,7 +191,7 @@ class Walk:
         self._files = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
         self._numbers: dict[tuple[int, str], int] = {}
-        self._alive: list[object] = []  # so that no id is reused
+        self._alive: list[object] = []  # references, so that no id is reused
         self._waiting: list[tuple[Any, str, str]] = []
         self._parts: list[Part] = []
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
@@ -181,14 +206,18 @@ class Walk:
     # ------------------------------------------------------------------ tokens
 
     def token(self, kind: str, *texts: object) -> None:
-        """Feed a token, with the length of each text, so that different sequences of tokens give different bytes."""
+        """Feed a token, with the length of each text, so that different sequences of tokens never give the same bytes."""
         for text in (kind, *texts):
             data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
             self._state.update(len(data).to_bytes(8, "little"))
             self._state.update(data)
 
     def unknown(self, value: object, where: str) -> None:
-        """Handle a value without identity: raise if it matters, feed its type if it is only named."""
+        """Feed the type of a value without an identity, if only the type matters.
+
+        Raises:
+            Unidentifiable: the value matters.
+        """
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self._overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
@@ -196,32 +225,33 @@ class Walk:
 
     def is_only_named(self) -> bool:
         """Return whether values without content count only by their type, because the compiler does not read them."""
-        return self.mode == NAMED or self.lenient
+        return self.mode == NAMED or self.has_lenient_function
 
     def library(self, value: object, where: str) -> None:
-        """Examine a value of a library: refuse it unless it is known to be pure, and feed the code that it leads to. Some library functions
-        read attributes that no code names.
+        """Examine a value of a library that running code uses, and feed the code to which it leads.
+
+        Record whether the value may read attributes that no code names.
 
         Raises:
-            Unidentifiable: running code can use it to get results that follow neither from versions nor from arguments.
+            Unidentifiable: the value may give results that follow neither from versions nor from arguments.
         """
         if self.mode != RUN:
             return
         from compcache.numba.fingerprints.examined import remembered
         from compcache.numba.fingerprints.library_code import digest_of_code
         from compcache.numba.fingerprints.outside import may_read_anything
-        from compcache.numba.registered.purity import is_held, outside
+        from compcache.numba.registered.purity import is_outside_state, outside
 
         if not self._overlooks:
-            found = "what is outside of the program" if is_held(value) else outside(value)
-            if found:
-                raise Unidentifiable(f"{where} leads to {found}, whose results have no identity by content")
+            description = "a state outside of the program" if is_outside_state(value) else outside(value)
+            if description:
+                raise Unidentifiable(f"{where} leads to {description}, which has no identity by content")
             self.token("code of a library", remembered(digest_of_code, value))
         if may_read_anything(value):
             self.reach().read((), everything=True)
 
-    def is_again(self, value: object) -> bool:
-        """Return whether the current function has reached this value before; if so, feed a back reference."""
+    def feed_back_reference(self, value: object) -> bool:
+        """Return whether the current function has reached a value before. If so, feed a back reference to the value."""
         number = self._seen.get(id(value))
         if number is not None:
             self.token("again", number)
@@ -231,12 +261,12 @@ class Walk:
         return False
 
     def refer_to(self, kind: str, number: int, *texts: object) -> None:
-        """Feed a reference. The total contains the number, which depends on where the walk began; the digest of a part does not."""
+        """Feed a reference. The total contains the number, which depends on where the walk began; the digest of the part does not."""
         self._references.append(number)
         self.token(kind, *texts)
 
     def end_part(self) -> bytes:
-        """Add the tokens since the last call to the total as one part; return their digest."""
+        """Add the tokens since the last call to the total, as one part. Return the digest of the part."""
         digest = self._state.digest()
         self._total.update(digest)
         for number in self._references:
@@ -248,14 +278,21 @@ class Walk:
         return digest
 
     def finish(self) -> Fingerprint:
-        """Walk the functions that were found, from a queue, because call graphs are deeper than Python's stack."""
+        """Walk the functions in the queue, and return the fingerprint.
+
+        There is a queue because call graphs are deeper than Python's stack.
+
+        Raises:
+            Unidentifiable: a value has no identity by content.
+            TooLarge: there are more values than the limits allow.
+        """
         self.end_part()
         done = 0
         while True:
             while done < len(self._waiting):
                 function, where, self.mode = self._waiting[done]
                 mode, done = self.mode, done + 1
-                self.lenient = self.defines_by_text = False
+                self.has_lenient_function = self.defines_by_text = False
                 self._function(function, where)
                 digest = self.end_part()
                 if mode == COMPILED:
@@ -266,7 +303,7 @@ class Walk:
             if self._reach.follow(self):
                 continue
             if not self._overlooks:
-                self._overlooks = True  # no code has named what is found from here on
+                self._overlooks = True  # from here on, no code names the values that are found
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not self._reach.follow_all(self):
                 break
@@ -281,7 +318,7 @@ class Walk:
     # --------------------------------------------------------------- functions
 
     def add_function(self, function: Any, where: str, mode: str | None = None) -> None:
-        """Refer to a function, and queue it if it is new."""
+        """Refer to a function. Queue it if this walk has not met it in this mode."""
         mode = mode or self.mode
         key = (id(function), mode)
         number = self._numbers.get(key)
@@ -292,26 +329,30 @@ class Walk:
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
-        """Feed a stencil: the function with its globals at the time of declaration, and the options."""
+        """Feed a stencil: its function, with the globals from the time of the declaration, and its options."""
         self.token("stencil", mode)
         self.value(tuple(sorted(options.items())), "an option of a stencil")
         self.add(function)
 
     def add(self, function: Any, where: str = "") -> None:
-        """Refer to a function that is compiled, or only named if its user is only named."""
+        """Refer to a compiled function. If the function that refers to it is only named, it is only named too."""
         self.add_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
-        """Feed the sources of a dispatcher's code, if the dispatcher compiles no more code."""
+        """Feed the identities of the code of a dispatcher that compiles no more code.
+
+        Raises:
+            NotLazy: the code has no identity (`overloads` is None).
+        """
         if overloads is None:
-            raise NotLazy(f"{function.__qualname__} was declared with values that have no identity by content")
+            raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values without identity")
         if self.without_numba:
             self.token("declared")
-        for one in overloads:
-            self.token("compiled", one.key)
-            self._lines.update(f"{one.lines[:SIZE_OF_LINES]}:".encode())
-            self._files.update(f"{one.lines[SIZE_OF_LINES:]}:".encode())
-            self.registered += one.registered
+        for compiled in overloads:
+            self.token("compiled", compiled.key)
+            self._lines.update(f"{compiled.lines[:SIZE_OF_LINES]}:".encode())
+            self._files.update(f"{compiled.lines[SIZE_OF_LINES:]}:".encode())
+            self.registered += compiled.registered
 
     def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
         """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
@@ -320,7 +361,7 @@ class Walk:
         self.add(function)
 
     def implementation(self, implementation: Implementation, where: str) -> None:
-        """Refer to a function that runs while code is generated, and to the options that it was registered with."""
+        """Refer to a function that runs while code is generated, and to the options of its registration."""
         from compcache.numba.fingerprints.implementations import name_of
 
         self.token("implementation")
@@ -328,11 +369,11 @@ class Walk:
         for name, option in implementation.options:
             self.token("option", name)
             self.value(option, f"option {name!r} of {where or name_of(implementation.function)}")
-        self.runs(implementation.function, where)
+        self.refer_to_running(implementation.function, where)
         self.mode = mode
 
-    def runs(self, function: Any, where: str) -> None:
-        """Refer to something that is called while code is generated: a function, a method, a partial function, or an object."""
+    def refer_to_running(self, function: Any, where: str) -> None:
+        """Refer to a callable that runs while code is generated: a function, a method, a partial function, or an object."""
         if isinstance(function, python_types.FunctionType):
             self.add_function(function, where)
         else:
@@ -341,11 +382,13 @@ class Walk:
             self.value(function, where or name_of(function))
 
     def overloads(self, value: Any) -> bool:
-        """Feed the names of the user's implementations of a callable, in the order in which the compiler asks them. Return whether the
-        callable itself is compiled (`register_jitable`), if that is known without Numba.
+        """Feed the names of the user's implementations of a callable, in the order in which the compiler asks them.
 
-        Their content is not fed, because the compiler may ask only some of them. Those are recorded (`identity.dependencies`), or walked
-        separately.
+        Their content is not fed, because the compiler may ask only some of them. Their content is recorded when the compiler asks them
+        (`identity.dependencies`), or walked separately.
+
+        Returns:
+            Whether the callable itself is compiled (`register_jitable`). With Numba this is always False.
         """
         from compcache.numba.fingerprints.implementations import find_overloads, name_of
 
@@ -365,24 +408,28 @@ class Walk:
         return bool(jitables)
 
     def depends_on(self, kind: str, function: Any, options: dict[str, Any], where: str = "") -> None:
-        """Refer to a function that the compiler calls; without Numba feed its name, and its content is a walk of its own
-        (`implementations`).
+        """Refer to a function that the compiler calls.
+
+        Without Numba, only the name of the function is fed, and its content is a separate walk (`implementations`).
+
+        Raises:
+            NotLazy: without Numba, the callable is not a plain function.
         """
         if not self.without_numba:
             mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN
-            self.runs(function, where)
+            self.refer_to_running(function, where)
             self.mode = mode
             return
         from compcache.numba.fingerprints.implementations import Implementation, name_of
 
         if type(function) is not python_types.FunctionType:
-            raise NotLazy(f"an {kind} is of type {type(function).__qualname__}")
+            raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
         self.token(kind, name_of(function))
         self.registered.append(function)
         self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
 
     def reach(self) -> Reach:
-        """Return the reach of code that runs; created when it is first needed."""
+        """Return the reach of code that runs. It is created on the first request."""
         if self._reach is None:
             from compcache.numba.fingerprints.reach import Reach
 
@@ -390,6 +437,7 @@ class Walk:
         return self._reach
 
     def _function(self, function: Any, where: str) -> None:
+        """Feed one function of the queue: its code, defaults and closure cells."""
         code = function.__code__
         self.compiled = function
         name = f"{function.__module__}.{function.__qualname__}"
@@ -413,8 +461,9 @@ class Walk:
             self._reads.setdefault(where, name)
 
     def _cells(self, function: Any, name: str) -> None:
+        """Feed the values of the closure cells of a function."""
         attributes = _all_attributes(function.__code__)
-        compiles = self.mode == RUN and is_made_by_library(function)  # a closure of Numba's around the user's function
+        compiles = self.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             where = f"the variable {variable!r} that {name} closes over"
             try:
@@ -429,6 +478,7 @@ class Walk:
                 self._read(value, where, attributes)
 
     def _code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+        """Feed a code object, its nested code objects, and the values that they read."""
         digest, reads = digest_and_reads(code)
         self.token("code", digest)
         if self.mode != RUN and code is self.compiled.__code__:
@@ -436,21 +486,21 @@ class Walk:
         self._files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
         self._lines.update(f"{code.co_firstlineno}:".encode())
         self._lines.update(code.co_linetable)
-        chains = [(chain, *self._resolved(chain, namespace)) for chain in reads.chains]
+        chains = [(chain, *self._resolve_chain(chain, namespace)) for chain in reads.chains]
         if any(is_object_mode(value) or (_OBJECT_MODE in chain[at:] and is_generators_module(value)) for chain, value, at in chains):
-            self.lenient = self.has_object_mode = True
+            self.has_lenient_function = self.has_object_mode = True
         if self.mode == RUN:
-            self._run(code, reads, [value for _, value, _ in chains])
+            self._record_reads_of_run(code, reads, [value for _, value, _ in chains])
         for chain, value, at in chains:
             self._chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN and reads.imports:
-            self._imports(code, namespace, name)
+            self._feed_imports(code, namespace, name)
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
                 self._code(constant, namespace, name)
 
-    def _run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
-        """Note what code that runs reads by names, and whether it computes names from text."""
+    def _record_reads_of_run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
+        """Record the attributes that running code reads by names, and whether it computes names."""
         from compcache.numba.fingerprints.outside import names_by_text, reads_by_name
         from compcache.numba.registered.package_files import digest_of_package
 
@@ -461,41 +511,45 @@ class Walk:
         self.reach().read(names, everything=reads_all)
         if _MATCH_CLASS in code.co_code[::2]:
             self.reach().matches_classes = True
-            named = [name for one in code.co_consts if isinstance(one, tuple) for name in one if isinstance(name, str)]
-            self.reach().read(named, everything=False)  # `case Point(x=1)`
+            tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
+            keywords = [item for constant in tuples for item in constant if isinstance(item, str)]  # for example, `case Point(x=1)`
+            self.reach().read(keywords, everything=False)
 
-    def _imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
-        """Feed what code reads from the modules that it imports; any attribute, if it does more than read those that it names."""
+    def _feed_imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+        """Feed the attributes that code reads from modules that it imports: any attribute, if it uses a module in other ways."""
         from compcache.numba.registered.code_reads import imported_reads
 
         for module, chains in imported_reads(code):
             self.token("import", module)
-            if self.without_numba and self._import_is_known(module, [(one,) for one in code.co_names] if chains is None else chains, name):
+            any_attribute = [(attribute,) for attribute in code.co_names]
+            if self.without_numba and self._feed_known_import(module, any_attribute if chains is None else chains, name):
                 continue
             if chains is None or not is_library_module(module):
                 self.reach().add_import(self, module, namespace, name)
                 continue
-            found = import_module(module)
+            imported = import_module(module)
             for chain in chains:
-                if chain[0] not in vars(found):
+                if chain[0] not in vars(imported):
                     self.reach().add_import(self, f"{module}.{chain[0]}", {}, name)
-                value, at = resolve(chain, vars(found))
+                value, at = resolve(chain, vars(imported))
                 self._chain(chain, value, at, (), name)
 
-    def _import_is_known(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-        """Return whether an import is one of Numba, whose parts follow from its version. Nothing is imported that the program has not
-        imported.
+    def _feed_known_import(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
+        """Feed the import of a code generator's module, whose parts follow from its version. Return whether the module is such a module.
+
+        Raises:
+            NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
         """
         if module.partition(".")[0] in CODE_GENERATORS:
             for chain in (*chains, ()):
-                self._part(module, chain, f"{name} runs at compile time, and what it imports from {module}")
+                self._feed_assigned_value(module, chain, f"the import of {module} in {name}, which runs at compile time,")
             return True
         if module not in sys.modules:
-            raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}")
+            raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
         return False
 
-    def _resolved(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-        """Return the value of a chain. A function that is compiled on decoration finds itself under its name, which is not set yet."""
+    def _resolve_chain(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
+        """Return the value of a chain. The name of a function that is being declared, which is not assigned yet, leads to the function."""
         if self.without_numba:
             value, at = resolve(chain, namespace, is_generators_module)
             return (MISSING, 1) if at == 1 and is_declared_as(value, self.compiled) else (value, at)
@@ -509,8 +563,9 @@ class Walk:
         return value, at
 
     def _chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
+        """Feed the value of an attribute chain that code reads."""
         if self.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, self.compiled.__globals__)):
-            self.token("defined by text", chain[0])  # by this code, perhaps earlier for other types
+            self.token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
             return
         if value is MISSING:
             self.token("undefined", *chain[:at])
@@ -519,45 +574,48 @@ class Walk:
         self.token("global", shown)
         where = f"the global {shown!r} of {name}"
         if at < len(chain) and self.without_numba and is_generators_module(value):
-            self._of_generators(value, chain[at:], where)
+            self._feed_generators_part(value, chain[at:], where)
         elif self.mode == RUN:
-            self._chain_of_run(value, chain[at - 1], where, attributes)
+            self._feed_chain_of_run(value, chain[at - 1], where, attributes)
         else:
             self._read(value, where, attributes)
 
-    def _of_generators(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
-        """Feed a part of Numba by its name: it follows from the version, except for settings and for what the program has set."""
+    def _feed_generators_part(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
+        """Feed a part of Numba by its name. The version determines it, except for settings and values that the program has assigned."""
         self.token("of a generator of code", module.__name__, *names)
-        self._part(module.__name__, names, where)
+        self._feed_assigned_value(module.__name__, names, where)
 
-    def _part(self, module: str, names: tuple[str, ...], where: str) -> None:
-        """Feed what the program has set on a part of Numba. Raises `NotLazy` if the part is a setting, or, where code runs, tells what only
-        this process or host knows.
+    def _feed_assigned_value(self, module: str, names: tuple[str, ...], where: str) -> None:
+        """Feed the value that the program has assigned to a part of Numba, if there is one.
+
+        Raises:
+            NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
         """
         from compcache.numba.registered.purity import looks_outside
 
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
             raise NotLazy(f"{where} reads Numba's settings")
-        if self.mode == RUN and (not _OF_PROCESS.isdisjoint(names) or looks_outside(name)):
-            raise NotLazy(f"{where} depends on the state of the process or the host")
+        if self.mode == RUN and (not _PROCESS_FUNCTIONS.isdisjoint(names) or looks_outside(name)):
+            raise NotLazy(f"{where} reads data that only this process or host has")
         given = set_on_part(module, names)
         if given is not MISSING:
             self.value(given, where)
 
-    def _chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
+    def _feed_chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
+        """Feed the value of an attribute chain that running code reads."""
         from compcache.numba.fingerprints.outside import is_reader
-        from compcache.numba.registered.purity import is_held
+        from compcache.numba.registered.purity import is_outside_state
 
-        if self._named_by_text(value) or is_reader(value, name):
+        if self._feed_names_by_text(value) or is_reader(value, name):
             self.by_name(value, where)
             return
-        if is_held(value):
+        if is_outside_state(value):
             self.library(value, where)
         self._read(value, where, attributes)
 
     def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
-        """Feed a value that a function reads. A compiled function gets its own digest of the value, which later shows what has changed."""
+        """Feed a value that a function reads. For a compiled function, keep a digest of the value, by which `explain` shows changes."""
         if self.mode == RUN:
             self._module_or_value(value, where, attributes)
             return
@@ -573,11 +631,11 @@ class Walk:
         else:
             self.value(value, where)
 
-    def _named_by_text(self, value: Any) -> bool:
-        """Feed what code can name that computes names from text: the files of its package, and plain globals, which may come from
-        elsewhere.
+    def _feed_names_by_text(self, value: Any) -> bool:
+        """Feed the values that code can read if it computes names: the files of its package, and plain globals of any origin.
 
-        Return False if this is not `eval` or similar, or if the function belongs to no package with files.
+        Returns:
+            False, without feeding anything, if the value is not `eval` or similar, or if the function belongs to no package with files.
         """
         from compcache.numba.fingerprints.outside import names_by_text
         from compcache.numba.registered.package_files import digest_of_package
@@ -592,24 +650,24 @@ class Walk:
         return True
 
     def module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
-        """Feed a module used as a value: those of its attributes whose names the code reads from any object."""
+        """Feed a module that is used as a value: the attributes whose names the code reads from any object."""
         self.token("module", module.__name__)
         if self.without_numba and is_generators_module(module):
             return
         if self.mode == RUN:
             self.reach().add(self, module, where)
             return
-        if is_library_module(module.__name__) or self.is_again(module):
+        if is_library_module(module.__name__) or self.feed_back_reference(module):
             return
         for name in attributes:
-            found: Any = getattr(module, name, MISSING)
-            if found is MISSING:
+            attribute: Any = getattr(module, name, MISSING)
+            if attribute is MISSING:
                 continue
             self.token("attribute", name)
-            if _is_module(found):
-                self.module(found, attributes, f"{where}, {name!r}")
+            if _is_module(attribute):
+                self.module(attribute, attributes, f"{where}, {name!r}")
             else:
-                self.value(found, f"{where}, {name!r}")
+                self.value(attribute, f"{where}, {name!r}")
 
     # ------------------------------------------------------------------ values
 
@@ -621,7 +679,16 @@ class Walk:
             self.value(value, where)
 
     def value(self, value: Any, where: str) -> None:
-        """Feed a value by content."""
+        """Feed a value by content.
+
+        Args:
+            value: the value.
+            where: the description of the value, for error messages.
+
+        Raises:
+            Unidentifiable: the value has no identity by content.
+            TooLarge: the walk reaches too many values.
+        """
         kind = type(value)
         if value is None or kind in _PLAIN:
             self.token(kind.__name__, repr(value))
@@ -630,19 +697,25 @@ class Walk:
             self.token(kind.__name__, bits_of(value))
             return
         self._count += 1
-        if self._depth > _MAX_DEPTH or self._count > self.max_values:
-            raise TooLarge(f"{where} is nested too deeply or holds too many values")
+        if self._depth > _MAX_DEPTH:
+            raise TooLarge(f"{where} is nested too deeply")
+        if self._count > self.max_values:
+            raise TooLarge(f"{where} contains too many values")
         self._depth += 1
         try:
             handler = handler_without_numba(value) if self.without_numba else None
             (handler or handler_of(value, with_numba=not self.without_numba))(self, value, where)
             if handler is None and self.mode == RUN:
-                feed_what_it_was_given(self, value, where)
+                feed_class_and_attributes(self, value, where)
         finally:
             self._depth -= 1
 
     def by_name(self, value: Any, where: str) -> None:
-        """Feed a value that is identified by its module and name."""
+        """Feed a value that its module and name identify.
+
+        Raises:
+            Unidentifiable: the value has no name, or is defined inside a function.
+        """
         module = getattr(value, "__module__", None)
         owner = getattr(value, "__self__", None)
         if module is None and owner is not None:
@@ -658,7 +731,7 @@ _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))
 
 
 def _is_module(value: Any) -> bool:
-    """Return whether a value is a module. Asking a stand-in for its `__class__` would import Numba's module."""
+    """Return whether a value is a module. The class is tested, because reading `__class__` of a stand-in would import Numba."""
     return issubclass(type(value), python_types.ModuleType)
 
 
@@ -667,14 +740,15 @@ _MOST_SHOWN = 100
 
 
 def _shown(value: object) -> str:
-    """Return a plain value for display: if it is long, its beginning and its digest."""
+    """Return a plain value as text for display. A long text is replaced by its beginning and its digest."""
     text = repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def _is_reviewed(function: Any) -> bool:
-    """Return whether a function is one that a reviewed function of a library makes, such as the `__repr__` of a data class: only what it
-    closes over is the program's.
+    """Return whether a reviewed function of a library has created a function, such as the `__repr__` of a data class.
+
+    Only the values of its closure belong to the program.
     """
     exceptions = EVERYTHING.get(function.__globals__.get("__name__"))
     return exceptions is not None and is_made_by_library(function) and function.__code__.co_qualname.partition(".")[0] not in exceptions
@@ -684,14 +758,15 @@ _MATCH_CLASS = opmap["MATCH_CLASS"]
 _OBJECT_MODE = "objmode"
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
-#: Functions of Numba whose results are the process's, where code runs while Numba compiles.
-_OF_PROCESS = frozenset((
+#: Functions of Numba whose results depend on the process or host, when running code calls them.
+_PROCESS_FUNCTIONS = frozenset((
     "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
     "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",
 ))  # fmt: skip
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:
+    """Return the names of all attributes that a code object and its nested code objects read."""
     names = dict.fromkeys(digest_and_reads(code)[1].attributes)
     for constant in code.co_consts:
         if isinstance(constant, python_types.CodeType):

@@ -1,6 +1,7 @@
 """Installs the backend into Numba, and removes it.
 
-Numba has no interface for other caches. This replaces the methods that create a function's cache object, and those that `recorders` needs.
+Numba has no interface for other caches. Therefore this module replaces the methods that create a function's cache object, and `recorders`
+replaces the methods that it needs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Hooks"]
 
-#: Classes with a cache: the attributes that contain the cache and the Python function, and the method that uses it.
+#: Numba's classes with a cache: the attributes for the cache and the Python function, and the method that uses the cache.
 _OWNERS = {
     dispatcher.Dispatcher: ("_cache", "py_func", "compile"),
     ccallback.CFunc: ("_cache", "_pyfunc", "compile"),
@@ -37,7 +38,11 @@ _OWNERS = {
 
 
 class Hooks:
-    """The replacements of one installation."""
+    """The replacements that one installation makes in Numba.
+
+    Args:
+        backend: the backend that functions use from then on.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -46,10 +51,13 @@ class Hooks:
         self._has_functions = False
 
     def install(self, *, is_first: bool) -> None:
-        """Replace Numba's functions. `is_first`: Numba is about to compile or load its first function.
+        """Replace Numba's functions.
+
+        Args:
+            is_first: whether Numba is about to compile or load its first function.
 
         Raises:
-            AttributeError: this version of Numba lacks one of them. Then nothing is replaced.
+            AttributeError: this version of Numba lacks a function to replace. Then nothing stays replaced.
         """
         try:
             self._install(is_first=is_first)
@@ -58,18 +66,20 @@ class Hooks:
             raise
 
     def _install(self, *, is_first: bool) -> None:
+        """Start recording, and replace the methods that create and use cache objects."""
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
-            self._replaced.replace(cls, "enable_caching", self._enabler(attribute, function))
-            self._replaced.wrap(cls, method, self._adopter(attribute, function))
-        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._gufunc_wrapper)
+            self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
+            self._replaced.wrap(cls, method, self._make_wrapper(attribute, function))
+        self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._wrap_gufunc_init)
         if is_first:
-            self._take_over_running()
+            self._adopt_running_lookup()
 
     def remove(self) -> None:
-        """Restore Numba's functions. Functions that were decorated meanwhile keep using the directory.
+        """Restore Numba's functions.
 
-        Compilations are recorded as long as such functions may exist.
+        Functions that were decorated in the meantime keep using the directory. As long as such functions may exist, compilations are
+        recorded.
         """
         self._replaced.undo()
         for owner, attribute, original in self._adopted:
@@ -78,8 +88,8 @@ class Hooks:
         if not self._has_functions:
             recorders.stop_recording()
 
-    def _take_over_running(self) -> None:
-        """Serve the look-up that Numba's own cache is doing now, further up this stack."""
+    def _adopt_running_lookup(self) -> None:
+        """Serve the look-up that one of Numba's own cache objects is performing now, in a caller of this function."""
         frame = sys._getframe()
         while frame.f_back is not None:
             cache, frame = frame.f_locals.get("self"), frame.f_back
@@ -90,11 +100,12 @@ class Hooks:
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
-                        registering = few_collections(lasting=True)  # Numba does this before the look-up
+                        registering = few_collections(lasting=True)  # Numba registers its implementations before the look-up
                         registering.__enter__()
                         cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), registering)
 
-    def _enabler(self, attribute: str, function: str) -> Callable[[Any], None]:
+    def _make_enable_caching(self, attribute: str, function: str) -> Callable[[Any], None]:
+        """Return the replacement for `enable_caching`, which creates a cache object of the backend."""
         hooks = self
 
         def enable_caching(self: Any) -> None:
@@ -103,14 +114,14 @@ class Hooks:
 
         return enable_caching
 
-    def _adopter(self, attribute: str, function: str) -> Callable[[Any], Any]:
-        """Wrap `compile` so that functions decorated earlier use the cache too, until the backend is removed."""
+    def _make_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
+        """Return a wrapper for `compile`. It makes functions that were decorated earlier use the cache until removal."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 adopt(self, attribute, function)
-                with scopes.looking_up(), few_collections():
+                with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
 
             return compile_
@@ -123,10 +134,11 @@ class Hooks:
             self._adopted.append((owner, attribute, current))
             setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), other=current))
 
-    def _gufunc_wrapper(self, original: Any) -> Any:
+    def _wrap_gufunc_init(self, original: Any) -> Any:
+        """Return the replacement for the constructor of a gufunc's wrapper, which creates a cache object of the backend."""
         backend = self._backend
 
-        def __init__(  # noqa: N807 - it replaces that method
+        def __init__(  # noqa: N807 - it replaces this method
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
             is_ours = isinstance(cache, Backend)
@@ -138,17 +150,20 @@ class Hooks:
 
 
 def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
-    """Return what a dispatcher is being compiled from; None if that has no identity."""
+    """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
-        found = fingerprint(running.py_func)
+        content = fingerprint(running.py_func)
     except Unidentifiable:
         return None
-    return Compiled(f"{found.content} {options}", found.lines)
+    return Compiled(f"{content.content} {options}", content.lines)
 
 
 def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:
-    """Replace `_load_overload` of a cache object for the running call only, in which Numba has registered its implementations."""
+    """Replace `_load_overload` of a cache object for the running call only.
+
+    Before this call, Numba has registered its implementations.
+    """
     registering.__exit__(None, None, None)
     del cache._load_overload
     return replacement.load_overload(sig, target_context)

@@ -1,5 +1,7 @@
-"""Records compilations. Replaces the two entry points of the compiler, the numbering of functions, and the look-ups of implementations that
-may be the user's.
+"""Records the compilations of Numba.
+
+Replaces the two entry points of the compiler, the function that numbers functions, and the functions that look up implementations. Such
+implementations may be the user's.
 """
 
 from __future__ import annotations
@@ -33,43 +35,47 @@ if TYPE_CHECKING:
 
 __all__ = ["start_recording", "stop_recording"]
 
-#: The recorders: one set per process, because a function that keeps its directory needs them after `uninstall`, too.
+#: The recorders. There is one set per process, because functions that keep using the directory need it after `uninstall`.
 _recorders = Replacements()
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Record compilations from now on. `from_the_start`: there were none before. No effect if recording is on."""
+    """Record compilations from now on. Do nothing if recording is on already.
+
+    Args:
+        from_the_start: whether this process has compiled nothing yet.
+    """
     if _recorders:
         return
     libraries.start_recording(from_the_start=from_the_start)
-    _recorders.wrap(compiler, "compile_extra", _scoped(2))
-    _recorders.wrap(compiler, "compile_internal", _scoped(3))
+    _recorders.wrap(compiler, "compile_extra", _compiling_in_scope(2))
+    _recorders.wrap(compiler, "compile_internal", _compiling_in_scope(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
-    _recorders.replace(bytecode.FunctionIdentity, "from_function", classmethod(_from_function(numbering)))
-    _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _recording)
-    _recorders.wrap(templates._IntrinsicTemplate, "generic", _recording)
-    _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _recording)
-    _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _recording)
-    _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _recording)
-    _recorders.wrap(context.BaseContext, "resolve_getattr", _noting_attribute)
-    _recorders.wrap(context.BaseContext, "resolve_setattr", _noting_attribute)
-    _recorders.wrap(functions.BaseFunction, "get_call_type", _noting_call)
-    _recorders.wrap(base.OverloadSelector, "find", _noting_generator)
-    _recorders.wrap(manager.DataModelManager, "lookup", _noting_type)
-    _recorders.wrap(base.BaseContext, "add_dynamic_addr", _noting_address)
-    _recorders.wrap(serialize.NumbaPickler, "reducer_override", _pickling_by_name)
-    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _gufunc_wrapper)
+    _recorders.replace(bytecode.FunctionIdentity, "from_function", classmethod(_wrap_from_function(numbering)))
+    _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _wrap_template)
+    _recorders.wrap(templates._IntrinsicTemplate, "generic", _wrap_template)
+    _recorders.wrap(templates._OverloadAttributeTemplate, "resolve", _wrap_template)
+    _recorders.wrap(templates._OverloadMethodTemplate, "_resolve", _wrap_template)
+    _recorders.wrap(templates._OverloadAttributeTemplate, "_resolve", _wrap_template)
+    _recorders.wrap(context.BaseContext, "resolve_getattr", _wrap_resolve_attribute)
+    _recorders.wrap(context.BaseContext, "resolve_setattr", _wrap_resolve_attribute)
+    _recorders.wrap(functions.BaseFunction, "get_call_type", _wrap_get_call_type)
+    _recorders.wrap(base.OverloadSelector, "find", _wrap_find)
+    _recorders.wrap(manager.DataModelManager, "lookup", _wrap_lookup)
+    _recorders.wrap(base.BaseContext, "add_dynamic_addr", _wrap_add_address)
+    _recorders.wrap(serialize.NumbaPickler, "reducer_override", _wrap_reducer)
+    _recorders.wrap(wrappers._GufuncWrapper, "__init__", _wrap_gufunc_init)
     _postpone_code()
 
 
 def stop_recording() -> None:
-    """Remove the recorders."""
+    """Generate all postponed machine code, and remove the recorders."""
     native_code.generate_all()
     _recorders.undo()
 
 
 def _postpone_code() -> None:
-    """Replace Numba's functions so that machine code is generated only when it is needed (`native_code`)."""
+    """Replace functions of Numba so that machine code is generated only when it is needed (`native_code`)."""
     add_module = codegen.JITCPUCodegen._add_module
     finalize = codegen.JITCodeLibrary._finalize_specific
 
@@ -79,19 +85,23 @@ def _postpone_code() -> None:
 
     _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
     _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, make))
-    _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _generating)
-    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _generating_all)
-    _recorders.wrap(codegen.JITCPUCodegen, "set_env", _setting_env)
-    _recorders.wrap(cpu.CPUContext, "get_executable", _making_entry_point)
+    _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _wrap_get_pointer)
+    _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _wrap_get_compiled_object)
+    _recorders.wrap(codegen.JITCPUCodegen, "set_env", _wrap_set_env)
+    _recorders.wrap(cpu.CPUContext, "get_executable", _wrap_get_executable)
 
 
-def _scoped(position: int) -> Callable[[Any], Any]:
-    """Wrap one of the compiler's entry points. Its argument number `position` is the function."""
+def _compiling_in_scope(position: int) -> Callable[[Any], Any]:
+    """Return a wrapper for an entry point of the compiler, which runs each compilation in a scope.
+
+    Args:
+        position: the position of the compiled function among the arguments.
+    """
 
     def wrap(original: Any) -> Any:
         def compile_(*args: Any, **kwargs: Any) -> Any:
-            if not _ready:
-                _make_ready(args[:2])
+            if not _registered:
+                _register_implementations(args[:2])
             names = ("func", "args", "return_type", "flags", "locals")
             given = dict(zip(names, args[position:], strict=False)) | {k: kwargs[k] for k in names if k in kwargs}
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
@@ -103,27 +113,27 @@ def _scoped(position: int) -> Callable[[Any], Any]:
                 result = original(*args, **kwargs)
                 libraries.dependencies_of(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
-            return result if scope.miss is None else _kept(scope.miss, result)
+            return result if scope.miss is None else _store_result(scope.miss, result)
 
         return compile_
 
     return wrap
 
 
-#: Not empty once Numba has registered its implementations.
-_ready: list[bool] = []
+#: Contains True once Numba has registered its implementations.
+_registered: list[bool] = []
 
 
-def _make_ready(contexts: Iterable[Any]) -> None:
-    """Let Numba register its implementations, as it does before its first compilation."""
-    _ready.append(True)
+def _register_implementations(contexts: Iterable[Any]) -> None:
+    """Make Numba register its implementations, as it does before its first compilation."""
+    _registered.append(True)
     with few_collections(lasting=True):
         for context_ in contexts:
             context_.refresh()
 
 
-def _kept(miss: scopes.Miss, result: Any) -> Any:
-    """Return a compile result that is now in its cache, with the entry point that was left out."""
+def _store_result(miss: scopes.Miss, result: Any) -> Any:
+    """Store a compile result in its cache. Return the result with the entry point that was left out when it was compiled."""
     miss.keep(result)
     context, placeholder = result.target_context, result.entry_point
     entry_point = context.get_executable(result.library, result.fndesc, result.environment)
@@ -133,20 +143,24 @@ def _kept(miss: scopes.Miss, result: Any) -> Any:
     return result._replace(entry_point=entry_point)
 
 
-def _making_entry_point(original: Any) -> Any:
+def _wrap_get_executable(original: Any) -> Any:
+    """Omit the entry point of a function that is about to be stored."""
+
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
         if scopes.is_kept(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
-            return make_entry_point(0, library, fndesc, env)  # `_kept` creates the real one
+            return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
         return original(self, library, fndesc, env)
 
     return get_executable
 
 
-def _generating(original: Any) -> Any:
+def _wrap_get_pointer(original: Any) -> Any:
+    """Generate the machine code of a function when its address is requested. A stored image has priority."""
+
     def get_pointer_to_function(self: Any, name: str) -> Any:
         self._ensure_finalized()
-        address = native_code.in_image(self, name)
+        address = native_code.address_in_image(self, name)
         if address:
             return address
         native_code.generate_for(self, name)
@@ -155,7 +169,9 @@ def _generating(original: Any) -> Any:
     return get_pointer_to_function
 
 
-def _generating_all(original: Any) -> Any:
+def _wrap_get_compiled_object(original: Any) -> Any:
+    """Generate the machine code of a library before its object code is read."""
+
     def get_compiled_object(self: Any) -> Any:
         native_code.generate(self)
         return original(self)
@@ -163,15 +179,19 @@ def _generating_all(original: Any) -> Any:
     return get_compiled_object
 
 
-def _setting_env(original: Any) -> Any:
+def _wrap_set_env(original: Any) -> Any:
+    """Assign an environment only if its variable exists."""
+
     def set_env(self: Any, env_name: str, env: Any) -> None:
-        if self._engine.is_symbol_defined(env_name):  # otherwise it is found by its name once the code exists
+        if self._engine.is_symbol_defined(env_name):  # otherwise the code will find it by its name
             original(self, env_name, env)
 
     return set_env
 
 
-def _pickling_by_name(original: Any) -> Any:
+def _wrap_reducer(original: Any) -> Any:
+    """Pickle classes and intrinsics of the program by name in code and entries."""
+
     def reducer_override(self: Any, obj: Any) -> Any:
         reduced = scopes.reduced_to_name(obj)
         return original(self, obj) if reduced is None else reduced
@@ -179,10 +199,10 @@ def _pickling_by_name(original: Any) -> Any:
     return reducer_override
 
 
-def _gufunc_wrapper(original: Any) -> Any:
-    """Accept a backend as `cache`; it keeps the wrapper."""
+def _wrap_gufunc_init(original: Any) -> Any:
+    """Accept a backend as `cache`. The backend then stores the wrapper."""
 
-    def __init__(  # noqa: N807 - it replaces that method
+    def __init__(  # noqa: N807 - it replaces this method
         self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
     ) -> None:
         backend = cache if isinstance(cache, Backend) else None
@@ -193,23 +213,27 @@ def _gufunc_wrapper(original: Any) -> Any:
     return __init__
 
 
-def _from_function(original: Any) -> Any:
+def _wrap_from_function(original: Any) -> Any:
+    """Give each function a unique id by content, and replace the path of its file by the name of its module."""
+
     def from_function(cls: Any, pyfunc: Any) -> Any:
-        found = original(cls, pyfunc)
-        found.unique_id = scopes.next_unique_id(found.func)
-        found.unique_name = f"{found.func_qualname}${found.unique_id}"
-        namespace = found.func.__globals__
-        if file_of(found.code, namespace):
-            found.filename = PlaceOfModule(found.filename)
-            found.filename.module = str(namespace.get("__name__"))
-        return found
+        identity = original(cls, pyfunc)
+        identity.unique_id = scopes.next_unique_id(identity.func)
+        identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
+        namespace = identity.func.__globals__
+        if file_of(identity.code, namespace):
+            identity.filename = PlaceOfModule(identity.filename)
+            identity.filename.module = str(namespace.get("__name__"))
+        return identity
 
     return functools.wraps(original)(from_function)
 
 
-def _noting_attribute(original: Any) -> Any:
+def _wrap_resolve_attribute(original: Any) -> Any:
+    """Record the name of an attribute that the compiler resolves, and the templates that it asks."""
+
     def resolve(self: Any, owner: Any, name: Any, *rest: Any) -> Any:
-        scopes.note(str(name))
+        scopes.note_name(str(name))
         for template in self._get_attribute_templates(owner):
             _record_template(template)
         return original(self, owner, name, *rest)
@@ -217,9 +241,11 @@ def _noting_attribute(original: Any) -> Any:
     return resolve
 
 
-def _noting_call(original: Any) -> Any:
+def _wrap_get_call_type(original: Any) -> Any:
+    """Record the name of a callable whose call the compiler resolves, and the templates that it asks."""
+
     def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scopes.note(key_name(self.typing_key))
+        scopes.note_name(key_name(self.typing_key))
         for template in self.templates:
             _record_template(template)
         return original(self, *args, **kwargs)
@@ -228,7 +254,7 @@ def _noting_call(original: Any) -> Any:
 
 
 def _record_template(template: Any) -> None:
-    """Record one of the user's templates that is not asked individually."""
+    """Record a user's template that is not asked for its implementations individually."""
     cls = template if isinstance(template, type) else type(template)
     try:
         function = _functions_of_templates[cls]
@@ -240,11 +266,13 @@ def _record_template(template: Any) -> None:
         scopes.accept(function)
 
 
-#: What templates are made from that are not asked individually; None for Numba's own.
+#: The user's functions behind templates that are not asked individually; None for Numba's templates.
 _functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
-def _noting_type(original: Any) -> Any:
+def _wrap_lookup(original: Any) -> Any:
+    """Record the user's types for which code is generated."""
+
     def lookup(self: Any, fetype: Any) -> Any:
         cls = type(fetype)
         if is_users_type(cls):
@@ -254,19 +282,23 @@ def _noting_type(original: Any) -> Any:
     return lookup
 
 
-def _noting_generator(original: Any) -> Any:
+def _wrap_find(original: Any) -> Any:
+    """Record the functions that generate code."""
+
     def find(self: Any, sig: Any) -> Any:
-        found = original(self, sig)
-        scopes.note_generator(found)
-        return found
+        implementation = original(self, sig)
+        scopes.note_generator(implementation)
+        return implementation
 
     return find
 
 
-def _noting_address(original: Any) -> Any:
+def _wrap_add_address(original: Any) -> Any:
+    """Record code generators of packages that put an address of this process into code."""
+
     def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Numba looks for the variable in the optimized code. Without this, a package that puts more addresses into a constant array would
-        # have its code cached with them if the variable itself is not used.
+        # Numba looks for the variable in the optimized code. A package that puts further addresses into a constant array may not use the
+        # variable itself. Without this note, its code would be cached with those addresses.
         caller = sys._getframe(1)
         if not is_library_module(caller.f_globals.get("__name__")):
             scopes.note_address(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_qualname}")
@@ -275,15 +307,17 @@ def _noting_address(original: Any) -> Any:
     return add_dynamic_addr
 
 
-def _recording(original: Any) -> Any:
+def _wrap_template(original: Any) -> Any:
+    """Record that an implementation is asked, and whether it accepts the types."""
+
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
         if function is None:
             return original(self, *args, **kwargs)
         scopes.record(function)
-        found = original(self, *args, **kwargs)
-        if found is not None:
+        answer = original(self, *args, **kwargs)
+        if answer is not None:
             scopes.accept(function)
-        return found
+        return answer
 
     return ask

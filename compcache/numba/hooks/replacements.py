@@ -12,7 +12,7 @@ __all__ = ["Replacements"]
 
 
 class Replacements:
-    """Replaced attributes and their original values."""
+    """The attributes that were replaced, with their original values."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, str, Any, bool]] = []
@@ -21,13 +21,17 @@ class Replacements:
         return bool(self._rows)
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of a class or module."""
+        """Set an attribute of a class or module, and keep its original value."""
         own = vars(owner)
         self._rows.append((owner, name, own.get(name), name in own))
         setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace an attribute by the result of a function of its present value."""
+        """Replace an attribute of a class or module by `wrap(original)`, and keep its original value.
+
+        Raises:
+            AttributeError: the owner has no such attribute.
+        """
         original = getattr(owner, name)
         self.replace(owner, name, functools.wraps(original)(wrap(original)))
 

@@ -1,7 +1,7 @@
-"""Dependencies of compiled code other than the function: the implementations that the compiler used.
+"""Identifies the dependencies of compiled code other than the function: the implementations that the compiler used.
 
-A compilation records which of the user's implementations it used, and the names by which it looked for any. An entry is valid if each of
-them still has the same content, and no other implementation matches these names.
+A compilation records the user's implementations that it used, and the names by which it looked for implementations. An entry is valid if
+each of these implementations still has the same content, and no other implementation matches the names.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ __all__ = [
 ]
 
 
-#: The prefix of the digest of an implementation that was asked, did not support these types, and can reach something without identity
-#: (`overlooks_members`). Every function that uses `len` asks every package that overloads `len`.
+#: The prefix of the digest of an implementation that was asked and did not support these types. It can reach values without identity, which
+#: the digest omits (`overlooks_members`). For example, every function that uses `len` asks every package that overloads `len`.
 _DECLINED = "declined "
-#: The prefix of the digest of a package's files, for implementations that can reach too much of it.
+#: The prefix of the digest of a package's files. It replaces the digest of an implementation that can reach too many values.
 _FILES = "files "
 
 
@@ -61,35 +61,44 @@ def encode_names(numbers: Iterable[int]) -> bytes:
 
 
 def decode_names(data: bytes) -> frozenset[int]:
-    """Decode the digests that `encode_names` has encoded."""
+    """Decode the result of `encode_names`."""
     return frozenset(unpack(f"<{len(data) // 4}I", data))
 
 
 def matching_names(asked: bytes) -> tuple[str, ...]:
-    """Return the user's implementations that are registered now and match these names (encoded by `encode_names`)."""
+    """Return the user's implementations that are registered now and match names, which `encode_names` has encoded."""
     registry.refresh()
     numbers = registry.by_asked.keys() & decode_names(asked) if registry.by_asked else ()
     return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
 
 
-#: The limits for an implementation that may lead to all of its package. The package's files are a cheaper comparison then.
+#: The limits for implementations of a package with files. To compare the files is cheaper than to examine more values.
 _LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
-#: Why implementations cannot be compared, by their name and their number. To walk all that they can reach takes seconds in some packages,
-#: and every compilation asks them.
-_opaque: dict[tuple[str, int, bool], Unidentifiable] = {}
-#: The packages of which an implementation could reach too much, with the message.
-_large: dict[str, str] = {}
+#: Why implementations cannot be compared, by name, number of implementations and mode. Examining all values that they can reach takes
+#: seconds in some packages, and every compilation asks for them.
+_refusals: dict[tuple[str, int, bool], Unidentifiable] = {}
+#: The packages with an implementation that can reach too many values, with the message.
+_too_large: dict[str, str] = {}
 
 
 @looks_at_programs(Unidentifiable)
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
-    """Return the dependency to record for an implementation. `declined`: it did not support these types. Raises `Unidentifiable`."""
+    """Return the dependency to record for an implementation.
+
+    Args:
+        function: the implementation.
+        declined: whether it did not support the types for which the compiler asked.
+
+    Raises:
+        Unidentifiable: the implementation cannot be compared.
+    """
     name = name_of(function)
     registry.refresh()
     return _dependency(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
 
 
 def _dependency(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
+    """Return the dependency on implementations with a name. Packages with too many values are compared by their files."""
     try:
         return Dependency(name, _content(name, registered, declined=declined))
     except TooLarge:
@@ -100,6 +109,7 @@ def _dependency(name: str, registered: list[Implementation], *, declined: bool =
 
 
 def _content(name: str, registered: list[Implementation], *, declined: bool) -> str:
+    """Return the digest of implementations. If they declined the types, values without an identity are omitted."""
     try:
         return _fingerprint(name, registered)
     except TooLarge:
@@ -111,30 +121,34 @@ def _content(name: str, registered: list[Implementation], *, declined: bool) -> 
 
 
 def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
-    """Return the digest of implementations. A repeated `Unidentifiable` costs nothing, nor does `TooLarge` for another one of the same
-    package.
+    """Return the digest of implementations.
+
+    Refusals are remembered, so that a repeated `Unidentifiable` costs nothing. `TooLarge` is remembered for the whole package.
     """
     package = package_of_implementation(registered[0].function)
-    if package in _large:
-        raise TooLarge(_large[package])
+    if package in _too_large:
+        raise TooLarge(_too_large[package])
     key = name, len(registered), overlooks_members
-    if key in _opaque:
-        raise _opaque[key].again()
+    if key in _refusals:
+        raise _refusals[key].again()
     try:
         return _walk(package, registered, overlooks_members=overlooks_members)
     except TooLarge as error:
-        _large[package] = str(error)
+        _too_large[package] = str(error)
         raise
     except Unidentifiable as error:
-        _opaque[key] = error.again()
+        _refusals[key] = error.again()
         raise
 
 
 def _walk(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
-    """Return the digest of implementations. `TooLarge` is raised only for packages with files, which are then compared; all others are
-    walked.
+    """Return the digest of implementations.
+
+    Raises:
+        TooLarge: they can reach too many values, and the package has files, which are compared instead.
+        Unidentifiable: they cannot be compared.
     """
-    reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # `generic` and `cases` of a template
+    reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # templates have methods
     try:
         limits = FOR_PACKAGES if reads_all else _LIMITS
         return fingerprint_of_implementations(registered, overlooks_members=overlooks_members, reads_all=reads_all, limits=limits)
@@ -149,7 +163,11 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
 
 @looks_at_programs(Unidentifiable)
 def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """Return the dependency to record for a code generator; None if it is not the user's, or is an intrinsic's. Raises `Unidentifiable`."""
+    """Return the dependency to record for a code generator, or None if it is not the user's, or belongs to an intrinsic.
+
+    Raises:
+        Unidentifiable: the code generator cannot be compared.
+    """
     registry.refresh()
     function = registry.generators.get(id(implementation)) or users_generator(implementation)
     if function is None:
@@ -161,24 +179,32 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
             return None
         registered = generators_of_other_registries().get(name)
     if registered is None:
-        raise Unidentifiable(f"{name_of(function)} generates code, and is in no registry that Numba has installed")
+        raise Unidentifiable(f"the code generator {name_of(function)} is in no registry that is installed in Numba")
     return _dependency(name, registered)
 
 
 @looks_at_programs(Unidentifiable)
 def dependency_of_type(cls: type) -> Dependency:
-    """Return the dependency to record for a user's class of types. Raises `Unidentifiable`."""
+    """Return the dependency to record for a user's class of types.
+
+    Raises:
+        Unidentifiable: the class cannot be compared.
+    """
     name = name_of_type(cls)
     return Dependency(name, content_of_type(name) or "")
 
 
 @looks_at_programs(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
-    """Return whether the implementation registered under this name has the recorded content. Raises `Unidentifiable`."""
+    """Return whether the implementation that is registered under a dependency's name still has the recorded content.
+
+    Raises:
+        Unidentifiable: the implementation cannot be compared.
+    """
     registry.refresh()
     registered = registry.by_name.get(dependency.name)
     if registered is None:
-        registered = _of_other_registries(dependency.name)
+        registered = _find_in_other_registries(dependency.name)
         if not registered:
             return content_of_type(dependency.name) == dependency.content
     if dependency.content.startswith(_FILES):
@@ -188,23 +214,23 @@ def is_current(dependency: Dependency) -> bool:
     return _fingerprint(dependency.name, registered) == dependency.content
 
 
-def _of_other_registries(name: str) -> list[Implementation]:
+def _find_in_other_registries(name: str) -> list[Implementation]:
     """Return the implementations with this name in registries that packages created themselves."""
     if name.startswith(GENERATOR):
         return generators_of_other_registries().get(name, [])
-    template = _template_of_another_registry(name)
+    template = _find_template(name)
     return [] if template is None else [Implementation(template, ())]
 
 
-def _template_of_another_registry(name: str) -> type | None:
-    """Return the typing template with this name from a registry that a package created itself; None if there is no such class."""
+def _find_template(name: str) -> type | None:
+    """Return the typing template with this name from a registry that a package created itself, or None if there is no such class."""
     module, path = name, ""
     while module not in sys.modules:
         module, dot, last = module.rpartition(".")
         if not dot:
             return None
         path = f"{last}.{path}" if path else last
-    found: Any = sys.modules[module]
+    value: Any = sys.modules[module]
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
+        value = getattr(value, part, None)
+    return value if isinstance(value, type) else None

@@ -1,7 +1,8 @@
-"""Types that packages and programs add to Numba. Everything registered for such a type is one dependency of code that uses it.
+"""Identifies types that packages and programs add to Numba.
 
-A type's class has methods that the compiler calls. Its data model describes the layout of values in memory. Functions convert values from
-and to Python objects. Templates determine the types of attributes, and functions read these.
+All that is registered for such a type is one dependency of the code that uses the type. The class of the type has methods that the compiler
+calls. Its data model describes the layout of values in memory. Functions convert values from and to Python objects. Templates determine the
+types of attributes, and functions read attributes.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ if TYPE_CHECKING:
 __all__ = ["FOR_PACKAGES", "content_of_type", "is_users_type", "name_of_type"]
 
 _PREFIX = "type "
-#: How many values are examined before the package's files are compared instead, which is cheaper.
+#: How many values are examined before the package's files are compared instead. To compare files is cheaper.
 FOR_PACKAGES = Limits(1000, 300)
 
 
-#: Types that reach too much, or something that cannot be compared. To find that out takes long in some packages.
+#: Digests of packages' files, by the names of types that can reach too many values, or a value that cannot be compared. Finding that out
+#: takes long in some packages.
 _by_files: dict[str, str] = {}
 
 
 def is_users_type(cls: type) -> bool:
-    """Return whether a class of types is not Numba's own."""
+    """Return whether a class of types belongs to a package or program, and not to Numba."""
     return not is_library_module(cls.__module__)
 
 
@@ -46,10 +48,10 @@ def name_of_type(cls: type) -> str:
 
 
 def content_of_type(name: str) -> str | None:
-    """Return the digest of everything registered for the class of types with this name; None if there is no such class.
+    """Return the digest of all that is registered for the class of types with this name, or None if there is no such class.
 
     Raises:
-        Unidentifiable: something has no identity by content, and the class belongs to no package with files.
+        Unidentifiable: a value has no identity by content, and the class belongs to no package with files.
     """
     from numba.core.datamodel import default_manager
 
@@ -58,7 +60,7 @@ def content_of_type(name: str) -> str | None:
     classes = [cls for cls in default_manager._handlers if is_users_type(cls) and name_of_type(cls) == name]
     if not classes:
         return None
-    registered = [Implementation(item, ()) for cls in classes for item in _registered(cls)]
+    registered = [Implementation(item, ()) for cls in classes for item in _registered_for(cls)]
     package = classes[0].__module__.partition(".")[0]
     files = digest_of_package(package)
     try:
@@ -70,7 +72,8 @@ def content_of_type(name: str) -> str | None:
     return _by_files[name]
 
 
-def _registered(cls: type) -> Iterator[Any]:
+def _registered_for(cls: type) -> Iterator[Any]:
+    """Yield the class, its data model, and the functions and attributes that are registered for it."""
     from numba.core import pythonapi
     from numba.core.datamodel import default_manager
 
@@ -84,47 +87,47 @@ def _registered(cls: type) -> Iterator[Any]:
 
 
 def _attributes(cls: type) -> Iterator[Any]:
-    """Yield what determines the types of attributes and reads them, except for the user's overloads and functions, which are recorded when
-    the compiler asks them.
+    """Yield the objects that determine the types of attributes and read them.
 
-    For functions that the compiler may choose for any attribute, for conversions and for constants, only the names are yielded: a new one
-    may be preferred.
+    The user's overloads and functions are omitted, because they are recorded when the compiler asks for them. The compiler may choose
+    certain functions for any attribute. For these, for conversions and for constants, only the names are yielded: a new one may be
+    preferred.
     """
     from numba.core.imputils import builtin_registry as lowering
     from numba.core.typing.templates import builtin_registry as typing
 
     for template in typing.attributes:
-        if _names(cls, [getattr(template, "key", None)]) and source_function(template) in (None, template):
+        if _contains_type(cls, [getattr(template, "key", None)]) and source_function(template) in (None, template):
             if is_library_module(template.__module__):
-                yield tuple(_made_of(list(vars(template).values())))
+                yield tuple(_user_values(list(vars(template).values())))
             else:
                 yield template
     for rows in (lowering.getattrs, lowering.setattrs):
         for implementation, name, types in rows:
-            if not _names(cls, types):
+            if not _contains_type(cls, types):
                 continue
             if is_made_by_library_for_types(implementation):
-                yield name, *_made_of([implementation])
+                yield name, *_user_values([implementation])
             elif name is None:
                 yield name_of(users_generator(implementation))
     for rows in (lowering.casts, lowering.constants):
-        yield from [name_of(implementation) for implementation, types in rows if _names(cls, types)]
+        yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
 
 
-def _names(cls: type, keys: Iterable[Any]) -> bool:
-    """Return whether the class, or a type of it, is among these keys."""
+def _contains_type(cls: type, keys: Iterable[Any]) -> bool:
+    """Return whether the keys contain the class or one of its types."""
     return any(key is cls or isinstance(key, cls) for key in keys)
 
 
-def _made_of(functions: list[Any]) -> Iterator[Any]:
-    """Yield what the user gave to a function of Numba's that created these closures: texts, numbers and functions."""
+def _user_values(functions: list[Any]) -> Iterator[Any]:
+    """Yield the texts, numbers and functions that the user passed to a function of Numba, which created these closures."""
     for function in functions:
         if not isinstance(function, FunctionType):
             continue
         yield function.__qualname__
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         yield from [item for item in cells if isinstance(item, _PLAIN) or (isinstance(item, FunctionType) and not is_made_by_library(item))]
-        yield from _made_of([item for item in cells if is_made_by_library(item)])
+        yield from _user_values([item for item in cells if is_made_by_library(item)])
 
 
 _PLAIN = (str, int, float, bytes)

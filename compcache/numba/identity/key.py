@@ -1,4 +1,4 @@
-"""The key of a compiled overload: the function's fingerprint, the signature, and everything else that shapes code."""
+"""Computes the key of a compiled overload from the function's fingerprint, the signature, and all other inputs of the compiler."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text", "without_addresses"]
 
-#: Addresses and numbers in Numba's text of types: of functions and objects, and of jitclasses.
+#: Addresses of functions and objects, and numbers of jitclasses, in Numba's text of types.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 _MAX_SHOWN = 400
 
 
 class Identity(NamedTuple):
-    """The identity of an overload: a key, the digest of its source lines, the key's named components, and the compiled functions that it
-    was computed from, the function itself first.
+    """The identity of an overload.
+
+    Attributes:
+        key: the key.
+        lines: the digest of the source lines.
+        name: the module and the qualified name of the function.
+        components: the components of the key by name, and further notes for display.
+        parts: the functions from which the key was computed, the function itself first.
     """
 
     key: str
@@ -39,16 +45,16 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
     Args:
         function: the Python function that is compiled.
         sig: the requested signature, or the tuple of its argument types.
-        flags: the compiler flags as `flags_text` writes them.
+        flags: the compiler flags as `flags_text` returns them.
         extra: further named components.
         codegen: Numba's code generator, which knows the platform.
 
     Raises:
-        Unidentifiable: a value has no identity by content.
+        Unidentifiable: a value that the function reads has no identity by content.
     """
-    found = fingerprint(function)
+    content = fingerprint(function)
     components = {
-        "function": found.content,
+        "function": content.content,
         "signature": signature_text(sig),
         "flags": flags,
         "config": config_text(),
@@ -62,14 +68,17 @@ def identify(function: Any, *, sig: Any, flags: str, extra: Mapping[str, str], c
         state.update(f"{name}:{len(data)}:".encode())
         state.update(data)
     name = f"{function.__module__}.{function.__qualname__}"
-    shown = {"name": name, **components, **{f"read {where}": what for where, what in found.reads.items()}}
-    return Identity(state.hexdigest(), found.lines, name, shown, found.parts)
+    shown = {"name": name, **components, **{f"read {where}": value for where, value in content.reads.items()}}
+    return Identity(state.hexdigest(), content.lines, name, shown, content.parts)
 
 
 def signature_text(sig: Any) -> str:
     """Return the argument types, and the result type if one was requested.
 
-    If the text of a type does not identify it, a digest of its structure follows.
+    If the text of a type does not identify it, a digest of its structure follows the text.
+
+    Raises:
+        Unidentifiable: a type has no identity by content.
     """
     args, result = (sig.args, sig.return_type) if hasattr(sig, "return_type") else (tuple(sig), None)
     return f"({', '.join(map(type_text, args))}) -> {'?' if result is None else type_text(result)}"
@@ -82,7 +91,11 @@ def without_addresses(text: str) -> str:
 
 @looks_at_programs(Unidentifiable)
 def type_text(item: Any) -> str:
-    """Return a type as text. Raises `Unidentifiable` if it differs between processes."""
+    """Return a type as text.
+
+    Raises:
+        Unidentifiable: the type has no identity by content.
+    """
     if is_plain_type(item):
         return str(item)
     return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
@@ -90,11 +103,20 @@ def type_text(item: Any) -> str:
 
 @looks_at_programs(Unidentifiable)
 def flags_text(flags: Any) -> str:
-    """Return every flag with its value, in a fixed order."""
+    """Return every compiler flag with its value, in a fixed order.
+
+    Raises:
+        Unidentifiable: a value has no identity by content.
+    """
     return ", ".join(f"{name}={_flag_text(name, value)}" for name, value in sorted(flags.values().items()))
 
 
 def _flag_text(name: str, value: Any) -> str:
+    """Return the value of a compiler flag as text.
+
+    Raises:
+        Unidentifiable: the value has no identity by content.
+    """
     if name == "inline":
         chosen = getattr(value, "_inline", value)
         return chosen if isinstance(chosen, str) else f"cost model {fingerprint_of_value(chosen, 'the cost model')}"
@@ -105,5 +127,5 @@ def _flag_text(name: str, value: Any) -> str:
         return str(value.encode())
     text = repr(inner)
     if " at 0x" in text:
-        raise Unidentifiable(f"the flag {name} is {text}, which has no identity by content")
+        raise Unidentifiable(f"the compiler flag {name} has the value {text}, which has no identity by content")
     return text

@@ -1,4 +1,7 @@
-"""Key components other than the function: Numba's settings, versions, and the platform. The CPU is not part of keys."""
+"""Computes the components of keys other than the function: Numba's settings, versions, and the platform.
+
+The CPU is not part of keys.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ _config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """Return the current settings of Numba that may change code."""
-    global _config_memo  # noqa: PLW0603 - the settings are the process's
+    """Return the present settings of Numba that may change code."""
+    global _config_memo  # noqa: PLW0603 - each process has one configuration
     from numba.core import config
 
     config.reload_config()
@@ -37,7 +40,7 @@ def _is_setting(name: str, value: Any) -> bool:
 
 @functools.cache
 def versions_text() -> str:
-    """Return the versions of all software that takes part in compiling."""
+    """Return the versions of all software that affects compiled code."""
     import llvmlite
     import numba
     import numpy as np
@@ -52,7 +55,7 @@ def versions_text() -> str:
 
 
 def compiled_for() -> tuple[str, str | None]:
-    """Return the CPU and features that Numba compiles for (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), as `ModuleSource` takes them."""
+    """Return the CPU and the features for which Numba compiles (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), in the form of `ModuleSource`."""
     from numba.core import codegen, config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
@@ -64,7 +67,7 @@ def compiled_for() -> tuple[str, str | None]:
 
 
 def chosen_cpu() -> str:
-    """Return the CPU that the user has set for Numba, so that only code for it is used; empty if it is the host's."""
+    """Return the CPU that the user has chosen for Numba, so that only code for this CPU is used; "" for the CPU of the host."""
     from numba.core import config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
@@ -73,7 +76,7 @@ def chosen_cpu() -> str:
 
 
 def platform_text(codegen: Any) -> str:
-    """Return the platform that the code generator compiles for, without the CPU, and whether it calls Intel's vector library."""
+    """Return the platform for which the code generator compiles, without the CPU, and whether it uses Intel's vector library."""
     from numba.core import config
 
     return f"{codegen.magic_tuple()[0]}, svml={getattr(config, 'USING_SVML', None)}"

@@ -1,4 +1,4 @@
-"""Finds kernels that were compiled into a package, for `njit` without Numba (`compcache.numba.exports.package` creates them)."""
+"""Finds kernels that were compiled into a package, for `njit` without Numba. `compcache.numba.exports.package` creates them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DIRECTORY", "Kernels", "decorate_packaged", "find_kernels", "numbered"]
 
-#: The directory of kernels, beside the modules that they come from.
+#: The name of the directory with the kernels of a module, beside the module.
 DIRECTORY = "__compcache__"
 _caches: dict[str, Any] = {}
 
 
 class Kernels:
-    """The kernels of one function, one for each packaged signature."""
+    """The packaged kernels of one function, one for each signature."""
 
     def __init__(self, function: FunctionType, targets: Sequence[Any]) -> None:
         self.py_func = self.__wrapped__ = function
@@ -32,7 +32,11 @@ class Kernels:
         return f"<packaged kernels of {self.__module__}.{self.__qualname__}>"
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the first kernel that accepts the arguments."""
+        """Call the first kernel that accepts the arguments.
+
+        Raises:
+            TypeError: no kernel accepts them.
+        """
         first: TypeError | None = None
         for target in self._targets:
             try:
@@ -42,22 +46,29 @@ class Kernels:
                 first = first or error
         shown = ", ".join(type(argument).__name__ for argument in arguments)
         known = "; ".join(str(target.signature) for target in self._targets)
-        raise TypeError(f"{self.__qualname__} was compiled for {known}, and not for ({shown})") from first
+        raise TypeError(f"{self.__qualname__}() has no packaged kernel for ({shown}); it was compiled for {known}") from first
 
 
 def decorate_packaged(missing: ImportError) -> Any:
-    """Return the result of a decorator with a signature if Numba is not installed: the packaged kernels of a function.
+    """Return a decorator for functions with a signature, for processes without Numba. It returns the packaged kernels of a function.
 
-    Raises:
-        ImportError: no kernel was packaged; the message says that Numba is missing.
+    The decorator raises `ImportError` if no kernel was packaged.
+
+    Args:
+        missing: the error that the import of Numba raised.
     """
 
     def decorate(function: FunctionType) -> Any:
+        """Return the packaged kernels of a function.
+
+        Raises:
+            ImportError: no kernel was packaged.
+        """
         kernels = find_kernels(function)
         if kernels is None:
             raise ImportError(
-                f"{function.__module__}.{function.__qualname__} needs numba, which is not installed: no kernel of it is packaged beside "
-                "its module",
+                f"{function.__module__}.{function.__qualname__} has no packaged kernel, and numba is not installed; "
+                "install numba, or package the kernels of its module",
                 name="numba",
             ) from missing
         return kernels
@@ -66,13 +77,16 @@ def decorate_packaged(missing: ImportError) -> Any:
 
 
 def find_kernels(function: FunctionType) -> Any:
-    """Return what was packaged for a function: a call target, or `Kernels` for several signatures; None if nothing was.
+    """Return the packaged kernels of a function.
 
     The directory beside the file of the function's module is trusted like that file, and must have the same owner. Code without a file (in
     an interactive session, or from `exec`) has no such directory, even if the current directory contains one.
 
+    Returns:
+        A call target for one signature, or `Kernels` for several; None if no kernel was packaged.
+
     Raises:
-        ImportError: the directory is another user's, or its kernels cannot be used here.
+        ImportError: the directory is not trusted, or its kernels cannot run on this host.
     """
     from compcache.cache import Cache
     from compcache.errors import NotCachedError
@@ -93,31 +107,33 @@ def find_kernels(function: FunctionType) -> Any:
             targets.append(cache.get_target(numbered(name, len(targets))))
     except NotCachedError as error:
         if not targets and cache.realizations(name):
-            raise ImportError(f"the packaged kernels of {name} cannot be used here, and numba is not installed: {error}") from error
+            raise ImportError(f"the packaged kernels of {name} cannot be loaded, and numba is not installed: {error}") from error
     if len(targets) == 1:
         return targets[0]
     return Kernels(function, targets) if targets else None
 
 
 def _require_same_owner(place: str, file: str) -> None:
-    """Check that a directory has a trusted owner. In /tmp, for example, anybody can create one beside a script.
+    """Check that the directory of kernels is as trustworthy as the module. In /tmp, for example, anybody can create one beside a script.
 
     Raises:
-        ImportError: its owner is not that of the module, this user or the superuser, or everybody can write to it.
+        ImportError: the owner of the directory is neither the owner of the module, nor this user, nor the superuser; or everybody can write
+            to the directory, but not to the module.
     """
-    found = os.stat(place)
+    directory = os.stat(place)
     try:
         module = os.stat(file)
-    except OSError as error:  # it was removed: the directory speaks for itself
+    except OSError as error:  # the file is gone, so only this user and the superuser are trusted
         reraise_interrupt(error)
         module = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
     owners = (module.st_uid, os.getuid(), 0)
-    if found.st_uid not in owners or os.lstat(place).st_uid not in owners:
-        raise ImportError(f"{place} does not belong to the owner of {file}: kernels in it are not used, and numba is not installed")
-    if found.st_mode & ~module.st_mode & 0o002:
-        raise ImportError(f"everybody can write to {place}: kernels in it are not used; run 'chmod -R o-w {place}', or install numba")
+    if directory.st_uid not in owners or os.lstat(place).st_uid not in owners:
+        reason = f"it does not belong to the owner of {file}; correct its owner, or install numba"
+        raise ImportError(f"the kernels in {place} are not used: {reason}")
+    if directory.st_mode & ~module.st_mode & 0o002:
+        raise ImportError(f"the kernels in {place} are not used: everybody can write to it; run 'chmod -R o-w {place}', or install numba")
 
 
 def numbered(name: str, number: int) -> str:
-    """Return the func_name of a kernel's n-th signature."""
+    """Return the func_name of the kernel for a signature. Signatures are numbered from 0."""
     return f"{name}#{number}" if number else name

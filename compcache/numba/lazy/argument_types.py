@@ -1,5 +1,7 @@
-"""Argument types as text, for keys and for display. Two arguments have the same text only if Numba gives them the same type. The native
-half (`native/argument_types.c`) distinguishes at least as many types.
+"""Describes the types of arguments as text, for keys and for display.
+
+Two arguments have the same text only if Numba gives them the same type. The native half (`native/argument_types.c`) distinguishes at least
+as many types.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import sys
 from compcache.numba.fingerprints.stand_ins import jitted
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.installation import has_extensions
-from compcache.numba.registered.library import find_by_name
+from compcache.numba.registered.library import is_found_by_name
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.type_texts import NUMBERS
 
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FUNCTION", "class_text", "is_derived_array", "learn_numpy", "scalar_name", "type_text"]
 
-#: The codes of scalars. Python's and NumPy's scalars of one type share compiled code.
+#: The codes of scalar types. A Python scalar and a NumPy scalar of the same type share compiled code.
 _SCALARS = dict(zip(NUMBERS, "b123i4567fdFD", strict=True))
-_PYTHONS = {
+_PYTHON_TYPES = {
     bool: "bool", int: "int64", float: "float64", complex: "complex128", type(None): "none", str: "unicode_type",
     bytes: "bytes",
 }  # fmt: skip
@@ -29,7 +31,14 @@ _known_to_native = False
 
 
 def learn_numpy(*, is_needed: bool = False) -> None:
-    """Let the native half recognize NumPy's objects once NumPy is imported; import NumPy if it is needed."""
+    """Make the native half recognize NumPy's objects, once NumPy is imported.
+
+    Args:
+        is_needed: whether to import NumPy if it is not imported.
+
+    Raises:
+        ImportError: compcache does not support the layout of this NumPy's arrays.
+    """
     global _known_to_native  # noqa: PLW0603 - NumPy is one per process
     if is_needed:
         __import__("numpy")
@@ -41,22 +50,25 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     probe = numpy.zeros((2, 3), numpy.int16, order="F")
     probe.flags.writeable = False
     if _dispatch.type_of(probe) != b"R\3\2F" or _dispatch.type_of(probe[:1, 1:].copy()) != b"A\3\2C":
-        raise ImportError(f"the arrays of NumPy {numpy.__version__} have a layout that compcache does not support")
+        raise ImportError(f"compcache does not support the array layout of NumPy {numpy.__version__}; install another version of NumPy")
     _known_to_native = True
 
 
 def type_text(value: Any, omitted: object, given: list[Any]) -> str:
-    """Return the type of an argument in Numba's words. `omitted` stands for arguments that are not given.
+    """Return the text of an argument's type, in Numba's notation.
 
-    Jitted functions are appended to `given`, because Numba has a type for each one.
+    Args:
+        value: the argument.
+        omitted: the object that marks an omitted argument.
+        given: a list to which jitted functions are appended, because each of them has its own type.
 
     Raises:
-        NotLazy: only Numba supports its type.
+        NotLazy: only Numba supports the type.
     """
     if value is omitted:
         return "omitted"
     kind = type(value)
-    known = _PYTHONS.get(kind)
+    known = _PYTHON_TYPES.get(kind)
     if known is not None:
         return known
     if isinstance(value, tuple):
@@ -67,17 +79,22 @@ def type_text(value: Any, omitted: object, given: list[Any]) -> str:
         flags = value.flags
         order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
         if not flags.aligned:
-            raise NotLazy(f"an argument is an array of {value.dtype} that is not aligned")
+            raise NotLazy(f"an argument is an unaligned array of {value.dtype}")
         text = f"{'' if flags.writeable else 'readonly '}array({scalar_name(value.dtype)}, {value.ndim}d, {order})"
         if not _is_masked(value):
             _seen.add(text)
         elif text not in _seen:
-            raise NotLazy("an argument is a masked array")  # Numba accepts one only if it has seen its type for another array
+            raise NotLazy("an argument is a masked array")  # Numba accepts it only if it has seen the same type for another array
         return text
-    return _other_text(value, numpy, given)
+    return _scalar_or_function_text(value, numpy, given)
 
 
-def _other_text(value: Any, numpy: Any, given: list[Any]) -> str:
+def _scalar_or_function_text(value: Any, numpy: Any, given: list[Any]) -> str:
+    """Return the text of a NumPy scalar or a jitted function.
+
+    Raises:
+        NotLazy: only Numba supports the type.
+    """
     kind = type(value)
     if numpy is not None and isinstance(value, numpy.generic) and kind.__module__ == "numpy":
         name: str = value.dtype.name
@@ -87,7 +104,7 @@ def _other_text(value: Any, numpy: Any, given: list[Any]) -> str:
     if function is not None:
         given.append(function)
         return FUNCTION
-    raise NotLazy(f"an argument is of type {kind.__module__}.{kind.__qualname__}")
+    raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
 
 
 #: The text for jitted functions.
@@ -95,13 +112,14 @@ FUNCTION = "function"
 
 
 def is_derived_array(value: Any, numpy: Any) -> bool:
-    """Return whether this is an array of a derived class. Numba treats it as a plain array, unless a package registers
-    another type for it.
+    """Return whether a value is an array, possibly of a derived class, that Numba treats as a plain array.
+
+    The answer is False if a package may have registered another type for derived classes.
     """
     return isinstance(value, numpy.ndarray) and not has_extensions()
 
 
-#: The types of the arrays in calls so far.
+#: The texts of the arrays in calls so far.
 _seen: set[str] = set()
 
 
@@ -110,18 +128,26 @@ def _is_masked(value: Any) -> bool:
 
 
 def scalar_name(dtype: Any) -> str:
-    """Return the type of an array's items in Numba's words. Raises `NotLazy`."""
+    """Return the name of the type of an array's items, in Numba's notation.
+
+    Raises:
+        NotLazy: only Numba supports the dtype.
+    """
     name: str = dtype.name
     if name not in _SCALARS or not dtype.isnative:
-        raise NotLazy(f"an argument is an array of {dtype}")
+        raise NotLazy(f"an argument is an array of {dtype}, which only Numba supports")
     return name
 
 
 def class_text(kind: type) -> str:
-    """Return the name of a class of tuples. Raises `NotLazy` if it cannot be found under that name."""
+    """Return the name of a class of tuples, with the names of its fields.
+
+    Raises:
+        NotLazy: other processes cannot find the class under this name, or it is not a plain named tuple.
+    """
     if kind is tuple:
         return "tuple"
     fields = getattr(kind, "_fields", None)
-    if fields is None or kind.__module__ == "__main__" or not find_by_name(kind) or kind.__bases__ != (tuple,):
-        raise NotLazy(f"an argument is of the class {kind.__module__}.{kind.__qualname__}")
+    if fields is None or kind.__module__ == "__main__" or not is_found_by_name(kind) or kind.__bases__ != (tuple,):
+        raise NotLazy(f"an argument has the class {kind.__module__}.{kind.__qualname__}, which other processes cannot find by this name")
     return f"{kind.__module__}.{kind.__qualname__}{fields}"

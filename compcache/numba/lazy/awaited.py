@@ -1,4 +1,4 @@
-"""The stand-in module for Numba until it is imported, and the callbacks for that moment."""
+"""Knows the stand-in module for Numba, and runs callbacks when Numba is imported."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["has_numba", "run_callbacks", "stand_in_of", "when_imported"]
 
 
 def has_numba() -> bool:
-    """Return whether this process has imported Numba itself, or is about to."""
+    """Return whether this process has imported Numba itself, or has begun to import it."""
     core = sys.modules.get("numba.core")
-    return core is not None and not hasattr(type(core), "_compcache_original")  # it is not a stand-in
+    return core is not None and not hasattr(type(core), "_compcache_original")  # a module of Numba, not a stand-in
 
 
 def stand_in_of() -> Any:
-    """Return the stand-in for the module `numba` (`import_hook`), or None."""
+    """Return the stand-in for the module `numba` (`import_hook`), or None if there is none."""
     module = sys.modules.get("numba")
     return module if module is not None and "_compcache_when_real" in vars(module) else None
 
@@ -28,11 +28,14 @@ _callbacks: list[Callable[[], None]] = []
 
 
 def when_imported(callback: Callable[[], None]) -> None:
-    """Call this function when the stand-in has imported Numba, in the order of registration."""
+    """Call a function when the stand-in has imported Numba.
+
+    The functions run in the order of registration.
+    """
     _callbacks.append(callback)
 
 
 def run_callbacks() -> None:
-    """Run the callbacks, because Numba has been imported."""
+    """Run the registered functions, because Numba was imported. Each runs once."""
     while _callbacks:
         _callbacks.pop(0)()

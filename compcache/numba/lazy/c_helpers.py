@@ -1,10 +1,11 @@
-"""Numba's C helpers, for compiled code in a process that has not imported Numba.
+"""Provides Numba's C helpers to compiled code in a process that has not imported Numba.
 
-They are in extension modules of Numba that need NumPy and nothing else of Numba. These are loaded without their package. If Numba is
-imported later, it finds the same libraries with the same state, because an extension module of this kind is initialized once per process.
+The helpers are in extension modules of Numba that need NumPy and nothing else of Numba. These modules are loaded without their package. If
+Numba is imported later, it uses the same libraries with the same state, because an extension module of this kind is initialized once per
+process.
 
 The threads of parallel code belong to another module, one of Numba's three threading layers. The layer that Numba would choose is started
-in Numba's way, so that a Numba which is imported later has the same threads. If the choice is not clear, it is left to Numba.
+in Numba's way, so that a Numba that is imported later has the same threads. If the choice is not clear, Numba is imported to make it.
 """
 
 from __future__ import annotations
@@ -43,48 +44,58 @@ _MATHEMATICS = frozenset((
     "powf", "round", "roundf", "sin", "sinf", "sinh", "sinhf", "sqrt", "sqrtf", "tan", "tanf", "tanh", "tanhf", "tgamma",
     "tgammaf", "trunc", "truncf", "fmod", "fmodf", "hypot", "hypotf",
 ))  # fmt: skip
-#: Addresses that need no NumPy, and those from Numba's extension modules.
+#: The addresses of helpers that need no NumPy, and of helpers in Numba's extension modules.
 _own: dict[str, int] = {}
 _numbas: dict[str, int] = {}
 _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def helper_address(name: str) -> int:
-    """Return the address of a C helper, or 0 if there is none of this name.
+    """Return the address of a C helper, or 0 if there is no helper of this name. A function of Numba's threads starts them.
 
     Raises:
-        ImportError: Numba is not installed, or its extension modules do not load.
+        ImportError: Numba is not installed, or its extension modules cannot be loaded.
     """
     if not _own:
-        _install_own()
-    found = _own.get(name)
-    if found is None and name in _MATHEMATICS and not _numbas:
-        found = frontend.address_of(name)
-    return found or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
+        _add_own_addresses()
+    address = _own.get(name)
+    if address is None and name in _MATHEMATICS and not _numbas:
+        address = frontend.address_of(name)
+    return address or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
 
 
 def numbas_address(name: str) -> int:
-    """Return the address of something in an extension module of Numba, which is loaded now; 0 if there is none of this name."""
+    """Return the address of a helper in an extension module of Numba, or 0 if there is no helper of this name.
+
+    The first call loads the extension modules.
+
+    Raises:
+        ImportError: Numba is not installed, or its extension modules cannot be loaded.
+    """
     if not _numbas:
-        _load_numbas()
+        _load_extensions()
     return _numbas.get(name, 0)
 
 
-def _install_own() -> None:
+def _add_own_addresses() -> None:
     from compcache.numba.lazy import _dispatch
 
     _own.update(_dispatch.helper_addresses())
 
 
 def unpickle(address: int, data: bytes) -> Any:
-    """Return the object whose pickle compiled code has at an address. Code that returns an array has one of its class."""
+    """Return the object whose pickle compiled code contains at an address. The same address and pickle always give the same object.
+
+    Code that returns an array contains the pickle of its class.
+    """
     known = _unpickled.get((address, data), _unpickled)
     if known is _unpickled:
-        known = _unpickled[address, data] = _loads(data)
+        known = _unpickled[address, data] = _unpickle(data)
     return known
 
 
-def _loads(data: bytes) -> Any:
+def _unpickle(data: bytes) -> Any:
+    """Return the object in a pickle. If the pickle refers to Numba or LLVM, it needs a special unpickler."""
     if b"numba" in data or b"llvmlite" in data:
         from compcache.numba.lazy import raising
 
@@ -94,9 +105,9 @@ def _loads(data: bytes) -> Any:
     return loads(data)  # the cache was opened with allow_pickle
 
 
-def _load_numbas() -> None:
-    """Load the two extension modules, as `import numba` does, and read the addresses that they provide."""
-    import numpy as np  # noqa: F401 - they use its C interface
+def _load_extensions() -> None:
+    """Load the two extension modules, as `import numba` does, and store the addresses that they provide."""
+    import numpy as np  # noqa: F401 - the extension modules use its C interface
 
     from compcache.numba.lazy.argument_types import learn_numpy
 
@@ -106,20 +117,23 @@ def _load_numbas() -> None:
     import atexit
 
     atexit.register(memory.memsys_shutdown)  # arrays may be freed after the interpreter has begun to shut down
-    found = {f"numba_{name}": address for name, address in helpers.c_helpers.items()}
-    found |= helpers.c_helpers
-    found |= {name if name[0] == "_" else f"NRT_{name}": address for name, address in memory.c_helpers.items()}
-    _numbas.update(found)
+    addresses = {f"numba_{name}": address for name, address in helpers.c_helpers.items()}
+    addresses |= helpers.c_helpers
+    addresses |= {name if name[0] == "_" else f"NRT_{name}": address for name, address in memory.c_helpers.items()}
+    _numbas.update(addresses)
 
 
 def library_function(name: str, version: str) -> int:
-    """Return the address of a function in Numba's library of C helpers, for an exported kernel. The library is loaded without Numba.
+    """Return the address of a function in Numba's library of C helpers, for an exported kernel.
+
+    The library is loaded without Numba.
 
     Args:
+        name: the name of the function, with or without the prefix "numba_".
         version: the version of Numba that compiled the kernel.
 
     Raises:
-        ImportError: this version of Numba is not installed, or NumPy, which the library needs, is not.
+        ImportError: the installed Numba has another series, Numba or NumPy is not installed, or the library cannot be loaded.
     """
     if version not in _libraries:
         _libraries[version] = _load_library(version)
@@ -130,23 +144,28 @@ _libraries: dict[str, dict[str, int]] = {}
 
 
 def _load_library(version: str) -> dict[str, int]:
+    """Return the addresses of the functions in Numba's library of C helpers.
+
+    Raises:
+        ImportError: the library of this version cannot be loaded.
+    """
     from compcache.numba.registered.distributions import numba_version
 
-    wish = (
-        f"a compiled function uses containers or properties of characters, whose code is in the library of Numba "
-        f"({_LIBRARY}), which is loaded alone: install numba {_series(version)} and numpy"
-    )
+    reason = f"a compiled function uses Numba's C library {_LIBRARY} for containers or properties of characters"
+    advice = f"install numba {_series(version)} and numpy"
     installed = numba_version()
+    if not installed:
+        raise ImportError(f"{reason}: numba is not installed; {advice}", name=_LIBRARY)
     if _series(installed) != _series(version):
-        raise ImportError(f"{wish} (installed is {f'numba {installed}' if installed else 'no numba'})", name=_LIBRARY)
+        raise ImportError(f"{reason}: numba {installed} is installed, which has another library; {advice}", name=_LIBRARY)
     try:
         import numpy as np  # noqa: F401 - the library uses its C interface
 
         library = sys.modules.get(_LIBRARY) or load_extension(_LIBRARY)
     except ImportError as error:
-        raise ImportError(f"{wish} ({error})", name=_LIBRARY) from error
-    found: dict[str, int] = library.c_helpers
-    return found
+        raise ImportError(f"{reason}: {error}; {advice}", name=_LIBRARY) from error
+    addresses: dict[str, int] = library.c_helpers
+    return addresses
 
 
 def _series(version: str) -> str:
@@ -154,7 +173,11 @@ def _series(version: str) -> str:
 
 
 def load_extension(name: str) -> Any:
-    """Load an extension module of Numba without its package. Raises `ImportError`."""
+    """Load an extension module of Numba without its package.
+
+    Raises:
+        ImportError: the module does not exist, or cannot be loaded.
+    """
     import _imp
     from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
     from os.path import exists, join
@@ -165,21 +188,21 @@ def load_extension(name: str) -> Any:
     stem = join(directory or "", *name.split(".")[1:])
     path = next((stem + suffix for suffix in EXTENSION_SUFFIXES if exists(stem + suffix)), None)
     if path is None:
-        raise ImportError(f"Numba's extension module {name} was not found", name=name)
+        raise ImportError(f"Numba's extension module {name} does not exist: install numba", name=name)
     spec = ModuleSpec(name, ExtensionFileLoader(name, path), origin=path)
     known = sys.modules.get(name)
     module = _imp.create_dynamic(spec)
     _imp.exec_dynamic(module)
     if known is None:
-        sys.modules.pop(name, None)  # it is not part of an imported Numba yet
+        sys.modules.pop(name, None)  # only an imported Numba has this module
     return module
 
 
 # ---------------------------------------------------------------------------------------------------- threads
 
 
-#: Numba's names for the functions of a layer, in compiled code and in the layer. Code that sets the number of threads contains an address
-#: of this process, and is not stored.
+#: Names of Numba's threading functions: in compiled code, and in a threading layer. Code that sets the number of threads contains an
+#: address of this process, and is not stored.
 THREADING = {"numba_parallel_for": "parallel_for"} | {
     name: name
     for name in (
@@ -189,28 +212,32 @@ THREADING = {"numba_parallel_for": "parallel_for"} | {
 }  # fmt: skip
 _LAYERS = ("tbb", "omp", "workqueue")
 _TBB = {"darwin": "libtbb.12.dylib", "win32": "tbb12.dll"}.get(sys.platform, "libtbb.so.12")
-_starting = allocate_lock()
+_start_lock = allocate_lock()
 _layer: Any = None
-_started = 0  # threads
+_thread_count = 0  # the number of threads
 
 
 def _thread_address(name: str) -> int:
-    """Return the address of a function of Numba's threads, which the first request starts; 0 if that is left to Numba."""
-    return _address_in_layer(THREADING[name]) if name in THREADING else 0
+    """Return the address of a function of Numba's threads, which the first request starts.
+
+    Returns 0 for another name, or if only Numba can choose the threading layer.
+    """
+    return _layer_address(THREADING[name]) if name in THREADING else 0
 
 
-def _address_in_layer(name: str) -> int:
-    global _layer  # noqa: PLW0603 - there are one process's threads
-    with _starting:
+def _layer_address(name: str) -> int:
+    """Return the address of a function of the threading layer, which is started now; 0 if Numba must choose the layer."""
+    global _layer  # noqa: PLW0603 - the threads belong to the process
+    with _start_lock:
         if _layer is None:
-            _layer = _start()
+            _layer = _start_threads()
     address: int = getattr(_layer, name) if _layer else 0
     return address
 
 
 def number_of_threads() -> Any:
-    """Implement `numba.get_num_threads`, which starts the threads; return NotImplemented if that is left to Numba."""
-    address = _address_in_layer("get_num_threads")
+    """Implement `numba.get_num_threads`, which starts the threads. Return NotImplemented if Numba must answer."""
+    address = _layer_address("get_num_threads")
     if address:
         from ctypes import CFUNCTYPE, c_int
 
@@ -221,9 +248,12 @@ def number_of_threads() -> Any:
 
 
 def set_number_of_threads(count: object) -> Any:
-    """Implement `numba.set_num_threads` for a number that Numba accepts; return NotImplemented if that is left to Numba."""
-    address = _address_in_layer("set_num_threads")
-    if not address or type(count) is not int or not 1 <= count <= _started:
+    """Implement `numba.set_num_threads`, which starts the threads.
+
+    Return NotImplemented if Numba must set the number, or report that it is invalid.
+    """
+    address = _layer_address("set_num_threads")
+    if not address or type(count) is not int or not 1 <= count <= _thread_count:
         return NotImplemented
     from ctypes import CFUNCTYPE, c_int
 
@@ -231,26 +261,26 @@ def set_number_of_threads(count: object) -> Any:
     return None
 
 
-def _start() -> Any:
-    """Start as many threads as Numba would, of the layer that it would choose; return False if Numba must decide."""
-    global _started  # noqa: PLW0603 - there are one process's threads
+def _start_threads() -> Any:
+    """Start the threads that Numba would start, with its threading layer. Return the layer, or False if Numba must choose it."""
+    global _thread_count  # noqa: PLW0603 - the threads belong to the process
     count = configured_threads()
-    layer = _choose() if count > 0 else None
+    layer = _choose_layer() if count > 0 else None
     if layer is None:
         return False
-    _started = count
+    _thread_count = count
     from ctypes import CFUNCTYPE, c_int
 
     CFUNCTYPE(None, c_int)(layer.launch_threads)(count)
     CFUNCTYPE(None, c_int)(layer.set_num_threads)(count)
     from compcache.numba.lazy.awaited import when_imported
 
-    when_imported(_tell_numba)
+    when_imported(_share_threads)
     return layer
 
 
 def configured_threads() -> int:
-    """Return how many threads Numba would start; 0 if it would raise an error."""
+    """Return how many threads Numba would start, or 0 if $NUMBA_NUM_THREADS is not a number."""
     text = os.environ.get("NUMBA_NUM_THREADS")
     if text is None:
         affinity = getattr(os, "sched_getaffinity", None)
@@ -262,8 +292,8 @@ def configured_threads() -> int:
         return 0
 
 
-def _choose() -> Any:
-    """Return the threading layer that Numba would load; None if Numba must decide."""
+def _choose_layer() -> Any:
+    """Return the threading layer that Numba would load, after loading it; None if Numba must choose it."""
     wanted = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
     priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
     if sorted(priority) != sorted(_LAYERS) or wanted not in ("default", "omp", "workqueue"):
@@ -273,13 +303,14 @@ def _choose() -> Any:
             if _has_tbb():
                 return None
             continue
-        layer = _load(name)
+        layer = _load_layer(name)
         if layer is not None or wanted != "default":
             return layer
     return None
 
 
 def _has_tbb() -> bool:
+    """Return whether the library TBB can be loaded."""
     from ctypes import CDLL
 
     try:
@@ -290,15 +321,15 @@ def _has_tbb() -> bool:
     return True
 
 
-def _load(name: str) -> Any:
+def _load_layer(name: str) -> Any:
     try:
         return load_extension(f"numba.np.ufunc.{name}pool" if name == "omp" else f"numba.np.ufunc.{name}")
     except ImportError:
         return None
 
 
-def _tell_numba() -> None:
-    """Tell Numba, which is imported now, that its threads are running. It sets their number when it is told to start them."""
+def _share_threads() -> None:
+    """Make the imported Numba use the running threads. Keep their number, because Numba sets it when it starts them."""
     from numba.np.ufunc.parallel import _launch_threads
 
     count = number_of_threads()

@@ -1,4 +1,7 @@
-"""The description of an entry, which is stored beside its code: the conditions for its use, and Numba's metadata."""
+"""Defines the description of an entry, which is stored beside its code.
+
+A description contains the conditions under which the entry is valid, and Numba's metadata.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,25 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "KIND_IMAGE", "KIND_OBJECT", "Description", "Request"]
 
-#: The kind of descriptions, which are entries of data (`compcache.frontend`).
+#: The kind of the entries of data that contain descriptions (`compcache.frontend`).
 DESCRIPTION = "pickle:numba"
-#: The kinds of entries: machine code in the image, or object code as Numba serializes it.
+#: The kinds of code: machine code in the image, or object code as Numba serializes it.
 KIND_IMAGE, KIND_OBJECT = 1, 2
 _HEAD = Struct("<III")
-#: The conditions: the CPU, the digest of the lines, dependencies, the names asked for, and those that answered.
+#: The shape of the conditions: CPU, digest of lines, dependencies, names that were looked up, and implementations that matched these names.
 _CHECKED = "(uu[(uu)]b[u])"
 
 
 class Request:
-    """A look-up of an entry by the process that wants to use it. `accepts` is passed to `compcache.frontend.find`.
+    """A look-up of an entry by the process that wants to use it. `compcache.frontend.find` calls `accepts` for each candidate.
 
-    `lines` is a digest of the current source lines. `cpu` is the CPU that the user has chosen (`chosen_cpu`). `implementations` are known
-    to be those of this process. `outdated` tells why the implementations of a description are not, or returns ""; it needs Numba. `found`
-    is the valid description that was accepted last. With `only`, no description but that one, just created by the process, is accepted.
+    Attributes:
+        lines: the digest of the present source lines.
+        cpu: the CPU that the user has chosen (`chosen_cpu`), or "".
+        only: the only description to accept, which the process has just stored; None to check the conditions.
+        implementations: the digest of implementations that this process is known to have, or "".
+        outdated: returns why this process has other implementations than a description, or "". It needs Numba.
+        found: the description that was accepted last, or None.
     """
 
     __slots__ = ("cpu", "found", "implementations", "lines", "only", "outdated")
@@ -49,31 +56,41 @@ class Request:
         self.found: Description | None = None
 
     def accepts(self, data: bytes) -> bool:
-        """Return whether the described entry is valid. Raises `GlobalValidationError` with the reason if it is not."""
+        """Return True if the described entry is valid in this process.
+
+        Raises:
+            GlobalValidationError: the entry is not valid. The message says why.
+        """
         try:
             description = Description.decode(data)
         except ValueError as error:
             reraise_interrupt(error)
-            raise _invalid(f"its description does not decode: {error}") from error
+            raise _invalid_entry(f"the description of the entry cannot be decoded: {error}") from error
         if self.only is None:
             description.check(self)
         elif self.only != description:
-            raise _invalid("it is not the one that was just stored")
+            raise _invalid_entry("this process has just stored another entry under this name")
         self.found = description
         return True
 
 
-def _invalid(reason: str) -> GlobalValidationError:
+def _invalid_entry(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
 class Description(Record):
     """The metadata that Numba needs for an entry in addition to the machine code.
 
-    `lines` has the digests of the source lines and of their files, in this order, if the code reports them. `dependencies` are the
-    implementations that only the compiler used, `asked` the names by which it looked for such (`encode_names`), and `answered` all of the
-    user's implementations that matched these names. These are checked at every load, before unpickling; an entry that fails is skipped.
-    `cpu` is the CPU that the user had chosen. `pickled` and `bitcode` (for linking into other functions) are read on demand.
+    The conditions are checked at every load, before anything is unpickled. An entry that does not meet them is skipped.
+
+    Attributes:
+        cpu: the CPU that the user had chosen, or "".
+        lines: the digests of the source lines and of their files, in this order, as far as the code reports them.
+        dependencies: the name and the content of each implementation that the compiler used and the key does not cover.
+        asked: the names by which the compiler looked up implementations (`encode_names`).
+        answered: all of the user's implementations that matched these names.
+        pickled: Numba's metadata.
+        bitcode: the compressed bitcode for linking into other functions.
     """
 
     __slots__ = ("cpu", "lines", "dependencies", "asked", "answered", "pickled", "bitcode")
@@ -86,24 +103,28 @@ class Description(Record):
     bitcode: bytes
 
     def encode(self) -> bytes:
-        """Encode the sizes of three parts, and the parts: the conditions, the pickle, the bitcode."""
+        """Encode the description: the sizes of three parts, the conditions, the pickle and the bitcode."""
         checked = dump_marshalled((self.cpu, self.lines, [tuple(d) for d in self.dependencies], self.asked, self.answered))
         sizes = _HEAD.pack(len(checked), len(self.pickled), len(self.bitcode))
         return b"".join([sizes, checked, self.pickled, self.bitcode])
 
     @classmethod
     def decode(cls, payload: bytes) -> Description:
-        """Decode the description in a payload that the store has verified."""
+        """Decode a payload that the store has verified.
+
+        Raises:
+            ValueError: the payload is malformed.
+        """
         try:
             first, second, third = _HEAD.unpack_from(payload)
         except StructError as error:
-            raise ValueError("it is truncated") from error
+            raise ValueError("the description is truncated") from error
         at = _HEAD.size
         if len(payload) != at + first + second + third:
-            raise ValueError("the sizes of its parts are not valid")
+            raise ValueError("the sizes of the parts do not add up to the size of the description")
         cpu, lines, rows, asked, answered = load_marshalled(payload[at : at + first], _CHECKED)
         if len(asked) % 4:
-            raise ValueError("its list of requested names is malformed")
+            raise ValueError("the size of the list of names is not a multiple of 4")
         end = at + first + second
         return cls(cpu, lines, tuple(map(tuple, rows)), asked, tuple(answered), payload[at + first : end], payload[end:])
 
@@ -115,26 +136,30 @@ class Description(Record):
 
     @property
     def is_machine_code(self) -> bool:
-        """Whether the entry's code exists for one CPU only, without bitcode from which to compile it for another one."""
+        """Whether the code exists for one CPU only, without bitcode from which to compile it for another CPU."""
         return not self.bitcode
 
     @property
     def implementations(self) -> str:
-        """A digest of the implementations that the compiler used, and of the names that it asked for; "" if there are none."""
+        """A digest of the implementations that the compiler used or that matched a name; "" if there are none."""
         if not self.dependencies and not self.answered:
             return ""
         return digest([dump_marshalled(([tuple(d) for d in self.dependencies], self.answered))]).hex()
 
     def check(self, request: Request) -> None:
-        """Raise `GlobalValidationError` if the entry is not valid in this process."""
+        """Check the conditions of the entry.
+
+        Raises:
+            GlobalValidationError: the entry is not valid in this process. The message says why.
+        """
         if request.cpu and self.cpu != request.cpu:
-            raise _invalid("it was not compiled for the CPU of NUMBA_CPU_NAME and NUMBA_CPU_FEATURES")
+            raise _invalid_entry("the entry was not compiled for the CPU that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES choose")
         if not request.lines.startswith(self.lines):
-            raise _invalid("its code reports source lines, and these have changed")
+            raise _invalid_entry("the code of the entry reports source lines that have changed")
         if request.implementations == self.implementations and (request.implementations or not has_numba()):
             return
         if request.outdated is None or not has_numba():
-            raise _invalid("it was compiled with other implementations, or with some that are known only once Numba is imported")
+            raise _invalid_entry("this process needs Numba to compare the implementations with which the entry was compiled")
         reason = request.outdated(self)
         if reason:
-            raise _invalid(reason)
+            raise _invalid_entry(reason)

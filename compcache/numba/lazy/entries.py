@@ -1,8 +1,8 @@
 """Stores and loads the records of overloads for processes that start without Numba.
 
-For each compiled overload there is a small record, an entry of data, in addition to the backend's entry. Its name has the function, the
-argument types, and the key from `content` and `installation`. It contains the name of the entry with the code, the numbers of its wrapper
-and environments in that entry, and the constants of the environments.
+Each compiled overload has a small record, an entry of data, in addition to the entry with its code. The name of the record contains the
+function, the argument types, and the key from `content` and `installation`. The record contains the name of the entry, the numbers of its
+wrapper and environments in that entry, and the constants of the environments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.installed import installed_backend, opens_cache
+from compcache.numba.lazy.installed import installed_backend, register_cache_opener
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
 
@@ -31,9 +31,13 @@ __all__ = ["RECORD", "START", "Key", "Loaded", "Record", "count_hit", "find_fiel
 
 
 class Key:
-    """The name under which an overload's record is stored, the content of its function, and the functions that are arguments.
+    """The name under which the record of an overload is stored.
 
-    `anywhere` is the name for records of code that shows no line of its source.
+    Attributes:
+        name: the name.
+        anywhere: the name for records of code that reports no source lines.
+        content: the content of the function.
+        given: the jitted functions among the arguments.
     """
 
     __slots__ = ("anywhere", "content", "given", "name")
@@ -45,7 +49,7 @@ class Key:
         self.given = given
 
     def without_lines(self) -> Key:
-        """Return the key for code that shows no line of its source."""
+        """Return the key for code that reports no source lines."""
         key = Key(self.anywhere, self.content, self.given)
         key.name = key.anywhere
         return key
@@ -54,9 +58,12 @@ class Key:
 class Record:
     """The record of an overload.
 
-    `entry` names the backend's entry. `lines` is a digest of its source lines. `implementations` is a digest of what the compiler used and
-    the key covers (`Description.implementations`). `wrapper` is the number of the wrapper among the entry's symbols. `environments` has the
-    number of each slot for an environment, and its pickled constants.
+    Attributes:
+        entry: the name of the entry with the code.
+        lines: the digest of the source lines.
+        implementations: the digest of the implementations that the compiler used and the key covers (`Description.implementations`).
+        wrapper: the number of the wrapper among the entry's symbols.
+        environments: the number of each environment's slot, with the pickled constants.
     """
 
     __slots__ = ("entry", "environments", "implementations", "lines", "wrapper")
@@ -70,7 +77,7 @@ class Record:
 
     @property
     def base(self) -> tuple[str, str, str]:
-        """The fields that find the entry once Numba is imported."""
+        """The fields by which a process with Numba finds the entry."""
         return self.entry, self.lines, self.implementations
 
     @property
@@ -80,7 +87,13 @@ class Record:
 
 
 class Loaded:
-    """Compiled code in this process: the address of its wrapper, and the objects that it needs."""
+    """Compiled code in this process.
+
+    Attributes:
+        address: the address of its wrapper.
+        kept: objects that must live as long as the code.
+        record: its record.
+    """
 
     __slots__ = ("address", "kept", "record")
 
@@ -91,7 +104,13 @@ class Loaded:
 
 
 def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[Any] = ()) -> Key:
-    """Return the current key of an overload. `given` are the jitted functions among the arguments, in order.
+    """Return the present key of an overload.
+
+    Args:
+        function: the Python function.
+        options: the options that affect the compiler.
+        types: the text of the argument types.
+        given: the jitted functions among the arguments, in order.
 
     Raises:
         NotLazy: the overload has no key.
@@ -109,8 +128,9 @@ _MOST_SHOWN = 400
 
 
 def open_cache() -> Cache | None:
-    """Return the cache of the installed backend, or the default one opened for Numba's pickles; None, with one warning, if it cannot be
-    used.
+    """Return the cache of the installed backend, or else the default cache, opened for Numba's pickles.
+
+    Returns None if the default cache cannot be used. The first such call issues a `CacheWarning`.
     """
     global _cache, _is_unusable  # noqa: PLW0603 - a process uses one directory
     backend = installed_backend()
@@ -122,47 +142,48 @@ def open_cache() -> Cache | None:
 
         try:
             _cache = Cache(allow_pickle=True)
-            _cache.has("compcache.numba")  # checks now who may write to the directory
+            _cache.has("compcache.numba")  # this checks who may write to the directory
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             import warnings
 
             _is_unusable = True
-            warnings.warn(f"Numba functions are not cached: {error}", CacheWarning, stacklevel=2)
+            warnings.warn(f"functions of Numba are not cached: the default cache cannot be used: {error}", CacheWarning, stacklevel=2)
             _cache = None
     return _cache
 
 
-opens_cache(open_cache)
+register_cache_opener(open_cache)
 _is_unusable = False
 _cache: Cache | None = None
 
 
 def count_hit() -> None:
-    """Count a hit, if the installed backend counts."""
+    """Count a hit in the installed backend, if there is one."""
     backend = installed_backend()
     if backend is not None:
         backend.count(hit=True)
 
 
 def find_record(cache: Cache, key: Key) -> Record | None:
-    """Return the stored record of an overload, or None."""
+    """Return the stored record of an overload, or None if there is none."""
     fields = find_fields(cache, key, RECORD) or _fields_of(cache, key.anywhere, RECORD)
     return None if fields is None else Record(*fields)
 
 
-#: The kind of these entries. Environments in them are unpickled.
+#: The kind of the entries that contain records. The constants of environments in them are pickles.
 START = "pickle:numba start"
 #: The shape of a record's fields (`load_marshalled`).
 RECORD = "(uuui[(ib)])"
 
 
 def find_fields(cache: Cache, key: Key, shape: str) -> Any:
-    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if nothing with this shape is stored."""
+    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if there is none of this shape."""
     return _fields_of(cache, key.name, shape)
 
 
 def _fields_of(cache: Cache, name: str, shape: str) -> Any:
+    """Return the data of an entry, or None if the entry is missing or has another shape."""
     data = frontend.get_entry(cache, name, START)
     try:
         return None if data is None else load_marshalled(data, shape)
@@ -172,10 +193,13 @@ def _fields_of(cache: Cache, name: str, shape: str) -> Any:
 
 
 def load_entry(cache: Cache, record: Record) -> Loaded | None:
-    """Map the code of a record, and provide what it needs. Return None if the entry is gone or cannot be used here.
+    """Map the code of a record, and create its environments.
+
+    Returns:
+        The code, or None if the entry does not exist or is not valid in this process.
 
     Raises:
-        NotLazy: it needs a symbol that only Numba provides.
+        NotLazy: only Numba can provide a symbol or constant of the code.
     """
     request = Request(record.lines, implementations=record.implementations)
     try:
@@ -187,7 +211,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     kept: list[Any] = [target]
     for number, pickled in record.environments:
         slot = target(number)
-        environment = _dispatch.make_environment(_constants(pickled))
+        environment = _dispatch.make_environment(_unpickle_constants(pickled))
         if slot:
             _dispatch.store_object(slot, environment)
         kept.append(environment)
@@ -195,12 +219,17 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     return Loaded(address, tuple(kept), record) if address else None
 
 
-def _constants(pickled: bytes) -> list[Any]:
+def _unpickle_constants(pickled: bytes) -> list[Any]:
+    """Return the constants of an environment.
+
+    Raises:
+        NotLazy: the pickle does not contain a list.
+    """
     if not pickled:
         return []
     from _pickle import loads
 
     constants = loads(pickled)  # the cache was opened with allow_pickle
     if not isinstance(constants, list):
-        raise NotLazy("its constants are not a list")
+        raise NotLazy("the constants in its record are not a list")
     return constants

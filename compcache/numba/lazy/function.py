@@ -1,7 +1,7 @@
-"""The object that `compcache.numba.njit` returns. It looks like Numba's dispatcher, and becomes one if it must.
+"""Defines the object that `compcache.numba.njit` returns. It behaves like Numba's dispatcher, and is replaced by a dispatcher if necessary.
 
-A call with known types runs in native code (`native/dispatch.c`). The first call with other types comes here. If an entry with the same
-content is stored, it is mapped and used from then on. Otherwise Numba is imported, and its dispatcher takes over for good.
+A call with known types runs in native code (`native/dispatch.c`). The first call with other types is handled here. If an entry with the
+same content is stored, it is mapped and used from then on. Otherwise Numba is imported, and its dispatcher handles all further calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function"]
 
 
 class LazyFunction:
-    """A function that Numba compiles, or has compiled in another process."""
+    """A function that Numba compiles, or that it has compiled in another process."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class LazyFunction:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's dispatchers once Numba is imported; no caller can test for that class earlier."""
+        """The class of Numba's dispatchers once Numba is imported. Before that, no caller can test for Numba's class."""
         if has_numba():
             real = _dispatch.get_real(self)
             if real is not None:
@@ -58,31 +58,31 @@ class LazyFunction:
         return self if owner is None else _Method(self, owner)
 
     def __copy__(self) -> Any:
-        return self  # as Numba's dispatchers
+        return self  # like Numba's dispatchers
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OF_FUNCTIONS:
+        if name in _FUNCTION_ATTRIBUTES:
             return getattr(state_of(self).function, name)
         if _dispatch.get_real(self) is None and is_probe(name):
             raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
-        if name.startswith("__") and not has_numba() and name not in _OF_DISPATCHERS:
+        if name.startswith("__") and not has_numba() and name not in _DISPATCHER_ATTRIBUTES:
             raise AttributeError(f"'CPUDispatcher' object has no attribute {name!r}")
-        return getattr(_real(self), name)
+        return getattr(_make_real(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         real = _dispatch.get_real(self)
         if real is not None:
             setattr(real, name, value)
-        elif name.startswith("__") or name not in _STATE_OF_DISPATCHERS:
+        elif name.startswith("__") or name not in _DISPATCHER_STATE:
             self.__dict__[name] = value
         else:
-            setattr(_real(self), name, value)
+            setattr(_make_real(self), name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(_real(self), name)
+        delattr(_make_real(self), name)
         self.__dict__.pop(name, None)
 
     def __repr__(self) -> str:
@@ -92,44 +92,44 @@ class LazyFunction:
         return self.__reduce_ex__(2)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        real = _real(self)
+        real = _make_real(self)
         from compcache.numba.lazy.pickles import reduce_real
 
-        found = reduce_real(real, protocol)
+        reduced = reduce_real(real, protocol)
         if hasattr(real, "_memo"):
-            real._memo[str(real._uuid)] = self  # unpickling in this process then returns this object
-        return found
+            real._memo[str(real._uuid)] = self  # so that unpickling in this process returns this object
+        return reduced
 
     def __dir__(self) -> list[str]:
-        return dir(_real(self))
+        return dir(_make_real(self))
 
     def _compcache_is_declaration(self, function: Any) -> bool:
-        """Return whether this is the result of declaring a function with signatures."""
+        """Return whether this object is the declaration of a function with signatures."""
         state = state_of(self)
         return state.function is function and state.signatures is not None
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed everything that compiled code can see of this function."""
+        """Feed the data of the function that compiled code can use."""
         state_of(self)._compcache_content(walk)
 
     def _compcache_attributes(self) -> dict[str, Any]:
-        """Return what code can read of this function, which the program may have set."""
+        """Return the attributes that code can read from this object, and that the program may have set."""
         real = _dispatch.get_real(self)
         own = {name: item for name, item in self.__dict__.items() if name != STATE} if real is None else attributes_of(real)
         return {"py_func": self.py_func, **own}
 
     def _compcache_real(self) -> Any:
-        """Return Numba's own dispatcher; None as long as there is none."""
+        """Return Numba's dispatcher, or None if it was not created yet."""
         return _dispatch.get_real(self)
 
 
 _Method = type(LazyFunction.__repr__.__get__(object()))
-#: The special names that Numba's dispatchers have and plain objects do not.
-_OF_DISPATCHERS = frozenset(("__numba__",))
-#: The special names that dispatchers take from their function.
-_OF_FUNCTIONS = frozenset(("__code__", "__defaults__"))
-#: Attributes that belong to a dispatcher's state, so that setting them has an effect.
-_STATE_OF_DISPATCHERS = frozenset((
+#: The special attributes that Numba's dispatchers have and plain objects do not.
+_DISPATCHER_ATTRIBUTES = frozenset(("__numba__",))
+#: The special attributes that dispatchers copy from their function.
+_FUNCTION_ATTRIBUTES = frozenset(("__code__", "__defaults__"))
+#: Attributes that belong to the state of a dispatcher. Setting one of them has an effect.
+_DISPATCHER_STATE = frozenset((
     "targetoptions", "locals", "overloads", "targetctx", "typingctx", "_cache", "_can_compile", "_compiler", "_impl_kind",
     "typeof_pyval", "_type", "_make_finalizer", "stats", "nopython_signatures",
 ))  # fmt: skip
@@ -140,33 +140,33 @@ _VARIADIC = 0x04  # a flag of code objects: *args
 
 
 def make_lazy_function(state: State) -> Any:
-    """Decorate a function like Numba's decorator, without importing Numba."""
+    """Return the lazy function for a decorated function, without importing Numba."""
     function = state.function
     attributes = {name: getattr(function, name) for name in _COPIED if hasattr(function, name)}
     attributes |= function.__dict__
     attributes |= {"__wrapped__": function, STATE: state}
     code = function.__code__
     is_variadic = bool(code.co_flags & _VARIADIC)
-    by_keyword = code.co_kwonlyargcount  # these have no defaults (`State.reason`), and Numba also takes them by position
+    by_keyword = code.co_kwonlyargcount  # they have no defaults (`State.reason`), and Numba also accepts them by position
     names = None if state.reason else code.co_varnames[: code.co_argcount + by_keyword + is_variadic]
     required = code.co_argcount + by_keyword - len(function.__defaults__ or ())
     return _dispatch.make_function(names, required, is_variadic, attributes)
 
 
 def is_lazy_function(value: Any) -> bool:
-    """Return whether an object is a lazy function, whatever its `__class__` is."""
+    """Return whether an object is a lazy function. Its `__class__` does not matter."""
     return type(value) is _type
 
 
-def _real(function: Any) -> Any:
+def _make_real(function: Any) -> Any:
     return state_of(function).make_real(function)
 
 
-# ------------------------------------------------------------------------- calls that native code does not know
+# ------------------------------------------------------------------------------- calls with types that are not known
 
 
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Answer a call with a stored entry, or with Numba's dispatcher."""
+    """Answer a call with stored code, or else with Numba's dispatcher."""
     state = state_of(function)
     reason = state.reason  # `imports` reads it from this frame
     if not reason and not has_numba():
@@ -175,17 +175,24 @@ def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) 
                 return function(*positional, **keywords)
         except NotLazy as error:
             reason = str(error)
-    return _real(function)(*positional, **keywords)
+    return _make_real(function)(*positional, **keywords)
 
 
 @looks_at_programs(NotLazy)
 def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Make stored code for these arguments callable; return whether there is any. Raises `NotLazy`."""
+    """Make stored code for these arguments callable.
+
+    Returns:
+        Whether such code is stored, and can be used now.
+
+    Raises:
+        NotLazy: only Numba can answer the call.
+    """
     learn_numpy()
-    found = _dispatch.arguments_of(function, positional, keywords)
-    if found is None:
+    encoded = _dispatch.arguments_of(function, positional, keywords)
+    if encoded is None:
         return False
-    native_types, arguments = found
+    native_types, arguments = encoded
     given: list[Any] = []
     texts = [type_text(argument, function, given) for argument in arguments]
     if state.signatures is not None:
@@ -194,12 +201,12 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
             _dispatch.add_entry(function, native_types, loaded.address, (loaded, list(_classes_of(arguments))))
         return loaded is not None
     types = ", ".join(texts)
-    known_as = f"{types} {[id(other) for other in given]}" if given else types
-    known = state.loaded.get(known_as)
+    name = f"{types} {[id(function_given) for function_given in given]}" if given else types
+    known = state.loaded.get(name)
     if known is None:
         key = key_of(state.function, state.key_options, types, given)
         if has_old_code(key.content.reads):
-            return False  # Numba would link the code that it compiled earlier
+            return False  # Numba would link the code that this process ran earlier
         cache = open_cache()
         if cache is None:
             return False
@@ -207,11 +214,11 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         loaded = load_entry(cache, record) if record is not None else None
         if loaded is None or has_numba():
             return False
-        known = state.loaded[known_as] = loaded, key
+        known = state.loaded[name] = loaded, key
         keep(loaded)
         note_code(key.content.reads)
         count_hit()
-    classes = list(_classes_of(arguments))  # the types contain their addresses; the key contains those of functions
+    classes = list(_classes_of(arguments))  # the native types contain addresses of classes and functions, which must stay alive
     _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
     return True
 
@@ -223,14 +230,14 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
             yield from _classes_of(argument)
 
 
-#: All loaded code. It stays mapped, like Numba's: memory that it has allocated may refer to it.
+#: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
 _kept: list[Loaded] = []
 
 
 def keep(loaded: Loaded) -> None:
-    """Keep code mapped for the life of the process."""
+    """Keep code mapped until the process ends."""
     _kept.append(loaded)
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)
-_type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # errors of Python and of programs name Numba's class so
+_type.__name__, _type.__module__ = "CPUDispatcher", "numba.core.registry"  # error messages show the name of Numba's class

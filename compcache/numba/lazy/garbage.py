@@ -1,8 +1,8 @@
 """Makes Python collect garbage less often while Numba is imported or compiles.
 
-Python examines the new objects whenever there are 700 of them, and all objects of a process when their number has grown by a quarter.
-Importing Numba creates 70,000, and its registrations before the first compilation as many again; all of them live as long as the process.
-In a short program these examinations take 5 to 10 % of the processor time.
+Python examines the new objects whenever there are 700 of them, and all objects of a process when their number has grown by a quarter. The
+import of Numba creates 70,000 objects, and its registrations before the first compilation create as many again. All of them live as long as
+the process. In a short program these examinations take 5 to 10 % of the processor time.
 """
 
 from __future__ import annotations
@@ -17,41 +17,50 @@ if TYPE_CHECKING:
 
 __all__ = ["few_collections"]
 
-#: How many new objects start a collection while functions are compiled, which leaves garbage, and while modules are imported.
+#: How many new objects start a collection: while functions are compiled, which leaves garbage, and while modules are imported.
 _LIMITS = (50_000, 1_000_000)
 
 
 class _Thresholds:
-    """The thresholds of the program, those that replace them, and how many blocks of each kind run, in all threads."""
+    """The thresholds for collections.
+
+    Attributes:
+        blocks: how many blocks of each kind are running, in all threads.
+        own: the thresholds of the program.
+        applied: the thresholds that this object has set last.
+    """
 
     def __init__(self) -> None:
         self._guard = Lock()
         self.blocks = [0, 0]
         self.own: tuple[int, ...] = ()
-        self.meanwhile: tuple[int, ...] = ()
+        self.applied: tuple[int, ...] = ()
 
     def count(self, number: int, *, lasting: bool) -> None:
-        """Count a block that begins (1) or ends (-1)."""
+        """Count a block that begins (`number` 1) or ends (-1), and set the thresholds."""
         with self._guard:
             self.blocks[lasting] += number
             current = gc.get_threshold()
-            if current != self.meanwhile:
-                self.own = current  # the program has set them
+            if current != self.applied:
+                self.own = current  # the program has set new thresholds
             limits = [limit for limit, blocks in zip(_LIMITS, self.blocks, strict=True) if blocks and self.own[0]]
             wanted = max([self.own[0], *limits])
             if wanted != current[0]:
                 gc.set_threshold(wanted, *self.own[1:])
-            self.meanwhile = gc.get_threshold()
+            self.applied = gc.get_threshold()
 
 
 _thresholds = _Thresholds()
 
 
 class few_collections:  # noqa: N801 - it is used like a function
-    """A block in which Python seldom collects garbage: ``with few_collections():``.
+    """A context manager for a block in which Python seldom collects garbage: ``with few_collections():``.
 
-    `lasting`: objects that are created in the block live as long as the process, and join the oldest generation without an examination. A
-    program's own thresholds apply if they are higher, or 0, even if they are set inside the block.
+    The thresholds of the program apply if they are higher, or 0, even if they are set inside the block.
+
+    Args:
+        lasting: whether objects that are created in the block live as long as the process. Then they join the oldest generation without an
+            examination.
     """
 
     __slots__ = ("_lasting",)
@@ -64,13 +73,13 @@ class few_collections:  # noqa: N801 - it is used like a function
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self._lasting:
-            _age()
+            _move_to_oldest_generation()
         _thresholds.count(-1, lasting=self._lasting)
 
 
-def _age() -> None:
+def _move_to_oldest_generation() -> None:
     """Move all objects to the oldest generation without examining them. Garbage among them waits for a full collection."""
     has_generations = getattr(sys, "_is_gil_enabled", lambda: True)()
-    if has_generations and gc.isenabled() and not gc.get_freeze_count():  # otherwise the program controls collections itself
+    if has_generations and gc.isenabled() and not gc.get_freeze_count():  # otherwise the program itself controls collections
         gc.freeze()
         gc.unfreeze()

@@ -1,8 +1,8 @@
-"""Key components other than the functions: the installed packages that compile them, and Numba's settings.
+"""Computes the components of keys other than the functions: the installed packages that compile functions, and Numba's settings.
 
-`compcache.numba.registered.distributions` finds what is installed. Reading what hundreds of distributions register, and the records of the
-large ones, takes longer than the rest of a start. So the result is noted in the cache directory with the state of every file that was read,
-and is valid as long as these files do not change.
+`compcache.numba.registered.distributions` finds the packages. Reading the entry points of hundreds of distributions, and the records of
+large distributions, takes longer than all other work of a start. Therefore the result is noted in the cache directory with the state of
+every file that was read. The note is valid as long as none of these files changes.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ FORMAT = 5
 
 
 def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:
-    """Return a text that differs if the same function could be compiled to different code.
+    """Return a text that differs between processes that could compile the same function to different code.
 
-    The cache that `open_cache` opens may contain a note of what is installed.
+    Args:
+        open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
 
     Raises:
-        NotLazy: it cannot be determined.
+        NotLazy: the packages or settings cannot be determined.
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
     settings = _settings()
     if os.path.exists(".numba_config.yaml"):
-        raise NotLazy("Numba is configured by the file .numba_config.yaml")
+        raise NotLazy("the file .numba_config.yaml changes settings of Numba")
     path = tuple(sys.path)
     if _known[0] != path:
-        _known = path, *_found_packages(open_cache)
+        _known = path, *_find_packages(open_cache)
     return f"{_python()}, {_known[1]}, {settings}"
 
 
-def _found_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
+def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
     cache = open_cache() if open_cache is not None else None
     return _packages()[:2] if cache is None else _noted_packages(cache)
 
 
 def _packages() -> tuple[str, bool, list[str]]:
-    """Implement `find_packages`. Raises `NotLazy`."""
+    """Return the result of `find_packages`. Raise `NotLazy` in place of its error."""
     from compcache.numba.registered.distributions import UnknownPackagesError, find_packages
 
     try:
@@ -65,52 +66,61 @@ def _packages() -> tuple[str, bool, list[str]]:
 
 
 def has_extensions() -> bool:
-    """Return whether a package registers with Numba, which then runs the package's code before it compiles. Raises `NotLazy`."""
+    """Return whether a package registers with Numba, which then runs code of the package before it compiles.
+
+    Raises:
+        NotLazy: the packages cannot be determined.
+    """
     settings_and_packages()
     return _known[2]
 
 
 def packages_are_those_of_keys(open_cache: Callable[[], Cache | None] | None = None) -> bool:
-    """Return whether the packages are still those in this process's keys: another one may have been installed since.
+    """Return whether the installed packages are still those in the keys of this process.
 
-    A check takes a millisecond, but seconds if a checkout is installed in editable mode. So at most a twentieth of the time is spent on it.
+    A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore checks take at most a twentieth of the
+    time.
     """
-    global _next_look  # noqa: PLW0603 - packages are installed for the whole process
-    began = monotonic()
+    global _next_check  # noqa: PLW0603 - packages are installed for the whole process
+    started = monotonic()
     if _known[0] != tuple(sys.path):
         return False
-    if began < _next_look:
+    if started < _next_check:
         return True
     try:
-        is_same = _known[1:] == _found_packages(open_cache)
+        is_same = _known[1:] == _find_packages(open_cache)
     except NotLazy:
         return False
     if is_same:
-        now = monotonic()
-        _next_look = now + _RARELY * (now - began)
+        ended = monotonic()
+        _next_check = ended + _PAUSE_FACTOR * (ended - started)
     return is_same
 
 
-_next_look = 0.0
-_RARELY = 20
+_next_check = 0.0
+_PAUSE_FACTOR = 20
 
 
 def _settings() -> list[tuple[str, str | None]]:
-    """Return the variables that concern the compiler, with their values. Raises `NotLazy` if one chooses the CPU."""
-    held = getattr(os.environ, "_data", None)
-    if held and os.name == "posix":  # usually answered from CPython's own table: iterating decodes each name, for each key
-        names = b"\0".join(held)
+    """Return the environment variables that affect the compiler, with their values.
+
+    Raises:
+        NotLazy: a variable chooses the CPU.
+    """
+    environment = getattr(os.environ, "_data", None)
+    if environment and os.name == "posix":  # CPython's own table, because iterating over `os.environ` decodes each name, for each key
+        names = b"\0".join(environment)
         if b"NUMBA_" not in names and b"VS_PROFILER" not in names:
             return []
     from compcache.numba.registered.settings import chooses_cpu, is_variable
 
     chosen = next(filter(chooses_cpu, os.environ), None)
     if chosen is not None:
-        raise NotLazy(f"the environment variable {chosen} chooses a CPU")
+        raise NotLazy(f"the environment variable {chosen} chooses the CPU for which Numba compiles")
     return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 
-#: The directories of `sys.path`, the identity of the packages there, and whether others than compilers are among them.
+#: The value of `sys.path`, the identity of the packages there, and whether others than the compilers register with Numba.
 _known: tuple[Any, str, bool] = (None, "", False)
 
 
@@ -118,19 +128,19 @@ def _python() -> str:
     return f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
 
 
-# ------------------------------------------------------------------------------------ what former starts have found
+# ------------------------------------------------------------------------------------ notes of installed packages
 
 
 _STAMP_SIZE = 40
-#: A note: the directories of the path with the names of metadata in them, the paths of these and of all files that were read, each with a
-#: NUL, their states (`file_stamps`), and the result.
+#: The shape of a note: the directories of the path with the names of the metadata in them; the paths of these directories and of all files
+#: that were read, each followed by a NUL; their states (`file_stamps`); and the result.
 _NOTE = "([(u[u])]bbui)"
 #: The kind of entry that contains the note.
 _KIND = "packages"
 
 
 def _noted_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the result of `_packages`, or the one that another process noted while all files were as they are now."""
+    """Return the result of `_packages`, from a note if all files are still in the noted state. Otherwise store a note."""
     places = list(dict.fromkeys(sys.path))
     if not all(type(place) is str for place in places):
         return _packages()[:2]
@@ -139,31 +149,37 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
     name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
     noted, renewed = _read_note(frontend.get_entry(cache, name, _KIND))
     if renewed is not None:
-        _keep(cache, name, renewed)
+        _store_note(cache, name, renewed)
     if noted is not None:
         return noted
     from compcache.numba.registered.distributions import metadata_in
 
     before = [_stamp_of(place) for place in places]
     listed = [metadata_in(place) for place in places]
-    found = _packages()
+    packages = _packages()
     if None not in before and None not in listed:
-        data = _encode_note(places, listed, before, found)
+        data = _encode_note(places, listed, before, packages)
         if data is not None:
-            _keep(cache, name, data)
-    return found[:2]
+            _store_note(cache, name, data)
+    return packages[:2]
 
 
-def _keep(cache: Cache, name: str, data: bytes) -> None:
+def _store_note(cache: Cache, name: str, data: bytes) -> None:
     try:  # noqa: SIM105 - contextlib is a slow import
         frontend.put_entry(cache, name, data, kind=_KIND)
     except CompcacheError:
-        pass  # read-only: the next start examines the packages again
+        pass  # the cache may be read-only; the next start examines the packages again
 
 
 def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | None]:
-    """Return the result in a note, or None if it is not valid; and a note to replace it if directories that had just changed when it was
-    written have settled since.
+    """Check a note against the present state of files.
+
+    Args:
+        data: the note, or None.
+
+    Returns:
+        The result in the note, or None if the note is not valid; and a new note, or None if the old one stays. A new note replaces states
+        of directories that had just changed when the old note was written.
     """
     if data is None:
         return None, None
@@ -172,29 +188,31 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     except ValueError as error:
         reraise_interrupt(error)
         return None, None
-    now = _dispatch.file_stamps(paths)
-    of_places = len(listed) * _STAMP_SIZE
-    if now is None or now[0][of_places:] != stamps[of_places:]:
+    current = _dispatch.file_stamps(paths)
+    size_of_places = len(listed) * _STAMP_SIZE
+    if current is None or current[0][size_of_places:] != stamps[size_of_places:]:
         return None, None
     renewed = b""
     for number, (place, names) in enumerate(listed):
         stamp = stamps[number * _STAMP_SIZE : (number + 1) * _STAMP_SIZE]
-        if now[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
+        if current[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
             from compcache.numba.registered.distributions import metadata_in
 
             stamp = stamp if any(stamp) else _stamp_of(place) or stamp
-            found = metadata_in(place)
-            if found is None or sorted(found) != names:  # other files in the directory, such as the program's output, do not matter
+            current_names = metadata_in(place)
+            if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
                 return None, None
         renewed += stamp
-    stamps_now = renewed + stamps[of_places:]
-    fields = (listed, paths, stamps_now, identity, has_others)
-    return (identity, bool(has_others)), dump_marshalled(fields) if stamps_now != stamps else None
+    renewed_stamps = renewed + stamps[size_of_places:]
+    fields = (listed, paths, renewed_stamps, identity, has_others)
+    return (identity, bool(has_others)), dump_marshalled(fields) if renewed_stamps != stamps else None
 
 
 def _stamp_of(place: str) -> bytes | None:
-    """Return the state of a directory of the path. It is zeros if the directory has just changed, and may change again without another
-    state; such a directory is listed each time.
+    """Return the state of a directory of the path, or None if it cannot be read.
+
+    The state is zeros if the directory has just changed, because another change may leave the same state. Such a directory is listed each
+    time.
     """
     read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
     if read is None:
@@ -203,19 +221,19 @@ def _stamp_of(place: str) -> bytes | None:
     return stamp if frontend.has_settled(newest) else bytes(_STAMP_SIZE)
 
 
-def _encode_note(places: list[str], listed: list[Any], states: list[Any], found: tuple[str, bool, list[str]]) -> bytes | None:
-    """Return the note of a result; None if the result may change without leaving a trace."""
+def _encode_note(places: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
+    """Return the note of a result, or None if the result may change without a change of the noted states."""
     from compcache.numba.registered.distributions import distributions, is_editable, vector_library
 
     directories = [directory for _, directory in distributions()]
-    if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, found[2])):
+    if any(directory.endswith(".egg-link") for directory in directories) or any(map(is_editable, packages[2])):
         return None
     files = [vector_library(), *(f"{directory}/entry_points.txt" for directory in directories)]
-    files += [f"{directory}/{file}" for directory in found[2] for file in ("RECORD", "direct_url.json")]
+    files += [f"{directory}/{file}" for directory in packages[2] for file in ("RECORD", "direct_url.json")]
     paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
     read = _dispatch.file_stamps(paths[1])
-    if read is None or not frontend.has_settled(read[1]) or _packages() != found:  # what is noted was read after the states
+    if read is None or not frontend.has_settled(read[1]) or _packages() != packages:  # the noted result was read after the states
         return None
-    identity, has_others, _ = found
+    identity, has_others, _ = packages
     rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]
     return dump_marshalled((rows, b"".join(paths), b"".join([*states, read[0]]), identity, int(has_others)))

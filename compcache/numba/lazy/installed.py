@@ -1,4 +1,7 @@
-"""The installed backend: a process has one Numba, and so one backend at most."""
+"""Holds the installed backend.
+
+A process has one Numba, and therefore at most one backend.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["installed_backend", "installed_hook", "opened_cache", "opens_cache", "set_installed"]
+__all__ = ["installed_backend", "installed_hook", "opened_cache", "register_cache_opener", "set_installed"]
 
-_installed: list[tuple[Any, Any]] = []  # the backend and what removes it from Numba: one item, or none
+_installed: list[tuple[Any, Any]] = []  # the backend and its hook, or nothing
 
 
 def installed_backend() -> Any:
@@ -17,23 +20,28 @@ def installed_backend() -> Any:
 
 
 def installed_hook() -> Any:
-    """Return the function that removes the backend from Numba, or None."""
+    """Return the object whose `remove` removes the backend from Numba, or None."""
     return _installed[0][1] if _installed else None
 
 
-_opener: list[Any] = []  # one item, or none
+_opener: list[Any] = []  # one function, or nothing
 
 
-def opens_cache(open_cache: Any) -> None:
-    """Make `opened_cache` return the cache that this function opens."""
+def register_cache_opener(open_cache: Any) -> None:
+    """Register the function that opens the cache of lazy functions."""
     _opener[:] = [open_cache]
 
 
 def opened_cache() -> Any:
-    """Return the cache of lazy functions; None if there is none."""
+    """Open and return the cache of lazy functions. Return None if it cannot be used, or if no function is registered."""
     return _opener[0]() if _opener else None
 
 
 def set_installed(backend: Any, hook: Any) -> None:
-    """Record that a backend was installed; None and None mean that none is."""
+    """Record the installed backend.
+
+    Args:
+        backend: the backend; None if it was removed.
+        hook: the object whose `remove` removes the backend from Numba.
+    """
     _installed[:] = [(backend, hook)] if backend is not None else []

@@ -1,4 +1,4 @@
-"""Loads what `marshal` has stored, and checks its shape first."""
+"""Encodes data with `marshal`, and decodes it after checking its shape."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ def dump_marshalled(fields: Any) -> bytes:
 def load_marshalled(data: bytes, shape: str) -> Any:
     """Return the fields in bytes from `dump_marshalled`.
 
-    `shape` describes them: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly these, ``[x]`` a tuple
-    or list of any number of x, ``{xy}`` a dictionary. The data is compared with it, including all sizes, before any object is created.
+    Args:
+        data: the bytes.
+        shape: the types of the fields: ``u`` a text, ``b`` bytes, ``i`` an integer, ``?`` anything, ``(xyz)`` a tuple of exactly these,
+            ``[x]`` a tuple or list of any number of x, ``{xy}`` a dictionary. The data is compared with the shape, including all sizes,
+            before any object is created.
 
     Raises:
         ValueError: the data has another shape, or is malformed.
     """
     if not _dispatch.is_marshalled(data, shape):
-        raise ValueError(f"{len(data)} bytes are not fields of the shape {shape}")
-    return marshal.loads(data)  # noqa: S302 - sizes and types have been checked
+        raise ValueError(f"the {len(data)} bytes do not encode fields of the shape {shape}")
+    return marshal.loads(data)  # noqa: S302 - the sizes and types were checked

@@ -1,7 +1,7 @@
-"""Imports Numba in place of its stand-ins, when this module is imported.
+"""Imports Numba in place of its stand-ins. The import of this module performs the work.
 
-It is a module because Python's import locks have the required behaviour: one thread does the work, other threads that need Numba wait
-until it is done, the working thread does not wait for itself, and threads do not wait for each other.
+Python's import locks have the required behaviour. One thread performs the import. Other threads that need Numba wait until it is finished.
+The importing thread does not wait for itself, and threads do not wait for each other in a cycle.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ __all__: list[str] = []
 
 
 def _import_numba() -> None:
+    """Import Numba, or wait for a thread that is importing it."""
     stand_in = stand_in_of()
     if stand_in is None and "numba" in sys.modules:
-        import numba  # noqa: F401 - another thread may be at it
+        import numba  # noqa: F401 - this waits for a thread that is importing it
 
         return
     from compcache.numba.lazy.garbage import few_collections
@@ -30,6 +31,7 @@ def _import_numba() -> None:
 
 
 def _import_in_place_of(stand_in: Any) -> None:
+    """Import Numba, replace the stand-in by it, and run the callbacks. If the import fails, restore the stand-in."""
     from compcache.numba.lazy.imports import note_import, why_imported
 
     why = why_imported()
@@ -39,7 +41,7 @@ def _import_in_place_of(stand_in: Any) -> None:
                 del sys.modules[name]
         del sys.modules["numba"]
     try:
-        import numba  # noqa: F401 - everything else imports it from there
+        import numba  # noqa: F401 - all other modules use `sys.modules`
     except BaseException:
         if stand_in is not None:
             sys.modules["numba"] = stand_in

@@ -1,6 +1,6 @@
-"""Pickles Numba's objects for picklers that were created before Numba was imported.
+"""Pickles objects of Numba for picklers that were created before Numba was imported.
 
-Numba registers with `copyreg` how its objects are pickled when it is imported. The pickler of `multiprocessing` copies that table when it
+When Numba is imported, it registers with `copyreg` how its objects are pickled. The pickler of `multiprocessing` copies this table when it
 is created, and pickling a lazy function imports Numba only after that.
 """
 
@@ -14,7 +14,10 @@ __all__ = ["reduce_real"]
 
 
 class _Pickled(_CustomPickled):  # type: ignore[misc]
-    """The state of an object of Numba's that defines its own pickling; the pickle is the same."""
+    """The state of an object of Numba that defines its own pickling.
+
+    It has the same pickle as Numba's class.
+    """
 
     __slots__ = ()
 
@@ -23,7 +26,10 @@ class _Pickled(_CustomPickled):  # type: ignore[misc]
 
 
 def _reduce(pickled: _Pickled) -> Any:
-    """Reduce for Numba's own pickler, which knows what it has pickled already, because a function may read itself."""
+    """Return the reduction for Numba's own pickler.
+
+    That pickler knows the objects that it has already pickled, because a function may refer to itself.
+    """
     return pickled._reduce()
 
 
@@ -31,9 +37,9 @@ NumbaPickler.dispatch_table[_Pickled] = _reduce
 
 
 def reduce_real(real: Any, protocol: Any) -> Any:
-    """Return what `__reduce_ex__` of an object of Numba's returns, for any pickler."""
-    found = real.__reduce_ex__(protocol)
-    if not isinstance(found, tuple):
-        return found
-    rebuild, args, *rest = found
+    """Return the result of `__reduce_ex__` of an object of Numba, in a form for any pickler."""
+    reduced = real.__reduce_ex__(protocol)
+    if not isinstance(reduced, tuple):
+        return reduced
+    rebuild, args, *rest = reduced
     return rebuild, tuple([_Pickled(a.ctor, a.states) if type(a) is _CustomPickled else a for a in args]), *rest

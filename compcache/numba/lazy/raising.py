@@ -1,7 +1,7 @@
 """Creates the exceptions that compiled code raises in a process without Numba.
 
-Functions contain Numba's pickled descriptions: (class, arguments, location). References in them are resolved by name; Numba is imported if
-the pickle needs it. Exported kernels contain names and plain arguments instead.
+Functions contain Numba's pickled descriptions: (class, arguments, location). References in a pickle are resolved by name. If the pickle
+refers to Numba, Numba is imported. Exported kernels contain names and plain arguments instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ _LOCATION_ITEMS = 3
 
 
 class PlaceOfModule(str):
-    """The path of a module's file. It is pickled as the name of the module, so that code which shows it shows the path
-    in its own process.
+    """The path of a module's file, which is pickled as the name of the module.
+
+    Code that reports the path therefore reports the path in its own process.
     """
 
     __slots__ = ("module",)
@@ -33,12 +34,12 @@ class PlaceOfModule(str):
 
 def file_of(module: str, path: str) -> str:
     """Return the file of a module in this process, or the recorded path if the module is not imported."""
-    found = getattr(sys.modules.get(module), "__file__", None)
-    return found if isinstance(found, str) else path
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file if isinstance(file, str) else path
 
 
 class _Computed:
-    """Marks an argument that is computed when the exception is raised. In the description it is an LLVM value."""
+    """Marks an argument that is computed when the exception is raised. In Numba's description it is an LLVM value."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -48,36 +49,42 @@ class _Computed:
 
 
 def unpickle(data: bytes) -> Any:
-    """Return the object in a pickle that may refer to objects of Numba or LLVM."""
+    """Return the object in a pickle that may refer to objects of Numba or LLVM.
+
+    References to LLVM values become `_Computed`. A reference to Numba imports Numba.
+    """
     import io
     import pickle
 
     from compcache.numba.lazy.stand_ins import real_numba
 
     class Unpickler(pickle.Unpickler):
-        """Finds all classes by name, except LLVM values, which only mark positions."""
+        """Finds all classes by name, except for LLVM values, which only mark positions."""
 
         def find_class(self, module: str, name: str) -> Any:
+            """Return a class by its module and name. Import Numba if the class is Numba's."""
             if module.startswith("llvmlite."):
                 return _Computed
             if module.partition(".")[0] == "numba":
-                real_numba()  # its stand-in is not a class
+                real_numba()  # a stand-in is not a class
             return super().find_class(module, name)
 
     return Unpickler(io.BytesIO(data)).load()
 
 
 def unpack_exception(description: bytes, arguments: Any) -> tuple[Any, tuple[Any, ...], Any]:
-    """Return the description of an exception, with the arguments that were computed when it was raised."""
+    """Return the class, the arguments and the location of an exception. `arguments` replace the marked arguments of the description."""
     cls, given, location = unpickle(description)
     computed = iter(arguments)
     return cls, tuple([next(computed) if isinstance(item, _Computed) else item for item in given]), location
 
 
 def known_exception(described: bytes, computed: Any) -> BaseException:
-    """Return the exception to raise for an exported kernel, whose code names this function: its class by name, and its arguments.
+    """Return the exception to raise for an exported kernel. The code of kernels contains the name of this function.
 
-    `computed` replaces the arguments that are marked with an ellipsis.
+    Args:
+        described: the marshalled module, class name and arguments of the exception.
+        computed: the values of the arguments that an ellipsis marks.
     """
     from importlib import import_module
     from marshal import loads
@@ -93,8 +100,11 @@ def known_exception(described: bytes, computed: Any) -> BaseException:
 def make_exception(described: Any) -> BaseException:
     """Return the exception to raise, with the line of the kernel in its traceback.
 
+    Args:
+        described: an exception, its class, or a tuple of the class, the arguments and the location.
+
     Raises:
-        TypeError, or an exception of its class: it cannot be created.
+        TypeError: the object is not an exception. The class itself may raise any exception.
     """
     location = None
     if type(described) is tuple:
@@ -110,14 +120,14 @@ def make_exception(described: Any) -> BaseException:
 
 
 def _located(exception: BaseException, location: Any) -> BaseException:
-    """Return the exception with a traceback as if a Python function had raised it at that line."""
+    """Return the exception with a traceback as if a Python function had raised it at the location."""
     if not isinstance(location, tuple) or len(location) != _LOCATION_ITEMS:
         return exception
     name, path, line = location
     code = compile("\n" * (line - 1) + "raise exception", path, "exec").replace(co_name=name)
     try:
         exec(code, {"exception": exception})  # noqa: S102 - generated code
-    except BaseException as raised:  # noqa: BLE001 - the exception to return
+    except BaseException as raised:  # noqa: BLE001 - this is the exception to return
         reraise_interrupt(raised)
         traceback = raised.__traceback__
         return raised.with_traceback(traceback.tb_next if traceback is not None else None)

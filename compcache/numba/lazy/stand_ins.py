@@ -1,4 +1,4 @@
-"""Stand-ins for parts of Numba while it is not imported: `prange`, and the objects that decorators return."""
+"""Defines stand-ins for parts of Numba: `prange`, and the objects that decorators return."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
+from compcache.numba.fingerprints.stand_ins import note_real, register_prange
 from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy.awaited import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
@@ -19,20 +19,20 @@ __all__ = [
     "COPIED",
     "LazyObject",
     "LazyWrapper",
-    "are_decorators_taken",
+    "are_decorators_replaced",
     "is_probe",
     "note_original",
+    "note_replaced_decorators",
     "numba_decorator",
     "numbas_object",
     "original",
     "prange",
     "real_numba",
     "replace_stand_ins",
-    "take_decorators",
 ]
 
 
-class prange:  # noqa: N801 - it is Numba's name
+class prange:  # noqa: N801 - this is Numba's name
     """Replaces `numba.prange`: a range whose iterations compiled code may run in parallel.
 
     Args:
@@ -44,12 +44,15 @@ class prange:  # noqa: N801 - it is Numba's name
         return range(*args)
 
 
-stand_for_prange(prange)
+register_prange(prange)
 
 
 def real_numba() -> Any:
-    """Return Numba itself; import it if necessary, in one thread, for which the others wait."""
-    import compcache.numba.lazy.numba_itself  # noqa: F401 - importing it is what does it
+    """Return Numba itself. Import it if necessary.
+
+    One thread performs the import. Other threads wait for it.
+    """
+    import compcache.numba.lazy.numba_itself  # noqa: F401 - the import of this module imports Numba
 
     return sys.modules["numba"]
 
@@ -62,7 +65,7 @@ def _replace_everywhere() -> None:
         if type(namespace) is not dict or module is numba or str(namespace.get("__name__")).startswith(("compcache.", "numba.")):
             continue
         for name, value in list(namespace.items()):
-            if _stands_for_numbas(value):
+            if _is_named_stand_in(value):
                 namespace[name] = original(value)
 
 
@@ -70,49 +73,49 @@ when_imported(_replace_everywhere)
 
 
 def original(value: Any) -> Any:
-    """Return Numba's own object for a stand-in, importing Numba; return other values unchanged."""
-    if not _stands_for_numbas(value):
+    """Return Numba's own object for a stand-in, and import Numba if necessary. Return any other value unchanged."""
+    if not _is_named_stand_in(value):
         return value
     return real_numba().prange if value is prange else type(value)._compcache_original(value)
 
 
-def _stands_for_numbas(value: Any) -> bool:
-    """Return whether this is a stand-in for an object of Numba."""
+def _is_named_stand_in(value: Any) -> bool:
+    """Return whether a value is a stand-in for an object of Numba that has a name there."""
     return value is prange or is_marked(type(value), "_compcache_original")
 
 
-#: Numba's own decorators, if those of `compcache.numba` replace them.
+#: Numba's own decorators, by name, while decorators of `compcache.numba` replace them.
 _decorators: dict[str, Any] = {}
 
 
 def numba_decorator(name: str) -> Any:
-    """Return one of Numba's own decorators."""
+    """Return one of Numba's own decorators, and import Numba if necessary."""
     numba = real_numba()
     return _decorators.get(name) or getattr(numba, name)
 
 
-def take_decorators(decorators: dict[str, Any]) -> None:
-    """Record which of Numba's decorators were replaced."""
+def note_replaced_decorators(decorators: dict[str, Any]) -> None:
+    """Record Numba's own decorators, which were replaced; {} if they were restored."""
     _decorators.clear()
     _decorators.update(decorators)
 
 
-def are_decorators_taken() -> bool:
-    """Return whether decorators of `compcache.numba` replace those of an imported Numba. They return Numba's objects."""
+def are_decorators_replaced() -> bool:
+    """Return whether `compcache.numba` has replaced the decorators of an imported Numba. Then they return Numba's objects."""
     return bool(_decorators)
 
 
 def replace_stand_ins(function: Any) -> None:
-    """Replace stand-ins by Numba's own objects in those globals and cells that a function to be compiled names."""
+    """Replace stand-ins by Numba's objects in the globals and closure variables that a function names."""
     namespace = function.__globals__
     for name in _names_of(function.__code__):
         value = namespace.get(name)
         if _is_stand_in(value):
-            namespace[name] = _original(value)
+            namespace[name] = _original_of(value)
     for cell in function.__closure__ or ():
         try:
             if _is_stand_in(cell.cell_contents):
-                cell.cell_contents = _original(cell.cell_contents)
+                cell.cell_contents = _original_of(cell.cell_contents)
         except ValueError as error:
             reraise_interrupt(error)
             continue
@@ -124,29 +127,34 @@ def _names_of(code: Any) -> set[str]:
 
 
 def _is_stand_in(value: Any) -> bool:
-    if _stands_for_numbas(value):
+    if _is_named_stand_in(value):
         return True
-    return issubclass(type(value), LazyObject) and id(value) not in _being_made
+    return issubclass(type(value), LazyObject) and id(value) not in _in_creation
 
 
-def _original(value: Any) -> Any:
+def _original_of(value: Any) -> Any:
     return numbas_object(value) if issubclass(type(value), LazyObject) else original(value)
 
 
 def is_probe(name: str) -> bool:
-    """Return whether tools (pytest, IPython) read this attribute of any object to find out what it is. No object of Numba has it."""
+    """Return whether tools (pytest, IPython) look for an attribute on any object. No object of Numba has such an attribute."""
     return name.startswith(_PROBES)
 
 
 _PROBES = ("_ipython_", "_mock_", "_pytest", "_repr_", "pytest")
 
 
-#: The ids of lazy objects whose original is being created, because a function may name itself.
-_being_made: set[int] = set()
+#: The ids of lazy objects whose original is being created. Their functions may refer to them.
+_in_creation: set[int] = set()
 
 
 class LazyObject:
-    """The object that a Numba decorator returns. Numba's own object is created when it is first used."""
+    """The object that a decorator returns. Numba's own object, its original, is created on first use.
+
+    Args:
+        function: the decorated function.
+        make: returns Numba's decorator when it is called with the module `numba`; None if `_compcache_make` is overridden.
+    """
 
     __slots__ = ("_function", "_make", "_made", "__weakref__")
 
@@ -160,17 +168,20 @@ class LazyObject:
         return numbas_object(self)(*args, **kwargs)
 
     def _compcache_make(self) -> Any:
-        """Create the original; Numba is imported."""
+        """Create the original. Numba is imported."""
         return object.__getattribute__(self, "_make")(real_numba())(object.__getattribute__(self, "_function"))
 
     def _compcache_attributes(self) -> dict[str, Any]:
-        """Return what code can read of this object, which the program may have set: that creates the original."""
+        """Return the attributes that code can read from this object.
+
+        The program may have set attributes. Setting an attribute creates the original.
+        """
         known = object.__getattribute__(self, "_made")
         return {"__wrapped__": object.__getattribute__(self, "_function")} if known is None else attributes_of(known)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of Numba's own object once Numba is imported; no caller can test for that class earlier."""
+        """The class of the original once Numba is imported. Before that, no caller can test for Numba's class."""
         return type(numbas_object(self)) if has_numba() else type(self)
 
     @property
@@ -178,11 +189,11 @@ class LazyObject:
         real = numbas_object(self)
         from numba.core.registry import cpu_target
 
-        return cpu_target.typing_context.resolve_value_type(real)  # the typing context knows ufuncs by the object
+        return cpu_target.typing_context.resolve_value_type(real)  # the typing context finds ufuncs by the object
 
     def __getattr__(self, name: str) -> Any:
         if object.__getattribute__(self, "_made") is None and is_probe(name):
-            raise AttributeError(f"it has no attribute {name!r}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(numbas_object(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -207,8 +218,8 @@ class LazyWrapper(LazyObject):
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        for name in ("__doc__", "__module__"):  # each class has its own
-            setattr(cls, name, property(partial(_of_function, name)))
+        for name in ("__doc__", "__module__"):  # every class has these attributes, so `__getattr__` is not called
+            setattr(cls, name, property(partial(_function_attribute, name)))
 
     @property
     def __wrapped__(self) -> Any:
@@ -219,16 +230,16 @@ class LazyWrapper(LazyObject):
         return getattr(function, name) if name in COPIED and hasattr(function, name) else super().__getattr__(name)
 
 
-#: What a wrapper has of its function.
+#: The attributes that a wrapper copies from its function.
 COPIED = frozenset(("__annotations__", "__name__", "__qualname__", "__type_params__"))
 
 
-def _of_function(name: str, lazy: LazyWrapper) -> Any:
+def _function_attribute(name: str, lazy: LazyWrapper) -> Any:
     return getattr(object.__getattribute__(lazy, "_function"), name)
 
 
 def numbas_object(lazy: LazyObject) -> Any:
-    """Return the original of a lazy object."""
+    """Return the original of a lazy object. Import Numba and create the original if necessary."""
     known = object.__getattribute__(lazy, "_made")
     if known is not None:
         return known
@@ -238,17 +249,17 @@ def numbas_object(lazy: LazyObject) -> Any:
     with global_compiler_lock:
         known = object.__getattribute__(lazy, "_made")
         if known is None:
-            _being_made.add(id(lazy))
+            _in_creation.add(id(lazy))
             try:
                 replace_stand_ins(object.__getattribute__(lazy, "_function"))
                 known = lazy._compcache_make()
             finally:
-                _being_made.discard(id(lazy))
+                _in_creation.discard(id(lazy))
             object.__setattr__(lazy, "_made", note_original(known, lazy))
     return known
 
 
 def note_original(real: Any, lazy: Any) -> Any:
-    """Record that an original and its lazy object are the same for keys of functions that use them; return the original."""
+    """Record that an original and its lazy object are equal in keys of functions. Return the original."""
     note_real(real, lazy)
     return real

@@ -1,3 +1,5 @@
-"""What programs register with Numba's compiler. Finds the functions that have registrations, and what identifies these, without Numba. Also
-handles functions and arrays that programs pass by address.
+"""Knows what programs register with Numba's compiler.
+
+Finds the registrations for functions, and identifies them without Numba. Also identifies functions and arrays that programs pass by
+address.
 """

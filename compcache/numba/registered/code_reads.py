@@ -1,6 +1,6 @@
-"""Finds the reads of a code object: the globals, and the attribute chains that start at them.
+"""Finds the values that a code object reads: globals, and the attribute chains that start at them.
 
-Parses the bytecode of CPython 3.11 to 3.14 directly; `dis` would take fifty times as long.
+Parses the bytecode of CPython 3.11 to 3.14 directly, because `dis` would take fifty times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Module = type(sys)
 MISSING = object()
 
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
-#: A number for each relevant instruction, so that all others are skipped at once.
+#: A number for each relevant instruction, so that all other instructions are skipped at once.
 _CACHE, _EXTENDED, _GLOBAL, _NAME, _ATTRIBUTE, _METHOD, _IMPORT, _SUPER = range(1, 9)
 _KINDS = {
     "CACHE": _CACHE, "EXTENDED_ARG": _EXTENDED, "LOAD_GLOBAL": _GLOBAL, "LOAD_NAME": _NAME, "LOAD_FROM_DICT_OR_GLOBALS": _NAME,
@@ -37,8 +37,10 @@ _BETWEEN_READS = bytes((_CACHE, _EXTENDED))
 class Reads:
     """The reads of a code object.
 
-    `chains`: each global with the attributes that are read directly from it. `attributes`: all attributes that are read from any object.
-    `imports`: the modules that it imports, as written, without the dots of relative imports.
+    Attributes:
+        chains: each global that is read, with the attributes that are read directly from it.
+        attributes: all attributes that are read from any object.
+        imports: the imported modules, as written, without the dots of relative imports.
     """
 
     __slots__ = ("attributes", "chains", "imports")
@@ -50,7 +52,7 @@ class Reads:
 
 
 def reads_of(code: CodeType) -> Reads:
-    """Return the reads of one code object, without nested ones."""
+    """Return the reads of a code object, without the reads of nested code objects."""
     data, names = code.co_code, code.co_names
     marks = data[::2].translate(_MARKS)
     chains: dict[tuple[str, ...], None] = {}
@@ -65,7 +67,7 @@ def reads_of(code: CodeType) -> Reads:
         if mark == _EXTENDED:
             high, extended = argument, at
             continue
-        if chain and (mark not in _OF_CHAINS or marks[last + 1 : at].strip(_BETWEEN_READS)):
+        if chain and (mark not in _CHAIN_KINDS or marks[last + 1 : at].strip(_BETWEEN_READS)):
             chains[tuple(chain)] = None
             chain = []
         last = at
@@ -83,13 +85,20 @@ def reads_of(code: CodeType) -> Reads:
     return Reads(tuple(chains), tuple(attributes), tuple(imports))
 
 
-_OF_CHAINS = frozenset((_ATTRIBUTE, _METHOD))
+_CHAIN_KINDS = frozenset((_ATTRIBUTE, _METHOD))
 _SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
 
 
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
-    """Return the value that a chain of attributes leads to as long as it passes through modules (except those for which `stops_at` is
-    true), and the number of names used. The value is `MISSING` if there is none.
+    """Return the value to which a chain of attributes leads, as far as the chain passes through modules, and the number of names used.
+
+    Args:
+        chain: a global and attributes.
+        namespace: the globals.
+        stops_at: returns whether to stop at a module; None to stop at none.
+
+    Returns:
+        The value, or `MISSING` if it does not exist; and the number of names that lead to it.
     """
     value = namespace.get(chain[0], MISSING)
     if value is MISSING:
@@ -103,7 +112,12 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
 
 
 def names_stored(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
-    """Yield the names that these instructions have in a code object, nested ones included."""
+    """Yield the names that instructions use in a code object and its nested code objects.
+
+    Args:
+        code: the code object.
+        instructions: the opcodes of the instructions.
+    """
     raw, more = code.co_code, 0
     for at in range(0, len(raw), 2):
         argument = more | raw[at + 1]
@@ -116,33 +130,34 @@ def names_stored(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:
-    """Yield the modules that a code object imports, each with the chains of attributes that it reads from it.
+    """Yield the modules that a code object imports, each with the chains of attributes that are read from it.
 
-    The chains are None if it may read any attribute, because it does more with the module than read attributes, or the import is relative.
+    The chains are None if the code may read any attribute, because it does more with the module than read attributes, or the import is
+    relative.
     """
     if opmap["IMPORT_NAME"] not in code.co_code[::2]:
         return
     import dis  # slow to import
 
-    instructions = [one for one in dis.get_instructions(code) if one.opname not in _BETWEEN]
-    for at, one in enumerate(instructions):
-        if one.opname != "IMPORT_NAME":
+    instructions = [instruction for instruction in dis.get_instructions(code) if instruction.opname not in _IGNORED]
+    for at, instruction in enumerate(instructions):
+        if instruction.opname != "IMPORT_NAME":
             continue
         following = instructions[at + 1]
         is_renamed = following.opname == "IMPORT_FROM" and instructions[at - 1].argval is None  # `import a.b as c`
         if is_renamed or not _is_absolute(instructions, at):
-            yield one.argval, None
+            yield instruction.argval, None
         elif following.opname == "IMPORT_FROM":
-            yield one.argval, tuple(_imported_from(instructions, at + 1))
+            yield instruction.argval, tuple(_imported_from(instructions, at + 1))
         elif following.opname == "STORE_FAST":
-            top = one.argval.partition(".")[0]
+            top = instruction.argval.partition(".")[0]
             chains = _chains_of(instructions, following.argval)
             yield top, None if chains is None else tuple(chains)
         else:
-            yield one.argval.partition(".")[0], None
+            yield instruction.argval.partition(".")[0], None
 
 
-_BETWEEN = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "RESUME"))
+_IGNORED = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "RESUME"))
 
 
 def _is_absolute(instructions: list[dis.Instruction], at: int) -> bool:
@@ -150,7 +165,7 @@ def _is_absolute(instructions: list[dis.Instruction], at: int) -> bool:
 
 
 def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tuple[str, ...]]:
-    """Yield what `from module import ...` imports. For a module among the names, yield what is read from it."""
+    """Yield the names that `from module import ...` imports. If such a name is used as a module, yield the chains that are read from it."""
     while instructions[at].opname == "IMPORT_FROM":
         name, store = instructions[at].argval, instructions[at + 1]
         chains = _chains_of(instructions, store.argval) if store.opname == "STORE_FAST" else None
@@ -159,22 +174,22 @@ def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tup
 
 
 def _chains_of(instructions: list[dis.Instruction], variable: str) -> list[tuple[str, ...]] | None:
-    """Return the attributes that are read from a variable, each with its chain; None if the variable is used in other ways."""
-    found = []
-    for at, one in enumerate(instructions):
-        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-        if variable not in names or "FAST" not in one.opname or one.opname == "STORE_FAST":
+    """Return the chains of attributes that are read from a variable, or None if the variable is used in another way."""
+    chains = []
+    for at, instruction in enumerate(instructions):
+        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        if variable not in names or "FAST" not in instruction.opname or instruction.opname == "STORE_FAST":
             continue
-        if one.opname not in _LOADS:
+        if instruction.opname not in _LOADS:
             return None
         chain: list[str] = []
         while instructions[at + 1].opname in _ATTRIBUTES:
-            at += 1  # noqa: PLW2901 - on through the chain
+            at += 1  # noqa: PLW2901 - this follows the chain
             chain.append(instructions[at].argval)
         if not chain:
             return None
-        found.append(tuple(chain))
-    return found
+        chains.append(tuple(chain))
+    return chains
 
 
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "STORE_FAST_LOAD_FAST"))

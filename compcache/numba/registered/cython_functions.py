@@ -1,8 +1,7 @@
-"""Functions that Cython modules export to other compiled code (`__pyx_capi__`): finds the function at an address, and the address of a
-function.
+"""Finds functions that Cython modules export to other compiled code (`__pyx_capi__`), by address and by name.
 
 Programs get such an address from `numba.extending.get_cython_function_address`, and pass it to Numba as a ctypes function or through
-`numba.types.WrapperAddressProtocol`. It differs between processes; module, name and C type do not.
+`numba.types.WrapperAddressProtocol`. The address differs between processes. The module, the name and the C type do not.
 """
 
 from __future__ import annotations
@@ -20,44 +19,46 @@ if TYPE_CHECKING:
 
     from compcache.globals import LoadContext
 
-__all__ = ["CythonFunction", "function_at", "of_ctypes", "told_by"]
+__all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature_of", "function_at"]
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
-#: The functions found so far, by address.
+#: The functions that were found, by address.
 _known: dict[int, tuple[str, str, str]] = {}
 
 
 def function_at(address: int) -> tuple[str, str, str] | None:
-    """Return module, name and type (in Cython's spelling) of the function at an address; None if no imported Cython module exports it."""
+    """Return the function at an address.
+
+    Returns:
+        The module, the name and the type (in Cython's spelling); None if no imported Cython module exports a function at this address.
+    """
     known = _known.get(address)
     if known is None or _address_in(sys.modules.get(known[0]), *known[1:]) != address:
-        found: dict[int, tuple[str, str, str]] = {}
+        functions: dict[int, tuple[str, str, str]] = {}
         for module_name in sorted(sys.modules):
-            for name, type_, there in _functions_of(sys.modules.get(module_name)):
-                found.setdefault(there, (module_name, name, type_))
-        _known.update(found)
-        known = found.get(address)
+            for name, type_, function_address in _exported_functions(sys.modules.get(module_name)):
+                functions.setdefault(function_address, (module_name, name, type_))
+        _known.update(functions)
+        known = functions.get(address)
     return known
 
 
-def _functions_of(module: Any) -> Iterator[tuple[str, str, int]]:
-    """Yield the functions that a module exports: names, types and addresses."""
-    offered: Any = getattr(module, "__dict__", {}).get(_API)
-    if not isinstance(offered, dict):
+def _exported_functions(module: Any) -> Iterator[tuple[str, str, int]]:
+    """Yield the functions that a module exports, each with its name, its type and its address."""
+    exported: Any = getattr(module, "__dict__", {}).get(_API)
+    if not isinstance(exported, dict):
         return
-    name_of, pointer_of = _functions_of_capsules()
-    for name, capsule in sorted(offered.items()):
+    name_of, pointer_of = _capsule_readers()
+    for name, capsule in sorted(exported.items()):
         type_ = name_of(capsule)
-        if b"(" in type_:  # not a variable
+        if b"(" in type_:  # variables have no parameters
             yield name, type_.decode(), pointer_of(capsule, type_)
 
 
 @register
 class CythonFunction(GlobalDefinition):
-    """The address of a function that a Cython module exports, as `numba.extending.get_cython_function_address` finds it; its C type is
-    checked.
-    """
+    """The address of a function that a Cython module exports. The C type is checked when the function is loaded."""
 
     __slots__ = ("module", "name", "type")
     module: str
@@ -66,12 +67,12 @@ class CythonFunction(GlobalDefinition):
     kind = "cython-function"
 
     def encode(self) -> bytes:
-        """Encode module, name and type."""
+        """Encode the module, the name and the type."""
         return f"{self.module}\0{self.name}\0{self.type}".encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> CythonFunction:
-        """Decode the function."""
+        """Decode the module, the name and the type."""
         module, name, type_ = payload.decode().split("\0")
         return cls(module, name, type_)
 
@@ -86,13 +87,17 @@ class CythonFunction(GlobalDefinition):
             from importlib import import_module
 
             module = import_module(self.module)
-        found = _address_in(module, self.name, self.type)
-        if not found:
-            raise ImportError(f"{self.module} exports no function {self.name!r} of type {self.type}", name=self.module)
-        return found
+        address = _address_in(module, self.name, self.type)
+        if not address:
+            raise ImportError(f"the module {self.module} exports no function {self.name!r} of type {self.type}", name=self.module)
+        return address
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the address in this process."""
+        """Return the address in this process, in little-endian order.
+
+        Raises:
+            GlobalValidationError: the module does not exist, or does not export the function with this type.
+        """
         del context
         try:
             return self.address().to_bytes(storage.size, "little"), None
@@ -100,19 +105,25 @@ class CythonFunction(GlobalDefinition):
             raise GlobalValidationError(str(error), reason=str(error)) from error
 
 
-def told_by(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
-    """Return the function whose address an object provides (`WrapperAddressProtocol`), and its signature; None if the object's methods
-    fail.
+def function_and_signature_of(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
+    """Return the function whose address an object provides (`WrapperAddressProtocol`), and the object's signature.
+
+    The function is None if no Cython module exports it. Both are None if the object's methods fail.
     """
     try:
         return function_at(value.__wrapper_address__()), value.signature()
-    except Exception as error:  # noqa: BLE001 - Numba will meet it, and report it
+    except Exception as error:  # noqa: BLE001 - Numba will encounter and report the error
         reraise_interrupt(error)
         return None, None
 
 
-def of_ctypes(value: Any) -> tuple[object, ...] | None:
-    """Return what compiled code sees of a ctypes function with numbers and plain addresses as parameters and result; None for others."""
+def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
+    """Return the properties of a ctypes function that compiled code can use.
+
+    Returns:
+        The module, the name and the types; None if no Cython module exports the function, or if a parameter or the result is neither a
+        number nor a plain address.
+    """
     import ctypes
 
     known = function_at(ctypes.cast(value, ctypes.c_void_p).value or 0)
@@ -122,23 +133,24 @@ def of_ctypes(value: Any) -> tuple[object, ...] | None:
 
 
 def _is_simple(kind: Any) -> bool:
-    """Return whether a ctypes type is one of its own for numbers and plain addresses, which the name tells."""
+    """Return whether a type is one of ctypes' own types for numbers and plain addresses, so that its name identifies it."""
     import ctypes
 
     return isinstance(kind, type) and issubclass(kind, ctypes._SimpleCData) and getattr(ctypes, kind.__name__, None) is kind
 
 
 def _address_in(module: Any, name: str, type_: str) -> int:
-    offered: Any = getattr(module, _API, None)
-    capsule = offered.get(name) if isinstance(offered, dict) else None
-    name_of, pointer_of = _functions_of_capsules()
+    """Return the address of an exported function, or 0 if the module does not export it with this type."""
+    exported: Any = getattr(module, _API, None)
+    capsule = exported.get(name) if isinstance(exported, dict) else None
+    name_of, pointer_of = _capsule_readers()
     if capsule is None or name_of(capsule) != type_.encode():
         return 0
     address: int = pointer_of(capsule, type_.encode())
     return address
 
 
-def _functions_of_capsules() -> list[Any]:
+def _capsule_readers() -> list[Any]:
     """Return the functions of Python's C API that read the name and the pointer of a capsule."""
     if not _capsules:
         from ctypes import PYFUNCTYPE, c_char_p, c_void_p, py_object, pythonapi

@@ -1,7 +1,7 @@
-"""The installed distributions whose code compiles Numba's functions, and what distinguishes each from other versions of it.
+"""Identifies the installed distributions whose code compiles Numba's functions.
 
-They are not imported. A distribution is identified by its `RECORD`, which has the digest of each installed file, or by its files if it is
-installed in editable mode.
+The distributions are not imported. A distribution is identified by its `RECORD`, which contains the digest of each installed file. If it is
+installed in editable mode, it is identified by its files.
 """
 
 from __future__ import annotations
@@ -31,48 +31,53 @@ _COMPILERS = ("numba", "llvmlite", "numpy")
 _OWN = "compcache"
 _GROUP = b"numba_extensions"
 _MOST_FILES = 20_000
-_AT_FIRST = 1 << 12  # most files of metadata are shorter
-_AT_ONCE = 1 << 18
-#: The endings of metadata names, which are few among the names of a directory.
+_FIRST_READ = 1 << 12  # bytes; most files of metadata are shorter
+_NEXT_READ = 1 << 18
+#: The last five characters of metadata names.
 _ENDINGS = frozenset(("-INFO", "-info", "-link"))
 
 
 class UnknownPackagesError(Exception):
-    """Raised if it cannot be determined what compiles functions. The message tells why."""
+    """Raised if the distributions that compile functions cannot be determined. The message says why."""
 
 
 def find_packages() -> tuple[str, bool, list[str]]:
-    """Return what identifies the packages, whether others than compilers are among them, and the directories of their metadata.
+    """Find Numba, llvmlite, NumPy and every distribution with an entry point in the group ``numba_extensions``.
 
-    They are Numba, llvmlite, NumPy and every distribution with an entry point in the group ``numba_extensions``.
+    Returns:
+        The text that identifies these distributions; whether there are others than the first three; and the directories of their metadata.
 
     Raises:
-        UnknownPackagesError: they cannot be determined.
+        UnknownPackagesError: a distribution is missing or cannot be identified.
     """
     rows, chosen = [], []
     seen = set()
     for name, directory in distributions():
         if name in seen or name == _OWN:
             continue
-        if name in _COMPILERS or _registers(directory):
-            seen.add(name)  # imports also use the first one on the path
+        if name in _COMPILERS or _has_entry_point(directory):
+            seen.add(name)  # an import also uses the first match on the path
             chosen.append(directory)
             rows.append(f"{name}: {_identity_of(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
     if missing:
-        raise UnknownPackagesError(f"the distribution {missing[0]} was not found")
+        raise UnknownPackagesError(f"the distribution {missing[0]} is not on sys.path")
     if os.path.exists(vector_library()):
-        raise UnknownPackagesError("Numba uses Intel's vector library")
+        raise UnknownPackagesError(f"Numba uses Intel's vector library {vector_library()}")
     return ", ".join(rows), len(seen) > len(_COMPILERS), chosen
 
 
 def vector_library() -> str:
-    """Return the path where Numba looks for Intel's vector library, which changes what it compiles."""
+    """Return the path at which Numba looks for Intel's vector library. If the file exists, Numba compiles other code."""
     return os.path.join(sys.prefix, "lib", "libsvml.so")
 
 
 def distributions() -> Iterator[tuple[str, str]]:
-    """Yield the names and metadata directories of all distributions, in the order of the path."""
+    """Yield the name and the metadata directory of each distribution, in the order of `sys.path`.
+
+    Raises:
+        UnknownPackagesError: an archive on the path contains entry points.
+    """
     for place in dict.fromkeys(sys.path):
         names = metadata_in(place)
         if names is None and b"entry_points.txt" in _read(place):
@@ -85,7 +90,11 @@ def distributions() -> Iterator[tuple[str, str]]:
 
 
 def metadata_in(place: str) -> list[str] | None:
-    """Return the names of metadata in a directory of the path; None for an archive."""
+    """Return the names of the metadata directories in a directory of the path.
+
+    Returns:
+        The names; empty if the directory cannot be read, or None if the path is not a directory.
+    """
     try:
         names = os.listdir(place or ".")
     except NotADirectoryError as error:
@@ -97,16 +106,18 @@ def metadata_in(place: str) -> list[str] | None:
     return [name for name in names if name[-5:] in _ENDINGS]
 
 
-def _registers(directory: str) -> bool:
+def _has_entry_point(directory: str) -> bool:
+    """Return whether a distribution, given by its metadata, has an entry point in Numba's group."""
     if directory.endswith(".egg-link"):
         with open(directory, encoding="utf-8") as file:
             source = file.readline().strip()
-        infos = [name for name in _listed(source) if name.endswith(".egg-info")]
-        return any(_registers(os.path.join(source, name)) for name in infos)
+        infos = [name for name in _list_directory(source) if name.endswith(".egg-info")]
+        return any(_has_entry_point(os.path.join(source, name)) for name in infos)
     return _GROUP in _read(f"{directory}/entry_points.txt")
 
 
-def _listed(directory: str) -> list[str]:
+def _list_directory(directory: str) -> list[str]:
+    """Return the names in a directory; empty if it cannot be read."""
     try:
         return os.listdir(directory)
     except OSError as error:
@@ -115,20 +126,18 @@ def _listed(directory: str) -> list[str]:
 
 
 def _read(path: str) -> bytes:
-    """Return the bytes of a file, or none if it cannot be read. Makes the fewest calls, because a start reads a file of
-    each distribution.
-    """
+    """Return the content of a file; empty if it cannot be read. A start reads a file of each distribution, so use few system calls."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     except OSError as error:
         reraise_interrupt(error)
         return b""
     try:
-        parts = [os.read(file, _AT_FIRST)]
-        if len(parts[0]) < _AT_FIRST:
+        parts = [os.read(file, _FIRST_READ)]
+        if len(parts[0]) < _FIRST_READ:
             return parts[0]
         while parts[-1]:
-            parts.append(os.read(file, _AT_ONCE))
+            parts.append(os.read(file, _NEXT_READ))
     except OSError as error:
         reraise_interrupt(error)
         return b""
@@ -138,7 +147,11 @@ def _read(path: str) -> bytes:
 
 
 def _identity_of(directory: str) -> str:
-    """Return the identity of an installed distribution: its record, or its files if they may be edited."""
+    """Return the digest of an installed distribution: of its record, or of its files if it is editable.
+
+    Raises:
+        UnknownPackagesError: it has no record.
+    """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
         return blake2b(record, digest_size=16).hexdigest()
@@ -148,7 +161,7 @@ def _identity_of(directory: str) -> str:
         from urllib.parse import unquote, urlparse
 
         return _digest_of_files(unquote(urlparse(json.loads(origin)["url"]).path))
-    raise UnknownPackagesError(f"the distribution {os.path.basename(directory)} has no RECORD")
+    raise UnknownPackagesError(f"the distribution {os.path.basename(directory)} has no RECORD file")
 
 
 def is_editable(directory: str) -> bool:
@@ -157,7 +170,11 @@ def is_editable(directory: str) -> bool:
 
 
 def _digest_of_files(root: str) -> str:
-    """Return the digest of all Python files and extension modules of a source checkout."""
+    """Return the digest of all Python files and extension modules of a source checkout.
+
+    Raises:
+        UnknownPackagesError: there are too many files.
+    """
     state = blake2b(digest_size=16)
     count = 0
     for folder, folders, files in os.walk(root):
@@ -166,14 +183,14 @@ def _digest_of_files(root: str) -> str:
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1
                 if count > _MOST_FILES:
-                    raise UnknownPackagesError(f"the source checkout {root} has too many files")
+                    raise UnknownPackagesError(f"the source checkout {root} has more than {_MOST_FILES} files")
                 path = os.path.join(folder, name)
                 state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
     return state.hexdigest()
 
 
 def package_directory(name: str) -> str | None:
-    """Return the directory of a package that is not imported; None if it is not found."""
+    """Return the directory of a package without importing it, or None if the package is not found."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name)
@@ -181,10 +198,10 @@ def package_directory(name: str) -> str | None:
 
 
 def numba_version() -> str:
-    """Return the version of the Numba that would be imported, from the name of its metadata; "" if none is found."""
+    """Return the version of the Numba that an import would load, from the name of its metadata; "" if no metadata is found."""
     beside = os.path.dirname(package_directory("numba") or "")
     names = [(name, os.path.join(beside, name)) for name in (metadata_in(beside) or () if beside else ()) if name.startswith("numba-")]
-    for name, directory in names or distributions():  # usually beside the package
+    for name, directory in names or distributions():  # metadata is usually beside the package
         if name.partition("-")[0] == "numba":
             return os.path.basename(directory).removesuffix(".dist-info").partition("-")[2]
     return ""

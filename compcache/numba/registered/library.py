@@ -1,5 +1,6 @@
-"""Tells which code follows from the versions in every key (Python, NumPy, llvmlite, Numba and this package), and which objects are found by
-their names.
+"""Decides which code follows from the versions in every key, and which objects can be found by their names.
+
+Every key contains the versions of Python, NumPy, llvmlite, Numba and this package.
 """
 
 from __future__ import annotations
@@ -11,30 +12,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["find_by_name", "has_own_code", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
+__all__ = ["has_own_code", "is_found_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
-#: Includes this package: modules contain its decorators in place of Numba's.
+#: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "compcache", "llvmlite", "numba", "numpy")
 _OWN_TESTS = "numba.tests"
 _STANDARD = os.path.dirname(os.__file__)
 _Function = type(lambda: 0)
 _Module = type(sys)
-#: Whether modules with these names, and code from these files, belong to libraries, once that is certain.
+#: Whether modules with these names, and code from these files, belong to libraries. Only final answers are stored.
 _modules: dict[str, bool] = {}
 _paths: dict[str, bool] = {}
 
 
-def find_by_name(value: Any) -> bool:
-    """Return whether an object's module has it under its own name."""
+def is_found_by_name(value: Any) -> bool:
+    """Return whether the module of an object contains the object under its own name."""
     owner = getattr(value, "__self__", None)
     module = getattr(value, "__module__", None) or (owner.__name__ if type(owner) is _Module else None)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if not isinstance(module, str) or not isinstance(name, str):
         return False
-    found: Any = sys.modules.get(module)
+    named: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is value
+        named = getattr(named, part, None)
+    return named is value
 
 
 def is_library_module(name: object) -> bool:
@@ -55,8 +56,9 @@ def is_library_module(name: object) -> bool:
 
 
 def _is_pythons_own(top: str) -> bool:
-    """Return whether a module with the name of a standard-library module comes from there, or an import would find it there, and not a
-    user's file.
+    """Return whether a module with the name of a standard-library module is this module, and not a file of the user.
+
+    If it is not imported, decide by the file that an import would load.
     """
     spec = getattr(sys.modules[top], "__spec__", None) if top in sys.modules else _find_spec(top)
     origin = getattr(spec, "origin", None)
@@ -66,7 +68,7 @@ def _is_pythons_own(top: str) -> bool:
 
 
 def _find_spec(top: str) -> Any:
-    """Return what the next import of a module would load; None for modules built into Python."""
+    """Return the specification of the module that an import would load, or None for a module that is built into Python."""
     from importlib.machinery import PathFinder
 
     return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
@@ -89,12 +91,15 @@ def is_made_by_library(function: Any) -> bool:
 
 
 def is_library_function(function: Any) -> bool:
-    """Return whether a function belongs to a library and is identified by name: its closure contains no user code."""
+    """Return whether a function belongs to a library and is identified by name. Such a function is not a closure of user code."""
     return is_made_by_library(function) and "<locals>" not in function.__code__.co_qualname
 
 
 def has_own_code(function: Any) -> bool:
-    """Return whether a function's code has its name, or that of a wrapper, and comes from the file of its module."""
+    """Return whether the code of a function has the name of the function and comes from the file of its module.
+
+    The code of a wrapper has another name.
+    """
     code, module = function.__code__, str(function.__globals__.get("__name__")).replace(".", "/")
     path = code.co_filename.replace(os.sep, "/")
     is_named = code.co_qualname == function.__qualname__ or "<locals>" in code.co_qualname
@@ -102,21 +107,22 @@ def has_own_code(function: Any) -> bool:
 
 
 def _is_library_path(path: str) -> bool:
-    if path.startswith("<"):  # compiled from text by the module in whose namespace it is
+    """Return whether a file with code belongs to a library. Text without a file belongs to the module whose namespace it uses."""
+    if path.startswith("<"):  # compiled from text by the module whose namespace it uses
         return True
     roots = [_STANDARD]
     for name in _LIBRARIES[1:]:
         origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
         if origin:
             roots.append(os.path.dirname(origin))
-    if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's code has names relative to the program's directory
+    if getattr(sys, "frozen", False) and not os.path.isabs(path):  # PyInstaller's paths are relative to the program's directory
         path = os.path.join(_STANDARD, path)
     inside = [root for root in roots if path.startswith(root + os.sep)]
     return len(inside) > 1 or (bool(inside) and (inside[0] != _STANDARD or "site-packages" not in path))
 
 
 def package_of(function: Any) -> str:
-    """Return the top-level package of a function; for Numba's closure around a user's function, that of the user's function."""
+    """Return the top-level package of a function. For Numba's closure around a user's function, return the package of the latter."""
     if is_made_by_library(function):
         inner = [cell.cell_contents for cell in function.__closure__ or ()]
         function = next((item for item in inner if hasattr(item, "__globals__") and not is_made_by_library(item)), function)

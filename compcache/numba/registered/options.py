@@ -1,4 +1,4 @@
-"""Brings the options of decorators and registrations into one form, whether they come from Numba's objects or from stand-ins."""
+"""Normalizes the options of decorators and registrations, so that Numba's objects and stand-ins give equal options."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ if TYPE_CHECKING:
 
 __all__ = ["of_compiler", "of_jitable", "of_overload"]
 
-#: The values of options that are not given.
+#: The default values of options.
 _DEFAULTS: dict[str, Any] = {"boundscheck": None, "nopython": True, "no_cpython_wrapper": True}
-_OF_OVERLOADS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline": "never", "prefer_literal": False}
+_OVERLOAD_DEFAULTS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline": "never", "prefer_literal": False}
 
 
 def of_compiler(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options that affect the compiler. `types_of_variables` are those from `locals=`, and those that the compiler has added."""
-    found = {name: value for name, value in options.items() if name not in ("cache", "locals") and not _is_default(_DEFAULTS, name, value)}
+    """Return the options that affect the compiler, without default values.
+
+    Args:
+        options: the options of a decorator.
+        types_of_variables: the types of variables, from `locals=` and from the compiler; None to use the option `locals`. Variables that
+            the compiler has added are ignored.
+    """
+    relevant = {name: value for name, value in options.items() if name not in ("cache", "locals")}
+    effective = {name: value for name, value in relevant.items() if not _is_default(_DEFAULTS, name, value)}
     given = types_of_variables if types_of_variables is not None else options.get("locals", {})
     types = {name: text_of(type_) or type_ for name, type_ in given.items() if "." not in name}
     if types:
-        found["locals"] = tuple(sorted(types.items()))
-    return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in found.items()}
+        effective["locals"] = tuple(sorted(types.items()))
+    return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in effective.items()}
 
 
 def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
@@ -31,9 +38,10 @@ def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
 
 
 def of_overload(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `overload` and similar functions."""
-    found = {**options, "jit_options": of_compiler(options.get("jit_options", {})), "inline": _inline(options.get("inline", "never"))}
-    return {name: value for name, value in found.items() if not _is_default(_OF_OVERLOADS, name, value)}
+    """Return the options of `overload` and similar functions, without default values."""
+    jit_options = of_compiler(options.get("jit_options", {}))
+    effective = {**options, "jit_options": jit_options, "inline": _inline_text(options.get("inline", "never"))}
+    return {name: value for name, value in effective.items() if not _is_default(_OVERLOAD_DEFAULTS, name, value)}
 
 
 def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,5 +50,5 @@ def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:
     return of_overload({"jit_options": rest, "inline": options.get("inline", "never")})
 
 
-def _inline(value: Any) -> Any:
+def _inline_text(value: Any) -> Any:
     return getattr(value, "_inline", value)

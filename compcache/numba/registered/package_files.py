@@ -1,5 +1,6 @@
-"""Identifies packages by their files, as Numba's own cache identifies the file of a function. Used if an implementation can reach too much
-of its package.
+"""Identifies packages by their files, as Numba's own cache identifies the file of a function.
+
+This is used if an implementation can reach too many values of its package.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _imported = time.time()
 
 
 def digest_of_package(name: str) -> str | None:
-    """Return the digest of the names, sizes and times of a package's files; None if it has no files, or they may not be those that were
-    imported.
+    """Return the digest of the names, sizes and times of a package's files.
+
+    Returns None if the package has no files, has too many files, or if a file has changed since this process started.
     """
     if name not in _known:
         _known[name] = _digest(list(getattr(sys.modules.get(name), "__path__", ())))
@@ -34,30 +36,32 @@ _known: dict[str, str | None] = {}
 
 
 def _digest(places: list[str]) -> str | None:
+    """Return the digest of the files in these directories, by the rules of `digest_of_package`."""
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
     for place in places:
-        for path, found in _files(place):
+        for path, status in _files_below(place):
             count += 1
-            if count > _MOST_FILES or max(found.st_mtime, found.st_ctime) >= started:
+            if count > _MOST_FILES or max(status.st_mtime, status.st_ctime) >= started:
                 return None
-            state.update(f"{os.path.relpath(path, place)}\0{found.st_size}\0{found.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+            state.update(f"{os.path.relpath(path, place)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest() if count else None
 
 
-def _files(place: str) -> Iterator[tuple[str, os.stat_result]]:
+def _files_below(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the paths below a directory, each with its status. Files that cannot be examined are skipped."""
     for folder, folders, names in os.walk(place):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):
             path = os.path.join(folder, name)
             try:
                 yield path, os.stat(path)
-            except OSError as error:  # a link that leads nowhere
+            except OSError as error:  # a dangling link
                 reraise_interrupt(error)
 
 
 def _process_start() -> float:
-    """Return when this process started, in seconds since the epoch; if the system does not tell, when this module was imported."""
+    """Return when this process started, in seconds since the epoch; if the system does not say, when this module was imported."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])

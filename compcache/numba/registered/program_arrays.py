@@ -1,8 +1,9 @@
-"""Arrays of the program that compiled code refers to, because Numba does not copy their content into code.
+"""Names the arrays of the program whose addresses compiled code contains.
 
-Numba copies a global array of at most a megabyte without gaps. For any other array the code contains two addresses, that of the elements
-and that of the object, and it sees what the program writes to the array later. So stored code names such an array by its content when the
-function was identified. A load gives the code the array of its own process with the same content; nothing is copied or stored.
+Numba copies a contiguous global array of at most a megabyte into the code. For any other array, the code contains the addresses of the
+elements and of the object, and it reads later writes to the array. So stored code names such an array by its content at the time when
+the function was identified. A load gives the code the address of an array with this content in its own process. Nothing is copied or
+stored.
 """
 
 from __future__ import annotations
@@ -22,23 +23,26 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgramArray", "addresses", "is_copied", "name_of"]
 
-#: In bytes; Numba's limit (`BaseContext.make_constant_array`).
+#: Numba's limit in bytes (`BaseContext.make_constant_array`).
 _MOST_COPIED = 10**6
 DATA, OBJECT = "data", "object"
-#: The named arrays that are alive. A name belongs to one object as long as that lives.
+#: The named arrays that are alive. A name belongs to one object as long as the object lives.
 _named: dict[str, ref[Any]] = {}
-#: The last name of each object. Programs write to arrays, which then get another name.
-_last: dict[int, str] = {}
+#: The latest name of each array, by its id. An array that the program has written to gets another name.
+_latest: dict[int, str] = {}
 
 
 def is_copied(array: Any) -> bool:
-    """Return whether Numba copies an array that is a constant of a function into its code."""
+    """Return whether Numba copies a global array into the code of a function."""
     flags = array.flags
     return bool(array.nbytes <= _MOST_COPIED and (flags.c_contiguous or flags.f_contiguous))
 
 
 def name_of(array: Any) -> str:
-    """Return the name of an array in stored code: a digest of its present content, and a number if another array has the same content."""
+    """Return the name of an array in stored code. Register the array under this name.
+
+    The name consists of a digest of the present content, and a number that distinguishes arrays with the same content.
+    """
     shape = f"{array.dtype!r}, {array.dtype.str}, {array.shape}, {array.strides}"
     state = blake2b(shape.encode(), digest_size=16)
     state.update(array.tobytes())
@@ -46,39 +50,40 @@ def name_of(array: Any) -> str:
     number = 0
     while True:
         name = f"{digest}-{number}"
-        known = _named.get(name) or _named.setdefault(name, ref(array, _forgetter(name, id(array))))
+        known = _named.get(name) or _named.setdefault(name, ref(array, _make_forget(name, id(array))))
         if known() is array:
-            _last[id(array)] = name
+            _latest[id(array)] = name
             return name
         number += 1
 
 
-def _forgetter(name: str, identity: int) -> Callable[[Any], None]:
-    """Return what removes a name when its array is freed."""
+def _make_forget(name: str, identity: int) -> Callable[[Any], None]:
+    """Return the function that removes a name when its array is freed."""
 
     def forget(gone: Any) -> None:
         if _named.get(name) is gone:
             del _named[name]
-        if _last.get(identity) == name:
-            del _last[identity]
+        if _latest.get(identity) == name:
+            del _latest[identity]
 
     return forget
 
 
 def addresses() -> dict[int, tuple[str, str]]:
-    """Return the addresses that code may have of named arrays, with the part at that address and the name. Addresses that two arrays share
-    are left out.
+    """Return the addresses of named arrays that code may contain, each with the part of the array at the address, and the name.
+
+    An address that belongs to two arrays is omitted.
     """
     rows = []
     for name, reference in list(_named.items()):
         array = reference()
-        if array is not None and _last.get(id(array)) == name:
+        if array is not None and _latest.get(id(array)) == name:
             rows += [(array.ctypes.data, (DATA, name)), (id(array), (OBJECT, name))]
-    found = dict(rows)
+    parts = dict(rows)
     for address, row in rows:
-        if found.get(address, row) != row:
-            del found[address]
-    return found
+        if parts.get(address, row) != row:
+            del parts[address]
+    return parts
 
 
 @register
@@ -96,25 +101,38 @@ class ProgramArray(GlobalDefinition):
 
     @classmethod
     def decode(cls, payload: bytes) -> ProgramArray:
-        """Decode the array."""
+        """Decode the part and the name.
+
+        Raises:
+            ValueError: the payload is not valid.
+        """
         part, name = payload.decode().split("\0")
         if part not in (DATA, OBJECT):
             raise ValueError(part)
         return cls(part, name)
 
     def address(self) -> int:
-        """Return the address in this process. Raises `ImportError` if no named array has this content."""
+        """Return the address in this process.
+
+        Raises:
+            ImportError: no array of this process has this content.
+        """
         return self._find()[0]
 
     def _find(self) -> tuple[int, Any]:
+        """Return the address and the array. Raise `ImportError` if there is no such array."""
         reference = _named.get(self.name)
         array = reference() if reference is not None else None
         if array is None:
-            raise ImportError(f"the program has no array with the content {self.name}")
+            raise ImportError(f"no array of this process has the content {self.name}")
         return array.ctypes.data if self.part == DATA else id(array), array
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the address in this process, and the array."""
+        """Return the address in this process, in little-endian order, and the array.
+
+        Raises:
+            GlobalValidationError: no array of this process has this content.
+        """
         del context
         try:
             address, array = self._find()

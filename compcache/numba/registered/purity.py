@@ -1,9 +1,10 @@
-"""Decides which functions and classes of libraries return the same for the same arguments, so that their results follow from versions.
+"""Decides which functions and classes of libraries always return the same result for the same arguments.
 
-Everything not known to be pure is refused. A function written in Python is pure if everything that it can reach is: the globals and
-attributes that its code names are examined in turn, down to what was reviewed by hand (`reviewed`), which includes everything written in C.
-So the answer holds for whichever versions are installed. Attributes of objects that the function does not create are not followed: these
-came as arguments, and the code that passed them is examined as well.
+The results of such pure functions follow from the versions of the libraries. Any object that is not known to be pure is refused. A function
+that is written in Python is pure if all objects that it can reach are pure. The globals and attributes that its code names are examined in
+turn, down to objects that were reviewed by hand (`reviewed`), which include all objects that are written in C. So the answer holds for the
+installed versions, whichever they are. Attributes of objects that the function does not create are not followed. These objects are
+arguments, and the code that passes them is examined too.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["is_held", "is_reviewed", "looks_outside", "outside"]
+__all__ = ["is_outside_state", "is_reviewed", "looks_outside", "outside"]
 
-_MOST = 2000
+_MOST_VALUES = 2000
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
 _DESCRIPTORS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -35,14 +36,17 @@ _DESCRIPTORS = (
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, range, slice, type(None), type(Ellipsis), type(NotImplemented))
 _STATES = (ContextVar, threading.local)
 _CONTAINERS = (tuple, list, set, frozenset, dict, types.MappingProxyType)
-#: What is known about objects, by their id. They are kept alive, so that no other object gets the id.
+#: The answers for objects, by their id. The objects are kept alive, so that no other object gets the id.
 _known: dict[int, tuple[Any, str]] = {}
-#: The globals that functions of a module set. They are state, which does not follow from the version.
-_states: dict[str, frozenset[str]] = {}
+#: The globals that functions of a module assign. They are state, which does not follow from the version.
+_assigned_globals: dict[str, frozenset[str]] = {}
 
 
 def outside(value: Any) -> str:
-    """Return what an object of a library reads that does not follow from its arguments; "" if it is known to read nothing of that kind."""
+    """Return the description of a value that an object of a library reads and that does not follow from its arguments.
+
+    Returns "" if the object is known to read no such value.
+    """
     known = _known.get(id(value))
     if known is not None and known[0] is value:
         return known[1]
@@ -51,9 +55,9 @@ def outside(value: Any) -> str:
     while waiting:
         item = waiting.pop()
         known = _known.get(id(item))
-        reason = known[1] if known is not None and known[0] is item else _judge(item, seen, waiting)
-        if not reason and len(seen) > _MOST:
-            reason = f"{name_of(item)} and too many other values"
+        reason = known[1] if known is not None and known[0] is item else _examine(item, seen, waiting)
+        if not reason and len(seen) > _MOST_VALUES:
+            reason = f"{name_of(item)} and more than {_MOST_VALUES} other values"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -61,24 +65,24 @@ def outside(value: Any) -> str:
     return ""
 
 
-def _judge(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
-    """Return what the object itself reads from outside. Other objects that it reads are queued."""
+def _examine(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
+    """Return the description of a value from outside that the object itself reads, or "". Queue the other objects that it reads."""
     try:
-        for found in _reads(item):
-            if id(found) not in seen:
-                seen[id(found)] = found, ""
-                waiting.append(found)
+        for read in _reads(item):
+            if id(read) not in seen:
+                seen[id(read)] = read, ""
+                waiting.append(read)
     except _OutsideError as error:
         return str(error)
     return ""
 
 
 class _OutsideError(Exception):
-    """Raised with the description of what is read from outside."""
+    """Raised if an object reads a value from outside. The message describes the value."""
 
 
 def name_of(value: Any) -> str:
-    """Return the module and the name of an object, from its own attributes."""
+    """Return the module and the name of an object, from its own attributes. If it has no name, return the name of its class."""
     if isinstance(value, types.ModuleType):
         return value.__name__
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -86,6 +90,7 @@ def name_of(value: Any) -> str:
 
 
 def _module_of(value: Any) -> str:
+    """Return the name of the module of an object, or of the owner of a method; "" if it is unknown."""
     module = getattr(value, "__module__", None)
     owner = getattr(value, "__self__", None)
     if module is None and owner is not None:
@@ -94,7 +99,7 @@ def _module_of(value: Any) -> str:
 
 
 def is_reviewed(module: str, name: str) -> bool:
-    """Return whether a name of a module, or the module itself (""), was reviewed and found to be pure."""
+    """Return whether a name in a module, or with "" the module itself, was reviewed and found to be pure."""
     top = name.partition(".")[0]
     module = module.replace("numpy.core.", "numpy._core.")  # the name in NumPy 1
     exceptions = EVERYTHING.get(module)
@@ -106,21 +111,25 @@ def is_reviewed(module: str, name: str) -> bool:
 
 
 def looks_outside(module: str) -> bool:
-    """Return whether a module of a code generator, or what has this full name in one, looks at the process, the host or files."""
-    return any(module == one or module.startswith(one + ".") for one in CODE_GENERATORS.get(module.partition(".")[0], ()))
+    """Return whether a module of a code generator, or an object with this full name, reads the process, the host or files."""
+    return any(module == excluded or module.startswith(excluded + ".") for excluded in CODE_GENERATORS.get(module.partition(".")[0], ()))
 
 
 def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
-    """Yield the objects that an object leads to. Raises `_OutsideError`."""
+    """Yield the objects to which an object leads.
+
+    Raises:
+        _OutsideError: the object reads a value from outside.
+    """
     if isinstance(value, types.FunctionType):
-        yield from _of_function(value)
+        yield from _reads_of_function(value)
     elif isinstance(value, type):
-        yield from _of_class(value)
+        yield from _reads_of_class(value)
     elif isinstance(value, types.ModuleType):
         if not is_reviewed(value.__name__, ""):
             raise _OutsideError(f"the module {value.__name__}")
     elif isinstance(value, _DESCRIPTORS):
-        yield from _of_c(value)
+        yield from _reads_of_c_function(value)
     elif isinstance(value, types.MethodType):
         yield value.__func__
         yield type(value.__self__)
@@ -130,7 +139,7 @@ def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kin
         yield from [item for item in (*value.values(),) if callable(item)] if hasattr(value, "values") else filter(callable, value)
     elif isinstance(getattr(value, "__wrapped__", None), types.FunctionType) and callable(value):
         yield value.__wrapped__
-    elif callable(getattr(value, "_implementation", None)):  # a NumPy function that calls the one of an argument's class instead
+    elif callable(getattr(value, "_implementation", None)):  # a NumPy function that the class of an argument may override
         yield value._implementation
     elif isinstance(value, _STATES):
         raise _OutsideError(f"the state of {name_of(value)}")
@@ -138,7 +147,8 @@ def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kin
         yield type(value)
 
 
-def _of_c(value: Any) -> Iterator[Any]:
+def _reads_of_c_function(value: Any) -> Iterator[Any]:
+    """Yield the class of a method that is written in C. A function must be reviewed."""
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if not is_reviewed(_module_of(value), value.__name__):
@@ -147,22 +157,24 @@ def _of_c(value: Any) -> Iterator[Any]:
         yield owner if isinstance(owner, type) else type(owner)
 
 
-def _of_class(cls: type) -> Iterator[Any]:
+def _reads_of_class(cls: type) -> Iterator[Any]:
+    """Yield the metaclass and the members of the bases of a class. Reviewed bases are skipped."""
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
         if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not _is_plain_error(base):
             for item in vars(base).values():
-                yield from _of_member(item, base)
+                yield from _reads_of_member(item, base)
 
 
 def _is_plain_error(cls: type) -> bool:
     return issubclass(cls, BaseException) and cls.__module__ != "builtins" and "__init__" not in vars(cls)
 
 
-def _of_member(item: Any, cls: type) -> Iterator[Any]:
+def _reads_of_member(item: Any, cls: type) -> Iterator[Any]:
+    """Yield the functions in a member of a class. A class that is written in C must be reviewed."""
     if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
-        raise _OutsideError(name_of(cls))  # it is written in C
+        raise _OutsideError(name_of(cls))  # the class is written in C
     if isinstance(item, (staticmethod, classmethod)):
         yield item.__func__
     elif isinstance(item, property):
@@ -173,26 +185,28 @@ def _of_member(item: Any, cls: type) -> Iterator[Any]:
         yield item
 
 
-def _of_function(function: Any) -> Iterator[Any]:
+def _reads_of_function(function: Any) -> Iterator[Any]:
+    """Yield the objects to which the defaults, the closure and the code of a function lead. Reviewed functions are skipped."""
     namespace = function.__globals__
     module = namespace.get("__name__")
     if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
         return
-    if str(module).startswith("namedtuple_"):  # its `__new__` has a namespace of its own
+    if str(module).startswith("namedtuple_"):  # the `__new__` of named tuples has its own namespace
         return
     if not is_library_module(module) or looks_outside(str(module)):
         raise _OutsideError(name_of(function))
     yield from filter(callable, function.__defaults__ or ())
     for cell in function.__closure__ or ():
         try:
-            held = cell.cell_contents
+            value = cell.cell_contents
         except ValueError:
             continue
-        yield held
-    yield from _of_code(function.__code__, namespace, _state_of(str(module)), name_of(function))
+        yield value
+    yield from _reads_of_code(function.__code__, namespace, _globals_assigned_in(str(module)), name_of(function))
 
 
-def _of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
+def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
+    """Yield the objects that a code object and its nested code objects read."""
     reads = reads_of(code)
     anywhere = LEADS_ANYWHERE.intersection(reads.attributes)
     if anywhere:
@@ -200,33 +214,34 @@ def _of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[s
     for chain in reads.chains:
         if chain[0] in state:
             raise _OutsideError(f"{name}, which reads the state of {chain[0]}")
-        found, at = resolve(chain, namespace)
-        if found is not MISSING:
-            if is_held(found):
+        value, at = resolve(chain, namespace)
+        if value is not MISSING:
+            if is_outside_state(value):
                 raise _OutsideError(".".join(chain[:at]))
-            yield found
+            yield value
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in EVERYTHING:
             raise _OutsideError(f"{name}, which imports {imported}")
-        held = {} if module is None else vars(module)
-        yield from [held[attribute] for attribute in reads.attributes if attribute in held]
+        attributes = {} if module is None else vars(module)
+        yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _of_code(constant, namespace, state, name)
+            yield from _reads_of_code(constant, namespace, state, name)
 
 
-def is_held(value: Any) -> bool:
-    """Return whether this is a value of a library that stands for something outside."""
-    held = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
-    return value is not None and any(value is one for one in held)
+def is_outside_state(value: Any) -> bool:
+    """Return whether a value of a library represents a state outside of the program's code."""
+    outside_values = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
+    return value is not None and any(value is item for item in outside_values)
 
 
-def _state_of(module: str) -> frozenset[str]:
-    known = _states.get(module)
+def _globals_assigned_in(module: str) -> frozenset[str]:
+    """Return the globals that functions of a module assign."""
+    known = _assigned_globals.get(module)
     if known is None:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
         inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
         codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
-        known = _states[module] = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_stored(code, _STORES))
     return known

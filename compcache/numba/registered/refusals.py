@@ -1,4 +1,4 @@
-"""The errors that say a function has no identity, and the decorator for functions that examine a program's objects."""
+"""Defines the errors for functions without an identity, and the decorator for functions that examine a program's objects."""
 
 from __future__ import annotations
 
@@ -16,58 +16,64 @@ if TYPE_CHECKING:
 
 __all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "looks_at_programs"]
 
-_WALKS = "compcache.numba."
+_EXAMINING_PACKAGE = "compcache.numba."
 
 
-class Unidentifiable(Exception):  # noqa: N818 - an answer, not a failure
-    """Raised if a value that a function reads has no identity by content. The message tells which and where."""
+class Unidentifiable(Exception):  # noqa: N818 - a result, not a failure
+    """Raised if a value that a function reads has no identity by content. The message names the value and the function."""
 
     def again(self) -> Self:
-        """Return the same error without its cause."""
+        """Return an equal error without a cause and a traceback."""
         return type(self)(*self.args)
 
 
 class TooLarge(Unidentifiable):
-    """Raised if more can be reached than is compared by content."""
+    """Raised if more values can be reached than may be compared by content."""
 
 
 class Unrepeatable(Unidentifiable):
-    """Raised if code of the program without identity generates code: it may read files, the environment, or addresses of this process. No
-    other cache can tell whether the code is still valid, so it is stored nowhere.
+    """Raised if code of the program without an identity generates code.
+
+    The generator may read files, the environment, or addresses of this process. Then no cache can decide whether its code is still valid,
+    so the code is stored nowhere.
     """
 
 
 class NotLazy(Unidentifiable):
-    """Raised if a function cannot be used without Numba. The message tells why."""
+    """Raised if a function cannot be used without Numba. The message says why."""
 
 
 def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorate a function that examines objects of the program, so that errors of their own code become refusals.
+    """Return a decorator for functions that examine objects of the program. Errors of the program's own code become refusals.
 
-    Exceptions from signal handlers, and those that do not derive from `Exception`, are passed on to the program.
+    Exceptions from signal handlers, and exceptions that do not derive from `Exception`, are raised unchanged.
+
+    Args:
+        refusal: the class of the refusal.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            """Call the function, and convert errors."""
             try:
                 return function(*args, **kwargs)
             except Unidentifiable:
                 raise
             except Exception as error:
                 reraise_interrupt(error)
-                raise refusal(f"{_looked_at(error)} raised {type(error).__name__} when it was examined") from error
+                raise refusal(f"{_examined_value(error)} raised {type(error).__name__} when it was examined") from error
 
         return guarded
 
     return decorate
 
 
-def _looked_at(error: Exception) -> str:
-    """Return what was being examined when the program's code raised an error."""
-    found, step = "something that it reads", error.__traceback__
+def _examined_value(error: Exception) -> str:
+    """Return the description of the value that was being examined when the program's code raised an error."""
+    description, step = "something that it reads", error.__traceback__
     while step is not None:
-        if str(step.tb_frame.f_globals.get("__name__")).startswith(_WALKS):
-            found = step.tb_frame.f_locals.get("where") or found
+        if str(step.tb_frame.f_globals.get("__name__")).startswith(_EXAMINING_PACKAGE):
+            description = step.tb_frame.f_locals.get("where") or description
         step = step.tb_next
-    return found
+    return description

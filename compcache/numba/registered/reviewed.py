@@ -1,16 +1,16 @@
-"""Functions and classes that were reviewed and found to return the same for the same arguments, although no analysis of Python code can
-tell: those written in C, and Python functions that read more than their results depend on.
+"""Lists functions and classes that were reviewed and always return the same result for the same arguments.
 
-Written by hand. What is not listed, and does not consist of listed objects only (`purity`), is refused. So a function that a later version
-of Python or NumPy adds is refused until somebody has reviewed it.
+No analysis of Python code can establish this for objects that are written in C, or for Python functions that read more than their results
+depend on. The lists are written by hand. Any object that is not listed, and does not consist of listed objects only (`purity`), is refused.
+Therefore a function that a later version of Python or NumPy adds is refused until it is reviewed.
 """
 
 from __future__ import annotations
 
 __all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES", "NOT_IN_KEYS", "REGISTERED"]
 
-#: Everything in these modules except the names that follow: those read files, settings, frames or the names of a namespace, or return an
-#: address or the hash seed of the process.
+#: Modules whose names are all listed, except for the names that follow. The exceptions read files, settings, frames or the names of a
+#: namespace, or they return an address or the hash seed of the process.
 EVERYTHING: dict[str, frozenset[str]] = {
     module: frozenset(exceptions.split())
     for module, exceptions in {
@@ -28,7 +28,7 @@ EVERYTHING: dict[str, frozenset[str]] = {
         "types": "", "typing": "", "unicodedata": "", "weakref": "finalize", "zlib": "",
     }.items()
 }  # fmt: skip
-#: Only the listed names of these modules.
+#: The listed names of other modules.
 NAMES: dict[str, frozenset[str]] = {
     module: frozenset(names.split())
     for module, names in {
@@ -67,12 +67,12 @@ NAMES: dict[str, frozenset[str]] = {
         "numpy.dtypes": "StringDType", "numpy.lib": "add_docstring", "numpy.lib.array_utils": "normalize_axis_index",
     }.items()
 }  # fmt: skip
-#: Values in libraries that stand for something outside, by their module and name.
+#: Values in libraries that represent a state outside of the program's code, by module and name.
 HELD = frozenset((
     "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "os.supports_bytes_environ", "sys.modules", "sys.stdin",
     "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
 ))  # fmt: skip
-#: The libraries that generate code; their version determines it. Parts that examine the process or read files are excluded.
+#: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
 CODE_GENERATORS: dict[str, tuple[str, ...]] = {
     "compcache": (),
     "llvmlite": ("llvmlite.binding.dylib", "llvmlite.binding.executionengine", "llvmlite.binding.targets", "llvmlite.tests"),
@@ -82,7 +82,7 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
         "numba.testing", "numba.tests",
     ),
 }  # fmt: skip
-#: What libraries register with abstract classes of libraries when they are imported.
+#: The classes that libraries register with abstract classes of libraries when they are imported.
 REGISTERED = {
     "collections.abc.ByteString": "builtins.bytearray builtins.bytes",
     "collections.abc.ItemsView": "builtins.dict_items",
@@ -103,14 +103,14 @@ REGISTERED = {
     "numbers.Number": "decimal.Decimal numpy.number",
     "numbers.Real": "builtins.float numpy.floating",
 }
-#: Attributes that contain what no key does: addresses of the process, the places of source code, what the process has compiled,
-#: what is set on a function that is an argument.
+#: Attributes with values that no key contains: addresses of the process, the location of source code, the functions that the process has
+#: compiled, and attributes that are set on a function that is an argument.
 NOT_IN_KEYS = frozenset((
     "__array_interface__", "__array_struct__", "cache_info", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab",
     "co_positions", "ctypes", "dispatcher", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm", "isEnabledFor",
     "locked", "nopython_signatures", "overloads", "signatures",
 ))  # fmt: skip
-#: Attributes by which Python's objects lead to namespaces that no code names.
+#: Attributes of Python's objects that lead to namespaces which the code does not name.
 LEADS_ANYWHERE = frozenset((
     "__builtins__", "__globals__", "__loader__", "__spec__", "f_back", "f_builtins", "f_globals", "f_locals",
     "gi_frame", "tb_frame",

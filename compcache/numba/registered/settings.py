@@ -1,10 +1,13 @@
-"""The settings of Numba that are not part of keys, by their names in `numba.config`. The environment variables begin with ``NUMBA_``."""
+"""Lists the settings of Numba that are not part of keys, by their names in `numba.config`.
+
+The names of environment variables have the prefix ``NUMBA_``.
+"""
 
 from __future__ import annotations
 
 __all__ = ["chooses_cpu", "is_harmless", "is_variable"]
 
-#: They change output or locations but never the code, or they choose the CPU, which entries record themselves.
+#: These settings change output or locations but never the code, or they choose the CPU, which entries record themselves.
 _HARMLESS = frozenset((
     "ALWAYS_WARN_UNINIT_VAR", "ANNOTATE", "CACHE_DIR", "CACHE_LOCATOR_CLASSES", "CHROME_TRACE", "COLOR_SCHEME", "CPU_FEATURES",
     "CPU_NAME", "DEBUG", "DEBUG_ARRAY_OPT_STATS", "DEBUG_CACHE", "DEBUG_FRONTEND", "DEBUG_INLINE_CLOSURE", "DEBUG_PRINT_AFTER",
@@ -16,20 +19,20 @@ _HARMLESS = frozenset((
     "USE_LLVMLITE_MEMORY_MANAGER", "WARNINGS",
 ))  # fmt: skip
 _PREFIX = "NUMBA_"
-#: A profiler with which Numba registers its code.
+#: The variable that selects a profiler with which Numba registers its code.
 _PROFILER = "VS_PROFILER"
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether a setting never changes the code of functions for this host."""
+    """Return whether a setting, given by its name, never changes the code of functions for a CPU."""
     return name in _HARMLESS or name.startswith("CUDA") or name.endswith("_CUDA")
 
 
 def is_variable(name: str) -> bool:
-    """Return whether an environment variable is part of keys."""
+    """Return whether an environment variable, given by its name, is part of keys."""
     return name == _PROFILER or (name.startswith(_PREFIX) and not is_harmless(name) and not is_harmless(name[len(_PREFIX) :]))
 
 
 def chooses_cpu(name: str) -> bool:
-    """Return whether an environment variable chooses the CPU that Numba compiles for."""
+    """Return whether an environment variable, given by its name, chooses the CPU for which Numba compiles."""
     return name.startswith("NUMBA_CPU_")

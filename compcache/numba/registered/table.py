@@ -1,4 +1,4 @@
-"""The implementations that programs have registered for their own functions before Numba was imported, or through its stand-in."""
+"""Holds the implementations that programs have registered for their own functions with stand-ins for Numba."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ __all__ = ["Registered", "note_jitable", "note_overload", "registered_for"]
 
 
 class Registered:
-    """What is registered for a plain function: overloads with their options, and whether compiled code may call the function
-    (`options_of_jitable`).
+    """The registrations for a plain function.
+
+    Attributes:
+        function: the function.
+        overloads: its overloads, each with its options.
+        options_of_jitable: the options of each registration that allows compiled code to call the function.
     """
 
     __slots__ = ("function", "options_of_jitable", "overloads")
 
     def __init__(self, function: Any) -> None:
-        self.function = function  # keeps the function alive as long as its id is used here
+        self.function = function  # a reference, so that no other function gets its id
         self.overloads: list[tuple[Any, dict[str, Any]]] = []
         self.options_of_jitable: list[dict[str, Any]] = []
 
@@ -25,20 +29,20 @@ class Registered:
 _table: dict[int, Registered] = {}
 
 
-def _row(function: Any) -> Registered:
+def _registrations_of(function: Any) -> Registered:
     return _table.setdefault(id(function), Registered(function))
 
 
 def note_overload(function: Any, implementation: Any, options: dict[str, Any]) -> None:
     """Record an overload of a plain function."""
-    _row(function).overloads.append((implementation, options))
+    _registrations_of(function).overloads.append((implementation, options))
 
 
 def note_jitable(function: Any, options: dict[str, Any]) -> None:
-    """Record that compiled code may call a plain function."""
-    _row(function).options_of_jitable.append(options)
+    """Record that compiled code may call a plain function, with the options of this registration."""
+    _registrations_of(function).options_of_jitable.append(options)
 
 
 def registered_for(function: Any) -> Registered | None:
-    """Return what is registered for a plain function, or None."""
+    """Return the registrations for a plain function, or None if there are none."""
     return _table.get(id(function))

@@ -1,4 +1,4 @@
-"""Numba's types as the text of expressions, which mean the same in a signature: ``float64[:, ::1]``, ``UniTuple(int64, 2)``.
+"""Converts Numba's types to the text of expressions, which mean the same in a signature: ``float64[:, ::1]``, ``UniTuple(int64, 2)``.
 
 Keys contain these texts, for Numba's types and for their stand-ins (`compcache.numba.declarations.types`).
 """
@@ -18,11 +18,11 @@ NUMBERS = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
 
-#: The names of types in Numba's namespace that differ from how the types print.
+#: Types that Numba prints in another way than it names them.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}
 #: The classes of types whose text is a name.
 SCALARS = frozenset(("Boolean", "Complex", "Float", "Integer", "NoneType", "PyObject", "RawPointer", "UnicodeType"))
-#: Other types whose text follows from parts, which are attributes.
+#: Other types whose text follows from the texts of their parts, which are attributes.
 _PARTS = {
     "CPointer": ("dtype",), "DictType": ("key_type", "value_type"), "FunctionType": ("signature",), "ListType": ("item_type",),
     "Optional": ("type",),
@@ -30,7 +30,7 @@ _PARTS = {
 
 
 def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) -> str:
-    """Return the text of an array type: with slices, if these can express it."""
+    """Return the text of an array type. It uses slices if they can express the type."""
     if readonly or ndim < 1 or (ndim == 1 and layout == "F"):
         return f"Array({dtype}, {ndim}, {layout!r}{', readonly=True' if readonly else ''})"
     slices = [":"] * ndim
@@ -40,20 +40,20 @@ def array_text(dtype: str, ndim: int, layout: str, *, readonly: bool = False) ->
 
 
 def tuple_text(items: list[str]) -> str:
-    """Return the text of a tuple type. Numba has a separate one for items of a single type."""
+    """Return the text of a tuple type. Numba has a separate type for tuples whose items have the same type."""
     if items and len(set(items)) == 1:
         return f"UniTuple({items[0]}, {len(items)})"
     return f"Tuple(({''.join(item + ', ' for item in items).rstrip()}))"
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a type; None for types without one, and for other objects."""
-    text: str | None = type(value)._compcache_text(value) if is_marked(type(value), "_compcache_text") else _text_of_real(value)
+    """Return the text of a type, or None for a type without a text, and for any other object."""
+    text: str | None = type(value)._compcache_text(value) if is_marked(type(value), "_compcache_text") else _text_of_numba_type(value)
     return text
 
 
-def _text_of_real(value: Any) -> str | None:
-    """Return the text of a type of Numba; None for types without one."""
+def _text_of_numba_type(value: Any) -> str | None:
+    """Return the text of a type of Numba, or None for a type without a text, and for any other object."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types."):
         return None
@@ -82,23 +82,31 @@ def _text_of_array(value: Any) -> str | None:
 
 
 def signature_text(value: Any) -> str | None:
-    """Return the text of a signature, given as text, as a signature of Numba or its stand-in, or as a tuple of types; None for others."""
+    """Return the text of a signature.
+
+    Args:
+        value: a text, a signature of Numba, its stand-in, or a tuple of types.
+
+    Returns:
+        The text, or None for any other object, and for types without a text.
+    """
     kind = type(value)
     if kind is str:
         text: str = value
         return text
     if kind is tuple:
-        return _joined("", value)
+        return _join_types("", value)
     if not hasattr(kind, "_compcache_is_signature") and (kind.__module__, kind.__name__) != _SIGNATURE:
         return None
     result = text_of(value.return_type)
-    return _joined(result, value.args) if result is not None and value.recvr is None else None
+    return _join_types(result, value.args) if result is not None and value.recvr is None else None
 
 
 _SIGNATURE = ("numba.core.typing.templates", "Signature")
 
 
-def _joined(result: str, types: tuple[Any, ...]) -> str | None:
+def _join_types(result: str, types: tuple[Any, ...]) -> str | None:
+    """Return the text of a signature with these parameter types, or None if a type has no text."""
     texts = [text_of(type_) for type_ in types]
     if None in texts:
         return None

@@ -1,4 +1,4 @@
-"""Creates Numba's own callbacks for decorated functions, and records their code for starts without Numba."""
+"""Creates Numba's callbacks for decorated functions, and records their code for starts without Numba."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["make_callback"]
 
 
 def make_callback(state: State) -> Any:
-    """Return Numba's callback for a decorated function."""
+    """Return Numba's callback for a decorated function. Import Numba if necessary."""
     real_numba()
     signature = (state.signatures or ("",))[0]
     backend = None if state.reason else lazy_dispatchers.backend_for_lazy()
@@ -26,34 +26,35 @@ def make_callback(state: State) -> Any:
     from numba.core import entrypoints, sigutils
     from numba.core.ccallback import CFunc
 
-    from compcache.numba.takeover.declared import PinnedCache, pinned_rows, recording
+    from compcache.numba.takeover.declared import PinnedCache, compile_and_record, pinned_rows
 
     entrypoints.init_all()
     options = {name: value for name, value in state.options.items() if name != "cache"}
     real = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
-    found = state.declared
-    bases = [code.record.base for code in found.loaded] if found is not None else []
+    declared = state.declared
+    bases = [code.record.base for code in declared.loaded] if declared is not None else []
     pinned = pinned_rows([signature], bases) if bases else {}
     real._cache = PinnedCache(backend, real, state, pinned)
-    recording(state, backend, real.compile, lambda: _fields_of(real, backend))
+    compile_and_record(state, backend, real.compile, lambda: _fields_of(real, backend))
     return real
 
 
 def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+    """Return the data of a callback's record, or None if only Numba can use the callback."""
     entry = find_stored(real._cache, backend.cache, real._sig)
     if entry is None:
         return None
     record = entry.record(entry.fndesc.llvm_cfunc_wrapper_name)
-    types = [_named(type_) for type_ in (real._sig.return_type, *real._sig.args)]
-    if record is None or any(name not in _IN_C for name, _ in types):
+    type_names = [_type_and_depth(type_) for type_ in (real._sig.return_type, *real._sig.args)]
+    if record is None or any(name not in _C_TYPES for name, _ in type_names):
         return None
-    return [], [record.fields], (real.native_name, types)
+    return [], [record.fields], (real.native_name, type_names)
 
 
-_IN_C = frozenset(("none", "voidptr", *[name for name in NUMBERS if not name.startswith("complex")]))
+_C_TYPES = frozenset(("none", "voidptr", *[name for name in NUMBERS if not name.startswith("complex")]))
 
 
-def _named(type_: Any) -> tuple[str, int]:
+def _type_and_depth(type_: Any) -> tuple[str, int]:
     """Return the name of a type, and its pointer depth."""
     from numba.core import types
 

@@ -1,6 +1,6 @@
-"""Creates Numba's own objects for declarations with signatures, and records their code for later starts.
+"""Creates Numba's objects for declarations with signatures, and records their code for later starts.
 
-Code that was found on declaration is loaded from the same entries, whatever the program's globals are now.
+Code that was found on declaration is loaded from the same entries, even if the program's globals have changed since.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["PinnedCache", "ascertain_key", "make_declared", "note_compiled_of", "recording"]
+__all__ = ["PinnedCache", "compile_and_record", "is_key_current", "make_declared", "note_compiled_of"]
 
 
 class PinnedCache(FunctionCache):
-    """A cache object that returns the entries which were found when a function was declared; for other signatures, the backend's.
+    """A cache object that returns the entries which were found when a function was declared.
 
-    `pinned` has their names, lines and, if known, implementations (`Record`), by argument types.
+    For any other signature, it behaves like the cache of the backend. `pinned` maps argument types to the name, the lines and, if known,
+    the implementations of an entry (`Record`).
     """
 
     def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
@@ -44,7 +45,7 @@ class PinnedCache(FunctionCache):
         self._pinned = pinned
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None."""
+        """Return the stored compile result for a signature, or None if there is none."""
         from numba.core import sigutils
 
         args = tuple(sigutils.normalize_signature(sig)[0])
@@ -61,14 +62,17 @@ class PinnedCache(FunctionCache):
 
 
 def pinned_rows(signatures: Sequence[Any], bases: Iterable[tuple[str, ...]]) -> dict[Any, tuple[str, ...]]:
-    """Return the entries of signatures, by argument types."""
+    """Map the argument types of signatures to the entries for these signatures."""
     from numba.core import sigutils
 
-    return {tuple(sigutils.normalize_signature(s)[0]): b for s, b in zip(signatures, bases, strict=True)}
+    return {tuple(sigutils.normalize_signature(signature)[0]): base for signature, base in zip(signatures, bases, strict=True)}
 
 
 def make_declared(state: State, backend: Backend) -> Any:
-    """Return the dispatcher of a function with declared signatures. It is compiled now if it was not found."""
+    """Return the dispatcher of a function with declared signatures.
+
+    Numba compiles the function now if its code was not found.
+    """
     from numba.core import entrypoints, typeinfer
 
     entrypoints.init_all()
@@ -76,71 +80,82 @@ def make_declared(state: State, backend: Backend) -> Any:
     options = lazy_dispatchers.real_options({k: v for k, v in state.options.items() if k != "cache"})
     real = decorator(**options)(state.function)
     lazy_dispatchers.note_unfinished(state, real)
-    found = state.declared
-    bases = [code.record.base for code in found.loaded] if found is not None else []
+    declared = state.declared
+    bases = [code.record.base for code in declared.loaded] if declared is not None else []
     signatures = state.signatures or ()
-    pinned = pinned_rows(signatures, bases) if found is not None else {}
+    pinned = pinned_rows(signatures, bases) if declared is not None else {}
     real._cache = PinnedCache(backend, real, state, pinned)
 
     def compile_all() -> None:
         with typeinfer.register_dispatcher(real):
             for signature in signatures:
-                with scopes.looking_up():
+                with scopes.look_up_scope():
                     real.compile(signature)
             real.disable_compile()
 
-    recording(state, backend, compile_all, lambda: _fields_of(real, backend, state.key))
+    compile_and_record(state, backend, compile_all, lambda: _fields_of_function(real, backend, state.key))
     note_compiled_of(state, real)
     lazy_dispatchers.dispatchers.append(lazy_dispatchers.LazyDispatcher(state, real, backend))
     return real
 
 
 def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
-    """Record what the code of a declared function was compiled from, for keys of its callers."""
+    """Set `state.compiled` to the identities of a declared function's code, for the keys of its callers.
+
+    If an identity is unknown, set it to None.
+    """
     registered = tuple(state.key.content.registered) if state.key is not None else ()
     try:
-        found = fixed_code(dispatcher, is_frozen=is_frozen)
+        overloads = fixed_code(dispatcher, is_frozen=is_frozen)
     except Unidentifiable:
-        found = None
-    state.compiled = None if found is None else [Compiled(one.key, one.lines, registered) for one in found]
+        overloads = None
+    state.compiled = None if overloads is None else [Compiled(code.key, code.lines, registered) for code in overloads]
 
 
-def recording(state: State, backend: Backend, compile_all: Callable[[], None], fields: Callable[[], Any]) -> None:
-    """Compile a declaration and record it, together with other lazy functions that Numba compiles for it.
+def compile_and_record(state: State, backend: Backend, compile_all: Callable[[], None], fields: Callable[[], Any]) -> None:
+    """Compile a declaration, and store its record for starts without Numba.
 
-    `fields` returns what is stored under the key of the declaration, or None if that cannot be used without Numba.
+    Other lazy functions that Numba compiles meanwhile are recorded too. If the record cannot be stored, a `CacheWarning` is issued.
+
+    Args:
+        state: the declaration.
+        backend: the backend that stores the record.
+        compile_all: compiles all signatures.
+        fields: returns the data to store under the key of the declaration, or None if only Numba can use the code.
     """
     if state.declared is not None:
         compile_all()
         note_code(lazy_dispatchers.parts_of(state, state.key) if state.key is not None else ())
         return
     compile_all()
-    if state.key is None or not ascertain_key(state) or not settings_are_the_environments():
+    if state.key is None or not is_key_current(state) or not settings_are_the_environments():
         return
     name = state.function.__qualname__
     try:
-        found = fields()
-        if found is not None:
-            store_fields(backend.cache, state.key, found)
+        data = fields()
+        if data is not None:
+            store_fields(backend.cache, state.key, data)
     except NotLazy:
         return
     except CompcacheError as error:
-        warnings.warn(f"{name} was not recorded for starts without Numba: {error}", CacheWarning, stacklevel=2)
+        reason = f"{name} was compiled, but cannot be recorded for starts without Numba: {error}; later starts import Numba for it"
+        warnings.warn(reason, CacheWarning, stacklevel=2)
 
 
-def ascertain_key(state: State) -> bool:
-    """Return whether the key of a declaration is still its current one: compiling has changed nothing."""
+def is_key_current(state: State) -> bool:
+    """Return whether the key of a declaration is unchanged after compiling."""
     try:
-        now = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
+        current = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
     except NotLazy:
         return False
-    return state.key is not None and now.name == state.key.name
+    return state.key is not None and current.name == state.key.name
 
 
-# ------------------------------------------------------------------------------------------- what is recorded
+# ----------------------------------------------------------------------------------------- fields of the record
 
 
-def _fields_of(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
+def _fields_of_function(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
+    """Return the data of a function's record; None if only Numba can use its code."""
     rows, records = [], []
     signatures = list(real.overloads)
     for args in signatures:
@@ -150,44 +165,49 @@ def _fields_of(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] 
         if record is None:
             return None
         rows.append([
-            _accepted(type_, real.typingctx, [other[at] for other in signatures if len(other) == len(args)])
+            _accepted_types(type_, real.typingctx, [other[at] for other in signatures if len(other) == len(args)])
             for at, type_ in enumerate(args)
         ])  # fmt: skip
         records.append(record.fields)
     return rows, records, None
 
 
-#: How many tuples of arrays in all layouts are recorded. Beyond that only the exact type is, and others are left to Numba.
+#: The most tuples of arrays in all layouts that are recorded. Beyond it, only the exact type is recorded, and Numba handles other types.
 _MOST_TUPLES = 300
 
 
 def _layouts_of(type_: Any) -> list[Any]:
-    """Return an array type in all layouts that Python's arrays have."""
+    """Return the types of arrays that differ from an array type at most in layout and writability."""
     from numba.core import types
 
     layouts = "CFA" if type_.ndim > 1 else "CA"
     return [types.Array(type_.dtype, type_.ndim, layout, readonly=readonly) for layout in layouts for readonly in (False, True)]
 
 
-def _accepted(type_: Any, typing_context: Any, of_all: Sequence[Any]) -> dict[str, int]:
-    """Return the argument types that a parameter accepts, with the rank of each conversion.
+def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequence[Any]) -> dict[str, int]:
+    """Return the argument types that a parameter accepts, each with the rank of its conversion.
 
-    `of_all` are the types of this parameter in all signatures. If several are arrays that differ only in layout, Numba's choice depends on
-    earlier calls. Then only exact matches are accepted here.
+    If several signatures have arrays that differ only in layout, Numba's choice depends on earlier calls. Then the result contains only the
+    type of the parameter.
+
+    Args:
+        type_: the type of the parameter.
+        typing_context: Numba's typing context.
+        types_in_signatures: the types of this parameter in all signatures.
     """
     from numba.core import types
 
     is_optional = isinstance(type_, types.Optional) and isinstance(type_.type, (types.Number, types.Boolean))
     try:
-        accepted = {} if is_optional else {text_of(type_): 0}  # no argument has an optional type
+        accepted = {} if is_optional else {text_of(type_): 0}  # no argument itself has an optional type
     except NotLazy:
         return {}
     candidates: list[Any] = [types.none] if is_optional else []
     if is_optional or isinstance(type_, (types.Number, types.Boolean)):
         candidates += [getattr(types, name if name != "bool" else "boolean") for name in NUMBERS]
-    elif type(type_) is types.Array and [_shape_of(other) for other in of_all].count(_shape_of(type_)) == 1:
+    elif type(type_) is types.Array and [_shape_of(other) for other in types_in_signatures].count(_shape_of(type_)) == 1:
         candidates = _layouts_of(type_)
-    elif type(type_) in (types.Tuple, types.UniTuple) and len(of_all) == 1:
+    elif type(type_) in (types.Tuple, types.UniTuple) and len(types_in_signatures) == 1:
         parts = [_layouts_of(part) if type(part) is types.Array else [part] for part in type_]
         if math.prod(map(len, parts)) <= _MOST_TUPLES:
             candidates = list(map(types.Tuple, itertools.product(*parts)))

@@ -1,7 +1,7 @@
-"""Creates Numba's own dispatcher for a lazy function when one is needed. It takes over with all overloads that ran before.
+"""Creates Numba's dispatcher for a lazy function when one is needed. The dispatcher gets all overloads that ran before.
 
-Overloads that ran without Numba are first loaded into the dispatcher from the same entries. So callers are linked with the code that ran,
-whatever the program's globals are now.
+Overloads that ran without Numba are loaded into the dispatcher from the same entries. Therefore callers are linked with the code that ran,
+even if the program's globals have changed since.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = ["real_dispatcher"]
 
 
 def real_dispatcher(function: Any) -> Any:
-    """Return the dispatcher of a lazy function, creating it if necessary. It answers all calls from then on."""
+    """Return Numba's dispatcher of a lazy function, and create it if necessary.
+
+    From then on, the lazy function passes every call to the dispatcher.
+    """
     real = _dispatch.get_real(function)
     if real is not None:
         return real
@@ -46,39 +49,40 @@ def real_dispatcher(function: Any) -> Any:
             return real
         stand_ins.replace_stand_ins(state.function)
         try:
-            made = _make(state)
+            dispatcher = _make_dispatcher(state)
         finally:
             unfinished.pop(id(state), None)
         for name, value in function.__dict__.items():
-            if name not in vars(made) and name != STATE:
-                setattr(made, name, value)
-        return _dispatch.set_real(function, made)
+            if name not in vars(dispatcher) and name != STATE:
+                setattr(dispatcher, name, value)
+        return _dispatch.set_real(function, dispatcher)
 
 
-def _make(state: State) -> Any:
+def _make_dispatcher(state: State) -> Any:
+    """Create Numba's dispatcher for the state of a lazy function."""
     from compcache.numba.lazy.stand_ins import numba_decorator
 
     decorator = numba_decorator(state.decorator)
     backend = None if state.reason else backend_for_lazy()
-    if backend is None:  # an unsupported version of Numba works as without this package
-        return _decorated(decorator, state.signatures, state.options, state.function)
+    if backend is None:  # the backend cannot be used, so Numba compiles as without it
+        return _apply_decorator(decorator, state.signatures, state.options, state.function)
     if state.signatures is not None:
         from compcache.numba.takeover.declared import make_declared
 
         return make_declared(state, backend)
     options = {k: v for k, v in state.options.items() if k != "cache"}
-    real = _decorated(decorator, None, options, state.function)
+    real = _apply_decorator(decorator, None, options, state.function)
     note_unfinished(state, real)
     if hasattr(real, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
-        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching, tells_starts=True)
-        _load_what_ran(state, real, backend)
+        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching, explains_starts=True)
+        _load_earlier_overloads(state, real, backend)
         dispatchers.append(LazyDispatcher(state, real, backend))
     return real
 
 
-def _decorated(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
+def _apply_decorator(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
     options = real_options(options)
     if signatures is not None:
         return decorator(list(signatures), **options)(function)
@@ -88,8 +92,8 @@ def _decorated(decorator: Any, signatures: tuple[str, ...] | None, options: dict
 # ---------------------------------------------------------------------------------------------- what ran before
 
 
-def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
-    """Load the overloads that ran without it into a new dispatcher."""
+def _load_earlier_overloads(state: State, real: Any, backend: Backend) -> None:
+    """Load the overloads of a lazy function that ran before into its new dispatcher."""
     if not state.loaded:
         return
     from numba.core import entrypoints
@@ -104,7 +108,7 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
             record = loaded.record
             cres = load_result(backend.cache, record.entry, record.lines, (), state.function, real.targetctx, record.implementations)
             if cres is not None and key.given:
-                cres = with_types(cres, _with_functions(cres.signature.args, iter(key.given)))
+                cres = with_types(cres, _replace_functions(cres.signature.args, iter(key.given)))
             if cres is None or tuple(cres.signature.args) in real.overloads:
                 continue
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
@@ -113,19 +117,21 @@ def _load_what_ran(state: State, real: Any, backend: Backend) -> None:
         note_code(parts_of(state, key))
 
 
-def _with_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:
-    """Return argument types in which those of functions are replaced by the types of the given functions: an entry has
-    another process's.
+def _replace_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:
+    """Replace the types of functions among the argument types of an entry.
+
+    An entry contains the types of another process's functions. They are replaced by the types of the functions `given`, in order.
     """
-    return tuple([_with_function(type_, given) for type_ in types_])
+    return tuple([_replace_function(type_, given) for type_ in types_])
 
 
-def _with_function(type_: Any, given: Iterator[Any]) -> Any:
+def _replace_function(type_: Any, given: Iterator[Any]) -> Any:
+    """Replace the types of functions in one argument type."""
     from numba.core import types
 
     if isinstance(type_, types.Dispatcher):
         return types.Dispatcher(real_dispatcher(next(given)))
     if isinstance(type_, types.BaseTuple):
-        items = _with_functions(type_.types, given)
+        items = _replace_functions(type_.types, given)
         return types.BaseTuple.from_types(items, getattr(type_, "instance_class", None))
     return type_

@@ -1,4 +1,4 @@
-"""What was created for lazy functions in this process: their dispatchers, finished or not, and the backend that serves them."""
+"""Holds the dispatchers of lazy functions, finished or not, and the backend that serves them."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ __all__ = [
 
 
 class LazyDispatcher(NamedTuple):
-    """A lazy function that has its dispatcher."""
+    """A lazy function with its dispatcher and its backend."""
 
     state: State
     real: Any
     backend: Backend
 
 
-#: All of them, because compiling one compiles its callees.
+#: All dispatchers of lazy functions, because compiling one function compiles its callees.
 dispatchers: list[LazyDispatcher] = []
 
 
 def state_of_dispatcher(dispatcher: Any) -> State | None:
-    """Return the state of the lazy function for which a dispatcher was created, or None."""
-    return next((one.state for one in dispatchers if one.real is dispatcher), None)
+    """Return the state of the lazy function to which a dispatcher belongs, or None for any other dispatcher."""
+    return next((lazy.state for lazy in dispatchers if lazy.real is dispatcher), None)
 
 
-#: Unfinished dispatchers, which a function that reads itself needs. The lock of Numba's compiler keeps other threads from them.
+#: Unfinished dispatchers by the id of the state. A function that refers to itself needs its own while it is created. The compiler lock of
+#: Numba keeps other threads from reading this table.
 unfinished: dict[int, Any] = {}
 
 
 def note_unfinished(state: State, real: Any) -> None:
-    """Register an unfinished dispatcher, for a function that reads itself."""
+    """Register an unfinished dispatcher, for a function that refers to itself."""
     unfinished[id(state)] = real
 
 
 def real_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a decorator, with Numba's own types of variables."""
+    """Return the options of a decorator, with Numba's types in place of stand-ins in `locals`."""
     if "locals" not in options:
         return options
     return {**options, "locals": {name: original(type_) for name, type_ in options["locals"].items()}}
@@ -65,7 +66,11 @@ _private_backend: Backend | None = None
 
 
 def backend_for_lazy() -> Backend | None:
-    """Return the installed backend, or one for lazy functions only; None if it does not support this version of Numba."""
+    """Return the installed backend, or else a backend for lazy functions only, which is created on the first call.
+
+    Returns:
+        The backend; None if this version of Numba is not supported, or if the default cache cannot be opened.
+    """
     global _private_backend  # noqa: PLW0603 - Numba is one per process
     from compcache.numba.versions.supported import is_unsupported
 
@@ -89,22 +94,23 @@ def backend_for_lazy() -> Backend | None:
 
 
 def parts_of(state: State, key: Key) -> list[Part]:
-    """Return the reads of the function and its callees when the code that ran here was compiled, with a unique mark for each function whose
-    reads have changed since.
+    """Return the functions in the running code, each with the digest of its reads.
+
+    If the reads of a function have changed since its code was compiled, the digest is a mark that equals no digest.
     """
     from compcache.numba.fingerprints.walk import Part, fingerprint
 
-    now: dict[int, bytes] = {}
+    current: dict[int, bytes] = {}
     parts: dict[int, Part] = {}
     try:
         content = content_of(state.function, tuple(sorted(state.key_options.items())), key.given)
-        now = {id(part.function): part.digest for part in content.parts}
+        current = {id(part.function): part.digest for part in content.parts}
         parts = {id(part.function): part for part in fingerprint(state.function).parts}
     except Unidentifiable:
         pass
     return [
         parts[id(old.function)]
-        if now.get(id(old.function)) == old.digest and id(old.function) in parts
+        if current.get(id(old.function)) == old.digest and id(old.function) in parts
         else Part(old.function, b"read before Numba was imported")
         for old in key.content.parts
     ]

@@ -1,4 +1,4 @@
-"""Creates Numba's own ufuncs for decorated functions, and records their loops for starts without Numba."""
+"""Creates Numba's ufuncs for decorated functions, and records their loops for starts without Numba."""
 
 from __future__ import annotations
 
@@ -30,11 +30,16 @@ __all__ = ["make_ufunc"]
 
 
 def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
-    """Return Numba's ufunc for a decorated function, with the loops that ran already."""
+    """Return Numba's ufunc for a decorated function. Import Numba if necessary.
+
+    Args:
+        state: the state of the function.
+        loops: the loops that ran without Numba; the ufunc gets them.
+    """
     real_numba()
     backend = None if state.reason else lazy_dispatchers.backend_for_lazy()
     if backend is None:
-        return _decorated(state)
+        return _apply_decorator(state)
     from numba.core import entrypoints
 
     entrypoints.init_all()
@@ -43,7 +48,8 @@ def make_ufunc(state: State, loops: Sequence[Loop]) -> Any:
     return _make_gufunc(state, backend, loops) if state.decorator == "guvectorize" else _make_dufunc(state, backend, loops)
 
 
-def _decorated(state: State) -> Any:
+def _apply_decorator(state: State) -> Any:
+    """Return the result of Numba's own decorator."""
     options = dict(state.options)
     args = [list(state.signatures)] if state.signatures is not None else []
     if state.decorator == "guvectorize":
@@ -52,22 +58,22 @@ def _decorated(state: State) -> Any:
 
 
 def _options_of(state: State) -> dict[str, Any]:
-    """Return the options that the decorator passes to the compiler."""
+    """Return the options that the decorator passes on to the compiler."""
     own = ("cache", "identity", "signature", "target", "writable_args")
     return {name: value for name, value in state.options.items() if name not in own}
 
 
 def _pinned_cache(state: State, backend: Backend, owner: Any, signatures: Any, loops: Sequence[Loop]) -> Any:
-    """Return the cache for the compiler of a ufunc's loops. It returns the entries that were used earlier."""
+    """Return the cache object for the loops of a ufunc. It returns the entries of the loops that ran before."""
     from compcache.numba.takeover.declared import PinnedCache, pinned_rows
 
-    found = state.declared
-    bases = found.details[-1] if found is not None else [loop.base for loop in loops]
+    declared = state.declared
+    bases = declared.details[-1] if declared is not None else [loop.base for loop in loops]
     return PinnedCache(backend, owner, state, pinned_rows(signatures, map(tuple, bases)) if bases else {})
 
 
-def _add_known(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) -> None:
-    """Add the loops that ran already to Numba's ufunc."""
+def _add_loops(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) -> None:
+    """Add the loops that ran without Numba to Numba's ufunc."""
     for signature, loop in zip(signatures, loops, strict=True):
         real.add(signature)
         note_code(lazy_dispatchers.parts_of(state, loop.key))
@@ -77,15 +83,16 @@ def _add_known(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) 
 
 
 def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+    """Return Numba's ufunc for a function that `vectorize` decorates."""
     from numba.np.ufunc.dufunc import DUFunc
 
-    from compcache.numba.takeover.declared import note_compiled_of, recording
+    from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
 
     real = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_options_of(state))
     signatures: Any = state.signatures if state.signatures is not None else [_types_of(loop) for loop in loops]
     real._dispatcher.cache = _pinned_cache(state, backend, real._dispatcher, signatures, loops)
     if state.signatures is None:
-        _add_known(state, real, signatures, loops)
+        _add_loops(state, real, signatures, loops)
         real._compile_for_argtys = partial(_compile_loop, state, backend, real, real._compile_for_argtys)
         return real
 
@@ -94,7 +101,7 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
             real.add(signature)
         real.disable_compile()
 
-    recording(state, backend, compile_all, lambda: _fields_of_dufunc(real, backend))
+    compile_and_record(state, backend, compile_all, lambda: _fields_of_dufunc(real, backend))
     note_compiled_of(state, real._dispatcher, is_frozen=True)
     return real
 
@@ -106,18 +113,29 @@ def _types_of(loop: Loop) -> tuple[Any, ...]:
 
 
 def _compile_loop(state: State, backend: Backend, real: Any, compile_for_types: Any, types: Any, return_type: Any = None) -> Any:
-    """Let Numba compile a loop of a ufunc, and record it if possible."""
+    """Make Numba compile a loop of a ufunc without signatures, and record the loop if possible."""
     wanted = None if return_type is not None else tuple(types)
-    return _recording_loop(
+    return _compile_and_record_loop(
         state, backend, wanted, lambda: compile_for_types(types, return_type), lambda cres: _loop_of_dufunc(real, backend, cres)
     )
 
 
-def _recording_loop(
+def _compile_and_record_loop(
     state: State, backend: Backend, types: tuple[Any, ...] | None, compile_: Callable[[], Any],
     fields_of: Callable[[Any], tuple[Any, ...] | None],
 ) -> Any:  # fmt: skip
-    """Let Numba compile a loop for these types (None: no process looks it up by types), and record it if possible."""
+    """Make Numba compile a loop, and record the loop if possible.
+
+    Args:
+        state: the state of the ufunc's function.
+        backend: the backend that stores the record.
+        types: the types by which processes look the loop up; None if they do not.
+        compile_: compiles the loop.
+        fields_of: returns the fields of the record from the result of `compile_`, or None if only Numba can use the loop.
+
+    Returns:
+        The result of `compile_`.
+    """
     key = _key_for(state, types) if types is not None else None
     is_known = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
     result = compile_()
@@ -128,7 +146,7 @@ def _recording_loop(
         if fields is not None:
             store_fields(backend.cache, key, fields)
     except (NotLazy, CompcacheError):
-        pass  # the loop works; in later processes Numba compiles it again
+        pass  # this process has the loop; later processes compile it again
     return result
 
 
@@ -144,14 +162,19 @@ def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
 
 
 def _fields_of_loops(loops: Sequence[Any]) -> tuple[Any, ...] | None:
-    found = [loop for loop in loops if loop is not None]
-    if len(found) < len(loops):
+    """Return the data of a ufunc's record; None if only Numba can use one of its loops."""
+    usable = [loop for loop in loops if loop is not None]
+    if len(usable) < len(loops):
         return None
-    return [], [record for record, _, _ in found], ([numbers for _, numbers, _ in found], [base for _, _, base in found])
+    return [], [record for record, _, _ in usable], ([numbers for _, numbers, _ in usable], [base for _, _, base in usable])
 
 
 def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """Return the record of a loop, the numbers of NumPy's types, and the entry of the function in it."""
+    """Return the record of a loop, NumPy's type numbers, and the entry of the function that the loop calls.
+
+    Returns:
+        These three; None if only Numba can use the loop.
+    """
     from numba.np.ufunc.wrappers import build_ufunc_wrapper
 
     def build() -> Any:
@@ -161,6 +184,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
 
 
 def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """Return the record of a loop that calls a function, NumPy's type numbers, and the entry of the function; None if unusable."""
     from numba.np.numpy_support import as_dtype
 
     entry = find_stored(cache, backend.cache, cres.signature)
@@ -177,9 +201,10 @@ def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[
 
 
 def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
+    """Return Numba's ufunc for a function that `guvectorize` decorates."""
     from numba.np.ufunc.gufunc import GUFunc
 
-    from compcache.numba.takeover.declared import note_compiled_of, recording
+    from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
 
     options = state.options
     real = GUFunc(
@@ -187,13 +212,13 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         writable_args=options.get("writable_args", ()), is_dynamic=state.signatures is None,
     )  # fmt: skip
     builder = real.gufunc_builder
-    builder.cache = backend  # keeps the wrappers
+    builder.cache = backend  # the backend stores the wrappers
     signatures: Any = state.signatures
     if signatures is None:
         signatures = [real._get_function_type(*_types_of(loop)) for loop in loops]
     builder.nb_func.cache = _pinned_cache(state, backend, builder.nb_func, signatures, loops)
     if state.signatures is None:
-        _add_known(state, real, signatures, loops)
+        _add_loops(state, real, signatures, loops)
         real.build_ufunc()
         real.add = partial(_add_loop, state, backend, builder, real.add)
         return real
@@ -204,29 +229,30 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         real.disable_compile()
         real.build_ufunc()
 
-    recording(state, backend, compile_all, lambda: _fields_of_gufunc(builder, backend))
+    compile_and_record(state, backend, compile_all, lambda: _fields_of_gufunc(builder, backend))
     note_compiled_of(state, builder.nb_func, is_frozen=True)
     return real
 
 
 def _add_loop(state: State, backend: Backend, builder: Any, add: Any, signature: Any) -> None:
-    """Let Numba compile a loop of a ufunc without signatures, and record it if possible."""
+    """Make Numba compile a loop of a ufunc of `guvectorize` without signatures, and record the loop if possible."""
 
     def fields(_: Any) -> tuple[Any, ...] | None:
         loop = _loop_of_gufunc(builder, backend, builder._sigs[-1])
         return None if loop is None else (*loop, tuple(builder.writable_args))
 
-    types = tuple(map(_element_of, signature.args)) if hasattr(signature, "args") else None
-    _recording_loop(state, backend, types, lambda: add(signature), fields)
+    types = tuple(map(_element_type, signature.args)) if hasattr(signature, "args") else None
+    _compile_and_record_loop(state, backend, types, lambda: add(signature), fields)
 
 
-def _element_of(type_: Any) -> Any:
+def _element_type(type_: Any) -> Any:
     from numba.core import types
 
     return type_.dtype if isinstance(type_, types.Array) else type_
 
 
 def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
+    """Return the data of the record of a `guvectorize` ufunc; None if only Numba can use one of its loops."""
     fields = _fields_of_loops([_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
         return None
@@ -235,7 +261,17 @@ def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> t
 
 
 def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: Any = None) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """Return the record of a loop, NumPy's type numbers, and the entry of its function. `wrappers` is the module that builds the loop."""
+    """Return the record of a loop, NumPy's type numbers, and the entry of the function that the loop calls.
+
+    Args:
+        builder: Numba's builder of the ufunc.
+        backend: the backend that stores the loop.
+        signature: the signature of the loop.
+        wrappers: the module of Numba that builds the loop; None for loops that run on one thread.
+
+    Returns:
+        These three; None if only Numba can use the loop.
+    """
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc import wrappers as plain_wrappers
 
@@ -245,13 +281,13 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
         return None
     operands = builder.py_func, cres, builder.sin, builder.sout
     record = None
-    if wrappers is None:  # the loop is Numba's wrapper, which the backend has just stored
+    if wrappers is None:  # the loop is Numba's wrapper, which the backend stored when it was compiled
         wrapper = plain_wrappers._GufuncWrapper(*operands, backend, is_parfors=False)
         record = _stored_loop(entry, wrapper.cache.find(cres.signature, cres.target_context), wrapper_symbol(cres))
     if record is None:
         info = (wrappers or plain_wrappers).build_gufunc_wrapper(*operands, cache=False, is_parfors=False)
         record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
-    numbers = [as_dtype(_element_of(type_)).num for type_ in cres.signature.args]
+    numbers = [as_dtype(_element_type(type_)).num for type_ in cres.signature.args]
     return None if record is None else (record, numbers, (entry.name, entry.identity.lines))
 
 
@@ -262,7 +298,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     """Return a NumPy ufunc with declared signatures, whose loops run on Numba's threads."""
     from numba.np.ufunc import parallel
 
-    from compcache.numba.takeover.declared import note_compiled_of, recording
+    from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
 
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _options_of(state)}
     is_general = state.decorator == "guvectorize"
@@ -270,30 +306,31 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     if is_general:
         writable = state.options.get("writable_args", ())
         builder = parallel.ParallelGUFuncBuilder(state.function, state.options["signature"], writable_args=writable, **common)
-        builder.cache = backend  # keeps the wrappers
+        builder.cache = backend  # the backend stores the wrappers
     else:
         builder = parallel.ParallelUFuncBuilder(state.function, **common)
     signatures = state.signatures or ()
     builder.nb_func.cache = _pinned_cache(state, backend, builder.nb_func, signatures, ())
-    made_here = []
+    built = []
 
     def compile_all() -> None:
         for signature in signatures:
             builder.add(signature)
         builder.disable_compile()
-        made_here.append(builder.build_ufunc())
+        built.append(builder.build_ufunc())
 
     def fields() -> tuple[Any, ...] | None:
         if is_general:
             return _fields_of_gufunc(builder, backend, parallel)
         return _fields_of_loops([_loop_of_parallel(builder, backend, signature) for signature in builder._sigs])
 
-    recording(state, backend, compile_all, fields)
+    compile_and_record(state, backend, compile_all, fields)
     note_compiled_of(state, builder.nb_func, is_frozen=True)
-    return made_here[0]
+    return built[0]
 
 
 def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
+    """Return the record of a loop for Numba's threads, NumPy's type numbers, and the entry of its function; None if unusable."""
     from numba.np.ufunc.parallel import build_ufunc_wrapper
 
     cres = builder._cres[signature]
@@ -308,7 +345,7 @@ def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[A
 
 
 def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
-    """Return the record's fields for a loop in a stored library; None if the library is not an image."""
+    """Return the fields of the record for a loop in a stored library; None if the library is not an image, or lacks the loop."""
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
         return None
@@ -320,7 +357,11 @@ def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | N
 
 
 def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind: str) -> tuple[Any, ...] | None:
-    """Store the code of a loop that NumPy calls; return the fields of its record, or None if it cannot be linked as an image."""
+    """Store the code of a loop that NumPy calls.
+
+    Returns:
+        The fields of its record; None if the code cannot be linked as an image, or if its constants need Numba.
+    """
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.environment import lookup_environment
 
@@ -348,11 +389,12 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
         return None
     known = entry.description
     description = Description(known.cpu, known.lines, known.dependencies, known.asked, known.answered, b"", b"")
-    name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"  # the same function may stand in other lines
+    # The digest distinguishes loops of the same function in other source lines.
+    name = f"{entry.name} {kind}-{blake2b(source.text.encode(), digest_size=8).hexdigest()}"
     publish(backend.cache, entry.identity, name, signature, source, description, part_of=entry.name)
     return Record(name, entry.identity.lines, description.implementations, source.symbols.index(symbol), environments).fields
 
 
 def _number_of_kernel(info: Any) -> str:
-    """Return the process-specific number in the name of a parallel loop (numba.np.ufunc.parallel.build_gufunc_kernel)."""
+    """Return the process-specific number in the name of a parallel loop (`numba.np.ufunc.parallel.build_gufunc_kernel`)."""
     return f"{id(info.env)}_"

@@ -1,7 +1,7 @@
-"""Decides whether the backend supports the Numba of this process. An unsupported version is left alone, with one warning.
+"""Decides whether the backend supports the Numba of this process. An unsupported version works as without compcache, with one warning.
 
-A series (0.68) is supported if there is a file for it beside this one. `tools/numba_versions.py` writes these files, and shows what changed
-between series. In addition, an imported Numba must have every private name; nothing is replaced before that is checked.
+A series (0.68) is supported if this directory has a file for it. `tools/numba_versions.py` writes these files, and shows the differences
+between series. An imported Numba must also have every private name of the backend. Nothing is replaced before this is checked.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ def series_supported() -> tuple[tuple[int, int], ...]:
 
 
 def problem() -> str:
-    """Return why the Numba of this process is not supported; "" if it is, or if none is installed."""
-    here = has_numba()
-    version = str(sys.modules["numba"].__version__) if here else numba_version()
+    """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed."""
+    is_imported = has_numba()
+    version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
     if version and not is_supported(version):
         series = [".".join(map(str, series)) for series in series_supported()]
-        return f"this is Numba {version}, and compcache {_own_version()} knows Numba {series[0]} to {series[-1]}"
-    if here:
+        return f"compcache {_own_version()} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"
+    if is_imported:
         from compcache.numba.versions.private_names import moved
 
         names = ", ".join([private.name for private in moved()])
-        return f"this Numba, {version}, lacks {names}" if names else ""
+        return f"compcache {_own_version()} does not support this Numba {version}, which lacks {names}" if names else ""
     return ""
 
 
 def is_unsupported() -> bool:
-    """Return whether Numba must be left alone; issue one `CacheWarning` per process if so."""
+    """Return whether the backend must not be used with the Numba of this process. If so, issue one `CacheWarning` per process."""
     global _warned  # noqa: PLW0603 - Numba is one per process
-    found = problem()
-    if found and not _warned:
+    reason = problem()
+    if reason and not _warned:
         _warned = True
         import warnings
 
-        warnings.warn(f"{found}: it runs as without compcache", CacheWarning, stacklevel=_levels_to_caller())
-    return bool(found)
+        warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_levels_to_caller())
+    return bool(reason)
 
 
 _warned = False

@@ -1,1 +1,3 @@
-"""The helper process: holds the clients of remote stores, answers look-ups for all processes of a user, uploads in the background."""
+"""The helper process: it holds the clients of remote stores, answers look-ups for all processes of a user, and uploads in the
+background.
+"""

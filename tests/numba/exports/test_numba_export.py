@@ -402,10 +402,10 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
 
 REFUSALS = {
     "it is a generator": ("def f(n):\n    for i in range(n):\n        yield i\n", "(int64,)"),
-    "no conversion for its result, of type range_state_int64": ("def f(n):\n    return range(n)\n", "(int64,)"),
+    "compcache has no conversion for the result: type range_state_int64": ("def f(n):\n    return range(n)\n", "(int64,)"),
     "Numba does not compile it for (int64): there is no 'foo' of int64 (": ("def f(n):\n    return n.foo\n", "(int64,)"),
-    "it has 1 parameters, but the signature has 2": ("def f(n):\n    return n\n", "(int64, int64)"),
-    "it has 2 parameters and more, but the signature has 1": ("def f(x, y, *rest):\n    return x\n", "(int64,)"),
+    "its signature declares too many argument types: 2 instead of at most 1": ("def f(n):\n    return n\n", "(int64, int64)"),
+    "its signature declares too few argument types: 1 instead of at least 2": ("def f(x, y, *rest):\n    return x\n", "(int64,)"),
     "/refused5.py, line 3)": ("def f(*rest):\n    t = 0\n    for r in rest:\n        t += r\n    return t\n", "(int64, float64)"),
     "exception class": (
         """\

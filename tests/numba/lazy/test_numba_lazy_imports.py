@@ -25,7 +25,7 @@ WANTED = {
     "types.NamedTuple([types.int64], P)": "a call of numba.core.types.containers.NamedTuple",
     "numba.cpython.setobj.SetInstance": "numba.cpython",
     "import numba.pycc": "the module numba.pycc",
-    "rows(3)": "a call of __main__.rows: it is a generator",
+    "rows(3)": "a call of __main__.rows: the function is a generator",
     "of_set({1})": "a call of __main__.of_set: no code for these arguments is stored",
 }
 PROGRAM = """\
@@ -67,7 +67,7 @@ def test_what_starts_without_numba_do_not_find_is_said(tmp_path: Path) -> None:
     assert not run(project, PROGRAM.format(line="of_set({1})"))
     with Cache(project.cache) as cache:
         noted = {refusal.name: refusal.reason for refusal in frontend.list_uncached(cache)}
-    assert noted["__main__.of_set(reflected set(int64))"].startswith("was compiled, and starts import Numba for it: an argument is of type")
+    assert noted["__main__.of_set(reflected set(int64))"].startswith("was compiled, but starts import Numba for it: an argument has")
 
 
 WITHOUT = """

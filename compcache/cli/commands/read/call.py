@@ -1,4 +1,4 @@
-"""``compcache call``: calls a cached function with arguments parsed by its signature."""
+"""``compcache call``: call a cached function with arguments from the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compcache.cli.values import parse_arguments, result_text
 
 __all__ = ["command"]
 
-_SHOWN = 64
+_MOST_ELEMENTS = 64  # of a changed buffer, in text
 
 
 @click.command("call", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
@@ -27,13 +27,13 @@ _SHOWN = 64
 def command(session: Session, name: str, arguments: tuple[str, ...], allow_pickle: bool, as_json: bool) -> None:
     """Call a cached function and print its result.
 
-    NAME may also be the label of a function named by content, if only one function has it.
+    NAME may also be the label of a function named by content, if only one function has this label.
 
-    Arguments are parsed by the function's signature: integers (also 0x..), floats, true or false, text. A buffer is a
-    list of its elements (1,2,3; 0*1000 repeats), or @FILE for the bytes of a file (@- for standard input). A pointer is
+    The signature of the function says how arguments are read: integers (also 0x..), floats, true or false, text. A buffer
+    is a list of its elements (1,2,3; 0*1000 repeats), or @FILE for the bytes of a file (@- for standard input). A pointer is
     an address, null, text:TEXT or @FILE. Buffers that the call changed are printed after the result.
     """
-    with session.change(allow_pickle=allow_pickle) as cache:
+    with session.open_existing(allow_pickle=allow_pickle) as cache:
         target = cache.get_target(resolve(cache, name))
         values = parse_arguments(target.signature, arguments, name)
         before = [_content(value) for value in values]
@@ -42,24 +42,25 @@ def command(session: Session, name: str, arguments: tuple[str, ...], allow_pickl
         except (TypeError, ValueError, OverflowError) as error:
             raise click.ClickException(str(error)) from error
         names = target.signature.parameter_names()
-        changed = {
-            names[i]: value.tolist() for i, value in enumerate(values) if before[i] != _content(value)
-        }  # fmt: skip
+        buffers = zip(names, values, before, strict=True)
+        changed = {name: value.tolist() for name, value, content in buffers if content != _content(value)}
         is_void = target.signature.result.kind == "void"
     _print(result, changed, is_void=is_void, as_json=as_json)
 
 
 def _content(value: object) -> bytes | None:
+    """Return the bytes of a buffer; None for other values."""
     return value.tobytes() if isinstance(value, memoryview) else None
 
 
 def _print(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json: bool) -> None:
+    """Print the result of a call, and the elements of the buffers that it changed, by parameter name."""
     if as_json:
         print_json({"result": result, "buffers": changed})
         return
     if not is_void:
         print_text(result_text(result))
     for name, elements in changed.items():
-        shown = ",".join(map(result_text, elements[:_SHOWN]))
-        more = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _SHOWN else ""
-        print_text(f"{name}={shown}{more}")
+        shown = ",".join(map(result_text, elements[:_MOST_ELEMENTS]))
+        rest = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _MOST_ELEMENTS else ""
+        print_text(f"{name}={shown}{rest}")

@@ -1,4 +1,4 @@
-"""``compcache config``: the settings and their sources."""
+"""``compcache config``: show every setting with its source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import click
 
-from compcache.cli.environment import SETTINGS, Setting, source_of
+from compcache.cli.environment import SETTINGS, Setting, setting_source
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, print_rows
 from compcache.cli.session import Session, pass_session
@@ -20,9 +20,9 @@ __all__ = ["command"]
 @json_option
 @pass_session
 def command(session: Session, as_json: bool) -> None:
-    """Show every setting: its value, where that comes from, and its purpose.
+    """Show every setting: its value, the source of the value, and its purpose.
 
-    In a pipe each line is one setting: name, value, source and purpose, with tabs between them.
+    In a pipe each line is one setting: name, value, source and purpose, separated by tabs.
     """
     rows = [_row(setting, session) for setting in SETTINGS]
     if as_json:
@@ -33,8 +33,9 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _row(setting: Setting, session: Session) -> tuple[str, str, str, str]:
+    """Return name, value, source and purpose of a setting. The value of a secret setting is hidden."""
     value = text_of(setting.name)
-    source = "environment" if os.environ.get(setting.name) else source_of(setting.name)
+    source = "environment" if os.environ.get(setting.name) else setting_source(setting.name)
     if setting.name == "COMPCACHE_DIR":
         value = session.directory
         source = "--dir" if session.chosen_by == "--dir" else source

@@ -1,4 +1,4 @@
-"""``compcache dir``: prints the cache directory."""
+"""``compcache dir``: print the cache directory."""
 
 from __future__ import annotations
 

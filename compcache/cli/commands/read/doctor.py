@@ -1,4 +1,4 @@
-"""``compcache doctor``: looks for what is wrong in the place where compcache runs."""
+"""``compcache doctor``: examine the environment in which compcache runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from compcache import frontend
 from compcache.cli.environment import SETTINGS, invalid_settings, misspelt_settings
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import Column, fullness, plural, print_rows, size_text
+from compcache.cli.output import Column, fullness_text, plural, print_rows, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.errors import CompcacheError
 from compcache.hit.target import load_runtime
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 OK, NOTE, PROBLEM = "ok", "note", "error"
-_LITTLE_SPACE = 256 << 20
+_LITTLE_SPACE = 256 << 20  # bytes
 
 
 class _Finding(NamedTuple):
-    """A result of an examination: fine, worth knowing, or a problem."""
+    """A result of an examination. `severity` is OK, NOTE or PROBLEM."""
 
     severity: str
     subject: str
@@ -39,13 +39,13 @@ class _Finding(NamedTuple):
 @json_option
 @pass_session
 def command(session: Session, as_json: bool) -> int:
-    """Look for what is wrong: settings, directory, layers, keys, remote store, linker, processor, Numba.
+    """Look for problems with settings, directory, layers, keys, remote store, linker, processor and Numba.
 
     Nothing is created or changed. Exit status 1 if there is a problem.
     """
-    findings = [*_settings()]
+    findings = [*_examine_settings()]
     if all(finding.subject != CONFIGURATION_VARIABLE for finding in findings):
-        findings += [*_cache(session), *_numba()]
+        findings += [*_examine_cache(session), *_examine_numba()]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -53,28 +53,29 @@ def command(session: Session, as_json: bool) -> int:
     return 1 if any(finding.severity == PROBLEM for finding in findings) else 0
 
 
-def _settings() -> Iterator[_Finding]:
+def _examine_settings() -> Iterator[_Finding]:
+    """Report invalid and misspelt settings, and where the settings come from. Stop at an invalid configuration file."""
     for name, message in invalid_settings():
         yield _Finding(PROBLEM, name, message.removeprefix(f"{name}: "))
         if name == CONFIGURATION_VARIABLE:
             return
     for name, near in misspelt_settings(os.environ):
-        yield _Finding(PROBLEM, name, f"nothing reads this variable: {near} is a setting")
-    chosen = [row.name for row in SETTINGS if os.environ.get(row.name)]
-    if chosen:
-        yield _Finding(OK, "settings", f"from the environment: {', '.join(chosen)}")
-    read = [path for path in configuration_files() if os.path.exists(path)]
-    if read:
-        yield _Finding(OK, "settings", f"from {' and '.join(read)}: {', '.join(sorted(configuration())) or 'nothing'}")
-    elif not chosen:
-        yield _Finding(OK, "settings", "all have their defaults")
+        yield _Finding(PROBLEM, name, f"this variable is not a setting of compcache and is ignored; did you mean {near}?")
+    in_environment = [row.name for row in SETTINGS if os.environ.get(row.name)]
+    if in_environment:
+        yield _Finding(OK, "settings", f"from the environment: {', '.join(in_environment)}")
+    files = [path for path in configuration_files() if os.path.exists(path)]
+    if files:
+        yield _Finding(OK, "settings", f"from {' and '.join(files)}: {', '.join(sorted(configuration())) or 'no setting'}")
+    elif not in_environment:
+        yield _Finding(OK, "settings", "every setting has its default value")
 
 
-def _cache(session: Session) -> Iterator[_Finding]:
-    """Examine the directory and its surroundings. The first problem that keeps it from being opened ends the examination."""
+def _examine_cache(session: Session) -> Iterator[_Finding]:
+    """Examine the cache of a session in all respects. A cache that cannot be opened is the only finding."""
     try:
         load_runtime()
-        cache = session.look()
+        cache = session.open_or_empty()
     except ImportError as error:
         yield _Finding(PROBLEM, "runtime", str(error))
         return
@@ -82,86 +83,92 @@ def _cache(session: Session) -> Iterator[_Finding]:
         yield _Finding(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
         return
     with cache:
-        for look in (_directory, _content, _layers, _rules, _remote):
+        for subject, examine in _EXAMINATIONS.items():
             try:
-                yield from look(cache, session)
+                yield from examine(cache, session)
             except (CompcacheError, ValueError, OSError) as error:
-                yield _Finding(PROBLEM, look.__name__.strip("_"), str(error))
+                yield _Finding(PROBLEM, subject, str(error))
 
 
-def _directory(cache: Cache, session: Session) -> Iterator[_Finding]:
-    where = f"{cache.path} (chosen by: {session.chosen_by})"
-    place = cache.path
-    while not os.path.isdir(place):
-        if os.path.lexists(place):
-            problem = f"{where} cannot be used, because {place} is not a directory: what is compiled here is not stored"
+def _examine_directory(cache: Cache, session: Session) -> Iterator[_Finding]:
+    """Report who can write to the cache directory, or to the directory in which it would be created, and a lack of space."""
+    described = f"{cache.path} (chosen by: {session.chosen_by})"
+    existing = cache.path
+    while not os.path.isdir(existing):
+        if os.path.lexists(existing):
+            problem = f"{described} cannot be used, because {existing} is not a directory: functions compiled here are not stored"
             yield _Finding(PROBLEM, "directory", problem)
             return
-        place = os.path.dirname(place)
-    if not os.access(place, os.W_OK):
-        yield _Finding(NOTE, "directory", f"{where} cannot be written by this user: what is compiled here is not stored")
+        existing = os.path.dirname(existing)
+    if not os.access(existing, os.W_OK):
+        yield _Finding(NOTE, "directory", f"{described} is not writable for this user: functions compiled here are not stored")
     elif not cache.exists:
-        yield _Finding(OK, "directory", f"{where} is not created yet: the first addition does that")
+        yield _Finding(OK, "directory", f"{described} does not exist yet: the first addition creates it")
     else:
-        others = os.stat(place).st_mode & 0o022
-        who = "by this user, and by others" if others or os.stat(place).st_uid != os.getuid() else "by this user alone"
-        yield _Finding(NOTE if others else OK, "directory", f"{where} can be written {who}")
-    free = os.statvfs(place)
-    size = free.f_bavail * free.f_frsize
-    if size < _LITTLE_SPACE:
-        yield _Finding(PROBLEM, "space", f"{size_text(size)} are left on the file system of {place}: additions will fail")
+        is_shared = os.stat(existing).st_mode & 0o022
+        writers = "this user and others" if is_shared or os.stat(existing).st_uid != os.getuid() else "this user alone"
+        yield _Finding(NOTE if is_shared else OK, "directory", f"{described} is writable for {writers}")
+    system = os.statvfs(existing)
+    free_size = system.f_bavail * system.f_frsize
+    if free_size < _LITTLE_SPACE:
+        problem = f"only {size_text(free_size)} are free on the file system of {existing}: additions will fail; free some space"
+        yield _Finding(PROBLEM, "space", problem)
 
 
-def _content(cache: Cache, _: Session) -> Iterator[_Finding]:
-    """Report the content of the cache, and what additions need."""
+def _examine_content(cache: Cache, _: Session) -> Iterator[_Finding]:
+    """Report the content of the cache, the processor, and the tools that additions use."""
     info = cache.info()
-    held = f"{plural(info.functions, 'function')} in {plural(info.modules, 'module')}"
-    yield _Finding(OK, "content", f"{held}, {fullness(info.size, info.max_size)}")
+    content = f"{plural(info.functions, 'function')} in {plural(info.modules, 'module')}"
+    yield _Finding(OK, "content", f"{content}, {fullness_text(info.size, info.max_size)}")
     if info.quarantined:
-        yield _Finding(NOTE, "quarantine", f"{plural(info.quarantined, 'damaged file')} set aside: 'compcache check' says more")
+        yield _Finding(NOTE, "quarantine", f"{plural(info.quarantined, 'damaged file')} in quarantine: 'compcache check' says more")
     if info.other_formats:
         names = ", ".join(info.other_formats)
         yield _Finding(NOTE, "other formats", f"{names}: not used by this version; 'compcache prune --stale 0s' removes them")
     yield _Finding(OK, "processor", f"{info.platform}, {info.cpu}")
-    yield _Finding(OK, "llvm", f"{info.llvm_version}, by llvmlite")
+    yield _Finding(OK, "llvm", f"{info.llvm_version}, from llvmlite")
     yield _Finding(OK, "linker", info.linker)
     yield _Finding(OK, "loader", info.loader)
 
 
-def _layers(cache: Cache, _: Session) -> Iterator[_Finding]:
+def _examine_layers(cache: Cache, _: Session) -> Iterator[_Finding]:
+    """Report the content of each layer of the cache. A layer that does not exist or holds no cache is a problem."""
     from compcache.cache import Cache as Opened
 
     for layer in cache.layers:
         if not os.path.exists(layer):
-            yield _Finding(PROBLEM, "layer", f"{layer} does not exist: nothing of it is used")
+            yield _Finding(PROBLEM, "layer", f"{layer} does not exist and is not used: correct the path, or leave the layer out")
         elif os.path.isdir(layer):
             with Opened(layer, readonly=True, layers=()) as opened:
-                state, number = (OK, opened.info().functions) if opened.exists else (PROBLEM, 0)
-            yield _Finding(state, "layer", f"{layer}: {plural(number, 'function') if state == OK else 'no cache is there'}")
+                functions = opened.info().functions if opened.exists else None
+            if functions is None:
+                yield _Finding(PROBLEM, "layer", f"{layer} is not a cache: correct the path, or leave the layer out")
+            else:
+                yield _Finding(OK, "layer", f"{layer}: {plural(functions, 'function')}")
         else:
             yield _Finding(OK, "layer", f"{layer}: a bundle of {size_text(os.stat(layer).st_size)}")
 
 
-def _rules(_: Cache, __: Session) -> Iterator[_Finding]:
-    """Report which code may run, and what is signed, according to the settings."""
+def _examine_rules(_: Cache, __: Session) -> Iterator[_Finding]:
+    """Report which code the settings allow to run, and which keys sign additions."""
     from compcache.signing.keys import read_own, read_publics
 
     if setting("COMPCACHE_SIGNING_KEY"):
-        yield _Finding(OK, "keys", "what is added is signed with COMPCACHE_SIGNING_KEY, and nothing else is used")
+        yield _Finding(OK, "keys", "COMPCACHE_SIGNING_KEY signs added modules; modules without its signature are not used")
     trusted = from_environment("COMPCACHE_TRUSTED_KEYS", read_publics)
     if trusted:
         names = ", ".join(key.name for key in trusted)
-        yield _Finding(OK, "keys", f"code that was compiled elsewhere is used if one of these keys signed it: {names}")
+        yield _Finding(OK, "keys", f"code compiled elsewhere is used if one of these keys signed it: {names}")
     own = from_environment("COMPCACHE_PUBLISH_KEY", read_own)
     if own is not None:
-        yield _Finding(OK, "keys", f"what is added is signed for others with {own.name}")
+        yield _Finding(OK, "keys", f"the key {own.name} signs added modules for other users")
     oldest = setting("COMPCACHE_MIN_LLVM")
     if oldest:
-        yield _Finding(OK, "keys", f"code of an LLVM older than {oldest} is not used")
+        yield _Finding(OK, "keys", f"code compiled by an LLVM older than {oldest} is not used")
 
 
-def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
-    """Yield whether the stores answer, as this process is set up."""
+def _examine_remote(_: Cache, __: Session) -> Iterator[_Finding]:
+    """Report whether each remote store answers this process, and how many modules wait for their upload."""
     from compcache.remote.address import read_mode, read_settings, read_url
     from compcache.remote.maintenance import status
 
@@ -172,10 +179,21 @@ def _remote(_: Cache, __: Session) -> Iterator[_Finding]:
         problem = store["last_error"]
         yield _Finding(PROBLEM if problem else OK, "remote", f"{store['url']} ({store['mode']}): {problem or 'answers'}")
         if store["waiting_uploads"]:
-            yield _Finding(NOTE, "remote", f"{plural(store['waiting_uploads'], 'module')} wait to be uploaded to {store['url']}")
+            yield _Finding(NOTE, "remote", f"uploads to {store['url']}: {plural(store['waiting_uploads'], 'module')} waiting")
 
 
-def _numba() -> Iterator[_Finding]:
+#: The examinations of an open cache, by the subject of a finding about an examination that fails.
+_EXAMINATIONS = {
+    "directory": _examine_directory,
+    "content": _examine_content,
+    "layers": _examine_layers,
+    "rules": _examine_rules,
+    "remote": _examine_remote,
+}
+
+
+def _examine_numba() -> Iterator[_Finding]:
+    """Report whether the installed Numba is supported, and whether its functions are cached."""
     from importlib.metadata import PackageNotFoundError, version
 
     from compcache.numba.versions.supported import is_supported, series_supported
@@ -187,8 +205,8 @@ def _numba() -> Iterator[_Finding]:
         return
     if not is_supported(found):
         oldest, *_, newest = [".".join(map(str, series)) for series in series_supported()]
-        yield _Finding(NOTE, "numba", f"{found} is not supported, and works as without compcache: {oldest} to {newest} are")
+        yield _Finding(NOTE, "numba", f"{found} is not supported and works as without compcache; {oldest} to {newest} are supported")
     else:
         is_on = "COMPCACHE_NUMBA" not in dict(invalid_settings()) and frontend.is_on("COMPCACHE_NUMBA")
-        how = "COMPCACHE_NUMBA=1 caches what has cache=True" if is_on else "COMPCACHE_NUMBA=1 would cache what has cache=True"
-        yield _Finding(OK, "numba", f"{found}: {how}")
+        verb = "caches" if is_on else "would cache"
+        yield _Finding(OK, "numba", f"{found}: COMPCACHE_NUMBA=1 {verb} functions with cache=True")

@@ -1,4 +1,4 @@
-"""``compcache explain``: why a function is a hit or a miss."""
+"""``compcache explain``: explain why a function is a hit or a miss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.names import by_last_part, resolve, short
+from compcache.cli.names import resolve, resolve_last_part, short_name
 from compcache.cli.output import age_text, plural, printable, short_id, show_progress, style
 from compcache.cli.render.comparison import comparison, is_of_digests
 from compcache.cli.session import Session, pass_session
@@ -27,59 +27,65 @@ __all__ = ["command"]
 @json_option
 @pass_session
 def command(session: Session, name: str, as_json: bool) -> int:
-    """Explain why a function is a hit or a miss on this host now, and what changed since it was stored before.
+    """Explain why a function is a hit or a miss on this host now, and how it differs from the variant stored before.
 
-    NAME is a function, the label of one (the latest is explained), or the last part of a name: 'norm' for 'linalg.norm', where only
-    one function has it. For a Numba function, without types, each stored signature.
+    NAME is a function or a label. For a label with several functions, the latest function is explained. NAME may also be the
+    last part of a function name, if no other function name ends with it: 'norm' for 'linalg.norm'. For a Numba function
+    without types, each stored signature is explained.
 
-    Lists each realization with the reason why it is not used: CPU, damage, signature, missing dependency, global. What was stored
-    with an Identity is compared with what was stored before under the same label: component by component, texts line by line.
-    Exit status 1 if the function is a miss. With COMPCACHE_REMOTE, also what the remote store has. COMPCACHE_DEBUG=1 logs the
-    same as it happens.
+    Each realization is listed with the reason why it is not used: CPU, damage, signature, missing dependency, global.
+    Functions stored with an Identity are compared with the functions stored before under the same label: component by
+    component, texts line by line. With COMPCACHE_REMOTE, the answer of the remote store is shown. Exit status 1 if the
+    function is a miss. COMPCACHE_DEBUG=1 logs the same reasons while a program runs.
     """
-    with session.read() as cache:
-        found = cache.explain(_function(cache, name), progress=show_progress)
+    with session.open_to_read() as cache:
+        explanation = cache.explain(_resolve(cache, name), progress=show_progress)
     if as_json:
-        print_json(found)
+        print_json(explanation)
     else:
-        _print(found)
-    return 0 if found.hit else 1
+        _print(explanation)
+    return 0 if explanation.hit else 1
 
 
-def _function(cache: Cache, name: str) -> str:
-    """Return the function or the label that a NAME stands for."""
+def _resolve(cache: Cache, name: str) -> str:
+    """Return the function or the label that a NAME means; the NAME itself if it matches no function."""
     if cache.has(name):
         return name
     labelled = cache.labelled(name)
-    if len(labelled) > 1:  # the cache takes the latest
+    if len(labelled) > 1:  # `Cache.explain` chooses the latest function of a label
         return name
-    return labelled[0] if labelled else by_last_part(cache, resolve(cache, name))
+    return labelled[0] if labelled else resolve_last_part(cache, resolve(cache, name))
 
 
-def _print(found: Explanation) -> None:
-    head = style("hit", fg="green") if found.hit else f"{style('miss', fg='red')} ({found.reason})"
-    click.echo(f"{printable(found.func_name)}: {head}{'' if found.hit else f': {printable(found.message)}'}")
-    for verdict in found.verdicts:
+def _print(explanation: Explanation) -> None:
+    """Print an explanation as text: the answer, then its reasons."""
+    if explanation.hit:
+        answer = style("hit", fg="green")
+    else:
+        answer = f"{style('miss', fg='red')} ({explanation.reason}): {printable(explanation.message)}"
+    click.echo(f"{printable(explanation.func_name)}: {answer}")
+    for verdict in explanation.verdicts:
         _print_verdict(verdict)
-    for variable in found.separate:
+    for variable in explanation.separate:
         click.echo(printable(f"  {variable}"))
-    for overload in found.overloads:
+    for overload in explanation.overloads:
         state = style("hit", fg="green") if overload.hit else f"{style('miss', fg='red')}: {printable(overload.message)}"
         click.echo(f"  {printable(overload.label)}: {state}")
         if overload.before is not None:
             _print_change(overload.before, "    ")
-    if found.remote is not None:
-        answer = found.remote
-        more = "" if answer.is_asked else "; misses do not ask for plain names: fetch it with compcache remote pull"
-        click.echo(printable(f"  remote store {answer.url}: {answer.outcome}: {answer.message}{more}"))
-    if found.hit:
-        for refusal in found.refusals:
+    if explanation.remote is not None:
+        remote = explanation.remote
+        advice = "" if remote.is_asked else "; misses of plain names do not ask the store: fetch it with compcache remote pull"
+        click.echo(printable(f"  remote store {remote.url}: {remote.outcome}: {remote.message}{advice}"))
+    if explanation.hit:
+        for refusal in explanation.refusals:
             click.echo(f"  {printable(refusal.text)}")
-    if not found.overloads:
-        _print_variants(found.variants)
+    if not explanation.overloads:
+        _print_variants(explanation.variants)
 
 
 def _print_variants(variants: Sequence[Variant]) -> None:
+    """Print the changes since the first variant, and one line for each other variant."""
     for variant in variants[:1]:
         _print_change(variant, "  ")
     if len(variants) > 1:
@@ -89,29 +95,31 @@ def _print_variants(variants: Sequence[Variant]) -> None:
 
 
 def _print_verdict(verdict: Verdict) -> None:
+    """Print a realization, whether it is usable, and the inlined or passed over code that concerns it."""
     copy = verdict.realization
     state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
     click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
-    for other in verdict.inlined:
-        click.echo(f"    with inlined code of {printable(other)}")
-    for other in verdict.passed_over:
-        click.echo(f"    passed over: {printable(other)}")
+    for inlined in verdict.inlined:
+        click.echo(f"    with inlined code of {printable(inlined)}")
+    for reason in verdict.passed_over:
+        click.echo(f"    passed over: {printable(reason)}")
 
 
 def _print_change(variant: Variant, indent: str) -> None:
-    """Print how a function differs from one that was stored before: each component, lines of texts side by side."""
-    which = f"{printable(short(variant.func_name))} (module {short_id(variant.module_id)}, {age_text(variant.created)} old)"
+    """Print how a function differs from a variant stored before: each component, texts side by side."""
+    described = f"{printable(short_name(variant.func_name))} (module {short_id(variant.module_id)}, {age_text(variant.created)} old)"
     if variant.differences is None:
-        click.echo(f"{indent}what changed since {which} is not known: one of the two was stored without an Identity")
+        click.echo(f"{indent}the changes since {described} are not known: one of the two functions was stored without an Identity")
         return
-    click.echo(f"{indent}changed since {which}:")
-    telling = [difference for difference in variant.differences if not is_of_digests(difference)]
-    for difference in telling or variant.differences:
+    click.echo(f"{indent}changed since {described}:")
+    readable = [difference for difference in variant.differences if not is_of_digests(difference)]
+    for difference in readable or variant.differences:
         for line in comparison(difference):
             click.echo(f"{indent}  {line}")
 
 
 def _print_variant(variant: Variant) -> None:
+    """Print a variant on one line, with the names of the components in which it differs."""
     names = ", ".join([difference.component for difference in variant.differences or ()])
     differs = f": differs in {printable(names)}" if names else ""
-    click.echo(f"    {printable(short(variant.func_name))}, {age_text(variant.created)} old{differs}")
+    click.echo(f"    {printable(short_name(variant.func_name))}, {age_text(variant.created)} old{differs}")

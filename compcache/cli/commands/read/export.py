@@ -1,4 +1,4 @@
-"""``compcache export``: functions, and what they need, as one file."""
+"""``compcache export``: write functions and their dependencies to one file, a bundle."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ __all__ = ["command"]
 @click.command("export")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-o", "--output", metavar="FILE", required=True, help="The bundle to write, like app.ccb.")
-@click.option("--closure/--no-closure", default=True, show_default=True, help="Include the functions that these ones import, transitively.")
-@click.option("--targets", metavar="LIST", help="Include what these CPUs would use, e.g. x86-64-v2,x86-64-v3; default: every realization.")
-@click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the key's signature of the whole file for `minisign -V`.")
+@click.option(
+    "--closure/--no-closure", default=True, show_default=True, help="Include the functions that the named functions import, transitively."
+)
+@click.option("--targets", metavar="LIST", help="Include only the realizations that these CPUs use, e.g. x86-64-v2,x86-64-v3.")
+@click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the signature of the whole file, for `minisign -V`.")
 @json_option
 @pass_session
 def command(
     session: Session, names: tuple[str, ...], output: str, closure: bool, targets: str | None, minisign: bool, as_json: bool
 ) -> None:
-    """Write functions to a bundle: one file that `compcache import` reads and a cache can use as a layer.
+    """Write functions to a bundle: a file that `compcache import` reads and that a cache can use as a layer.
 
-    The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY its modules are signed.
+    The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY, the key signs the modules in the bundle.
     """
     if minisign and not setting(PUBLISH_VARIABLE):
-        raise click.UsageError(f"--minisign signs the bundle: set {PUBLISH_VARIABLE} to the secret key, or @ and its file")
-    with session.read() as cache:
+        raise click.UsageError(f"--minisign needs a secret key: set {PUBLISH_VARIABLE} to the key, or to @ and its file")
+    with session.open_to_read() as cache:
         functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign)
     if as_json:
         print_json(list(functions))

@@ -1,4 +1,4 @@
-"""``compcache graph``: the dependencies of functions, as a tree or a drawing."""
+"""``compcache graph``: draw the dependencies of functions as a tree or a picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import fields_of, jsonl_option, print_json, print_json_lines
 from compcache.cli.names import resolve_all
-from compcache.cli.output import note, show_progress
+from compcache.cli.output import print_note, show_progress
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _PICTURES = ("png", "pdf", "jpg", "jpeg", "gif", "webp", "ps", "eps")
-_MANY, _MAX_SHOWN = 3_000, 20_000  # nodes
+_MANY = 3_000  # nodes that browsers are slow to draw in one picture
+_MAX_SHOWN = 20_000  # nodes on a page
 _FORMATS = ("text", "dot", "svg", "html", "json", "jsonl")
 
 
 @click.command("graph")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_names)
-@click.option("--all", "everything", is_flag=True, help="Every function of the cache.")
-@click.option("--format", "format_", type=click.Choice(_FORMATS), help="Default: from the output's file name, else text.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE instead.")
+@click.option("--all", "everything", is_flag=True, help="Draw every function of the cache.")
+@click.option("--format", "format_", type=click.Choice(_FORMATS), help="The format. Default: by the ending of FILE, else text.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE, not to standard output.")
 @click.option("--reverse", is_flag=True, help="Show dependents instead of dependencies.")
 @click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
@@ -52,26 +53,29 @@ def command(
 ) -> None:
     """Draw the dependencies of functions, or (--reverse) their dependents, across modules.
 
-    text is a tree, dot the language of Graphviz, svg a picture, html a self-contained page that begins with packages and
-    modules and opens them, to pan, zoom and search in, json the nodes, and the edges as pairs of node numbers, jsonl a node
-    in each line with the numbers of those that it uses (the first line has number 0).
+    The formats: text is a tree, dot the language of Graphviz, and svg a picture. html is a page in one file that shows packages
+    and modules, which a click opens; it can be panned, zoomed and searched. json has the nodes, and the edges as pairs of node
+    numbers. jsonl has one node on each line, with the numbers of the nodes that it uses; the first line has number 0.
     """
     if bool(names) == everything:
-        raise click.UsageError("give the names of functions, or --all" if not names else "give names or --all, not both")
-    chosen = "jsonl" if as_lines else "json" if as_json else format_ or _by_suffix(output)
-    with session.read() as cache:
+        raise click.UsageError("give the names of functions, or --all" if not names else "--all cannot be combined with NAMEs")
+    requested = "jsonl" if as_lines else "json" if as_json else format_
+    chosen = requested or _format_of_file(output)
+    with session.open_to_read() as cache:
         chosen_names = None if everything else resolve_all(cache, names)
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
         sizes = _sizes(cache, graph) if chosen == "html" else {}
     if functions_only:
-        graph = _code_only(graph)
+        graph = _without_data(graph)
     if chosen == "html" and len(graph.nodes) > _MAX_SHOWN:
         raise click.UsageError(
-            f"the graph has {len(graph.nodes):,} nodes, and a page shows {_MAX_SHOWN:,} at most: give NAMEs, or --functions-only, or "
-            "write json or dot"
+            f"the graph has {len(graph.nodes):,} nodes, more than the {_MAX_SHOWN:,} that a page can show: give NAMEs or "
+            "--functions-only, or write json or dot"
         )
     if chosen == "svg" and len(graph.nodes) > _MANY:
-        note(f"{len(graph.nodes):,} nodes and {len(graph.edges):,} edges: browsers take a while to draw them; html opens by parts")
+        print_note(
+            f"browsers are slow to draw {len(graph.nodes):,} nodes and {len(graph.edges):,} edges; --format html shows the graph in parts"
+        )
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
         _write(graph, chosen, title, sizes)
@@ -84,28 +88,37 @@ def command(
 
 
 def _sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
-    """Return the bytes of a graph's modules, by module_id; nothing for a graph that is larger than a page shows."""
+    """Return the sizes of a graph's modules in bytes by module_id; empty for a graph too large for a page."""
     wanted = {node.module_id for node in graph.nodes if node.module_id}
     if len(graph.nodes) > _MAX_SHOWN:
         return {}
     return {row.module_id: row.size for row in cache.modules() if row.module_id in wanted}
 
 
-def _code_only(graph: FunctionGraph) -> FunctionGraph:
+def _without_data(graph: FunctionGraph) -> FunctionGraph:
+    """Return a graph without globals, variables and native symbols."""
     kept = [n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
     numbers = {old: new for new, old in enumerate(kept)}
     edges = [(numbers[a], numbers[b]) for a, b in graph.edges if a in numbers and b in numbers]
     return type(graph)(tuple(graph.nodes[n] for n in kept), tuple(edges))
 
 
-def _by_suffix(output: str | None) -> str:
+def _format_of_file(output: str | None) -> str:
+    """Return the format that the ending of a file name gives; text without a file or for an unknown ending.
+
+    Raises:
+        click.UsageError: the ending is that of a format that this command cannot write.
+    """
     suffix = (output or "").rpartition(".")[2].lower()
     if suffix in _PICTURES:
-        raise click.UsageError(f"-o {output}: format {suffix} is not supported; write .svg, .html or .dot, and convert that")
-    return {"gv": "dot", "htm": "html"}.get(suffix, suffix if suffix in _FORMATS else "text")
+        raise click.UsageError(f"-o {output}: the format {suffix} is not supported; write .svg, .html or .dot and convert the file")
+    if suffix in _FORMATS:
+        return suffix
+    return {"gv": "dot", "htm": "html"}.get(suffix, "text")
 
 
 def _write(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
+    """Write a graph to standard output."""
     if format_ == "json":
         print_json(graph)
         return
@@ -125,6 +138,7 @@ def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
 
 
 def _parts(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Return the text of a drawing in parts."""
     if format_ == "html":
         from compcache.cli.render.html import html
 

@@ -1,4 +1,4 @@
-"""``compcache info``: a summary of the cache."""
+"""``compcache info``: show a summary of the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import fullness, plural, print_fields, show_progress, size_text
+from compcache.cli.output import fullness_text, plural, print_fields, show_progress, size_text
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["command"]
 @pass_session
 def command(session: Session, as_json: bool) -> None:
     """Show where the cache is, its content and size, and the linker, loader and host that it uses."""
-    with session.look() as cache:
+    with session.open_or_empty() as cache:
         info = cache.info(progress=show_progress)
     if as_json:
         known = {"directory": info.directory, "chosen_by": session.chosen_by}
@@ -31,7 +31,7 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
-    state = "" if info.exists else ", not created yet"
+    state = "" if info.exists else ", does not exist yet"
     return [
         ("directory", f"{info.directory} ({chosen_by}{state})"),
         ("format", info.format),
@@ -39,7 +39,7 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
         ("modules", f"{info.modules:,}"),
         ("functions", f"{info.functions:,}"),
         ("realizations", f"{info.realizations:,}"),
-        ("size", f"{fullness(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files"),
+        ("size", f"{fullness_text(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files"),
         ("hit rate", _hit_rate(info)),
         ("quarantine", f"{info.quarantined:,}"),
         ("linker", info.linker),

@@ -1,4 +1,4 @@
-"""``compcache ls``: lists functions, one row for all variants of one and what belongs to it, or modules."""
+"""``compcache ls``: list the functions, modules or refused functions of a cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.names import common_prefix, literal_prefix, short, split
-from compcache.cli.output import Column, age_text, id_text, is_terminal, print_rows, printable, show_progress, size_text, time_text
+from compcache.cli.names import common_prefix, literal_prefix, short_name, split_name
+from compcache.cli.output import Column, age_text, id_shortener, is_terminal, print_rows, printable, show_progress, size_text, time_text
 from compcache.cli.session import Session, pass_session
 from compcache.frontend import list_entries, list_functions, list_modules, list_uncached
 from compcache.identity import label_of
@@ -40,11 +40,17 @@ _SORTS: dict[str, Callable[[Any], Any]] = {
 @click.command("ls")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--modules", "by_module", is_flag=True, help="List modules instead of functions.")
-@click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data by itself.")
-@click.option("--uncached", "is_refused", is_flag=True, help="List what was compiled and not cached, with the reason.")
-@click.option("--sort", type=click.Choice(list(_SORTS)), default="name", show_default=True, help="Largest, newest, most used first.")
+@click.option("-a", "--all", "unfolds", is_flag=True, help="List each variant, each part and each entry of data on its own row.")
+@click.option("--uncached", "is_refused", is_flag=True, help="List functions that were compiled and not cached, with the reason.")
+@click.option(
+    "--sort",
+    type=click.Choice(list(_SORTS)),
+    default="name",
+    show_default=True,
+    help="The order. The largest, newest or most used rows come first.",
+)
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
-@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Only the first N.")
+@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="List only the first N rows.")
 @json_option
 @jsonl_option
 @pass_session
@@ -60,30 +66,30 @@ def command(
     as_json: bool,
     as_lines: bool,
 ) -> None:
-    """List the functions of the cache, or (--modules) its modules, or (--uncached) what is compiled by each process, and why.
+    """List the functions of the cache, its modules (--modules), or the functions that it refused to cache (--uncached).
 
-    Functions of one label are one row, with what belongs to them: parts, such as loops and wrappers, and entries of data.
-    PATTERN is a glob over function names and labels of content names: 'linalg.*', '*dot*'; several are alternatives. With
-    --modules it selects the modules that hold such a function, or whose id starts with it. On a terminal, a content name is
-    shown as label and identity (the first digits; 'label-digits' is a NAME), or the number of variants. In a pipe each line is one record
-    with
-    tabs between the fields: name, or label of several variants, signature, realizations, size in bytes, time, uses, time of the last one,
-    problem; and, if there are layers, the directories that hold it. Of an entry of data (--all) the signature is 'entry' and its kind.
+    The functions of a label are one row. The row counts their parts, such as loops and wrappers, and their entries of data.
+    PATTERN is a glob over function names and labels of content names: 'linalg.*', '*dot*'. Several PATTERNs are alternatives.
+    With --modules, a PATTERN selects modules that hold a matching function, and modules whose id starts with the PATTERN.
+
+    On a terminal, a content name is shown as its label and its identity, the first digits; 'label-digits' is a NAME. A label
+    with several variants is shown with their number. In a pipe each line is one record with tabs between the fields: name (the
+    label of several variants), signature, realizations, size in bytes, time, uses, time of the last use, problem. If there are
+    layers, the directories follow. The signature of an entry of data (--all) is 'entry' and its kind.
     """
     if is_refused and (by_module or unfolds):
         raise click.UsageError("--uncached cannot be combined with --modules or --all")
-    with session.read() as cache:
+    with session.open_to_read() as cache:
         rows = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
-        if sort != "name" or reverse:  # else they are sorted, and need not be there all at once
+        if sort != "name" or reverse:  # rows are read in the order of their names, and need not be in memory together
             key = _SORTS[sort] if sort != "name" else lambda _: 0
             rows = _sorted(rows, key, reverse=reverse, limit=limit, is_refused=is_refused)
         rows = islice(rows, limit)
-        listed = list(rows) if is_terminal() else rows  # in a pipe they are printed as they come
+        listed = list(rows) if is_terminal() else rows  # in a pipe, rows are printed while they are read
         if as_lines:
             print_json_lines(listed)
         elif not listed and not as_json:
-            what = "matches" if patterns else "was refused" if is_refused else "is cached"
-            click.echo(f"nothing {what} in {printable(str(session.directory))}", err=True)
+            click.echo(_nothing_found_text(session.directory, patterns, is_refused=is_refused), err=True)
         elif as_json:
             print_json(list(listed))
         elif is_refused:
@@ -94,17 +100,24 @@ def command(
             _print_functions(listed, cache.layers)
 
 
+def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused: bool) -> str:
+    if patterns:
+        return f"nothing matches in {printable(directory)}"
+    return f"nothing {'was refused' if is_refused else 'is cached'} in {printable(directory)}"
+
+
 def _sorted(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
-    if is_refused:  # they are few
-        found = sorted(rows, key=key)
-        return iter(found[::-1] if reverse else found)
+    """Return the first `limit` rows in the order of `key`. Only rows of functions and modules may be too many for memory."""
+    if is_refused:
+        refused = sorted(rows, key=key)
+        return iter(refused[::-1] if reverse else refused)
     from compcache.usage.sorting import in_order
 
     return in_order(rows, key, reverse=reverse, limit=limit)
 
 
 def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
-    """Return the rows, sorted by name, as they are read."""
+    """Return an iterator that reads the rows in the order of their names."""
     matches = _matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
@@ -120,13 +133,13 @@ def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: 
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """Return the predicate for names that match a glob, or whose label does."""
+    """Return a predicate that is true for names that match one of the globs, or whose label matches one."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
 
 
 def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
-    """Return whether a module holds a function that a glob matches, or its id starts with a pattern."""
+    """Return whether a module holds a function that a glob matches, or its module_id starts with a pattern."""
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
@@ -159,7 +172,7 @@ def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tup
 
 def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
     rows = [*map(_as_function, listed)]
-    names = [split(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
+    names = [split_name(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
     prefix = common_prefix([label for label, _ in names])
     columns = [
         Column(f"function ({prefix}…)" if prefix else "function", flexible=True), Column("identity"),
@@ -175,7 +188,7 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
     cells = [
         (
             label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
-            _belongings(parts, entries), problem, " ".join(directories),
+            _attachments_text(parts, entries), problem, " ".join(directories),
         )
         for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _, _, _, parts, entries)
         in zip(names, rows, strict=True)
@@ -183,10 +196,10 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
     print_rows([columns[n] for n in kept], [[row[n] for n in kept] for row in cells])
 
 
-def _belongings(parts: int, entries: int) -> str:
-    """Return counts of what belongs to a function."""
+def _attachments_text(parts: int, entries: int) -> str:
+    """Return the numbers of the parts and entries of data of a function as text; a number of 0 is left out."""
     counts = (parts, "part", "parts"), (entries, "entry", "entries")
-    return ", ".join(f"{number} {one if number == 1 else several}" for number, one, several in counts if number)
+    return ", ".join(f"{number} {singular if number == 1 else plural}" for number, singular, plural in counts if number)
 
 
 def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> None:
@@ -195,24 +208,24 @@ def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> No
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),
         Column("image", spare=6), Column("holds", flexible=True),
     ]  # fmt: skip
-    where = [Column("in", flexible=True)] if layers else []
-    shown = id_text()
+    layer_columns = [Column("in", flexible=True)] if layers else []
+    shorten = id_shortener()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
     print_rows(
-        columns + where,
+        columns + layer_columns,
         (
             (
-                shown(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
+                shorten(row.module_id), str(len(row.functions)), size(row.size), age(row.created), str(row.uses),
                 age(row.last_used), row.cpu, row.llvm_version, row.image_kind,
-                _held([name for name, _ in row.functions]), *[row.directory][: len(where)],
+                _names_text([name for name, _ in row.functions]), *[row.directory][: len(layer_columns)],
             )
             for row in rows
         ),
     )  # fmt: skip
 
 
-def _held(names: list[str]) -> str:
-    """Return the functions of a module; on a terminal the first one and the number of the others."""
+def _names_text(names: list[str]) -> str:
+    """Return the function names of a module as text; on a terminal the first name and the number of the other names."""
     if not is_terminal():
         return " ".join(names)
-    return (short(names[0]) if names else "") + (f" +{len(names) - 1}" if len(names) > 1 else "")
+    return (short_name(names[0]) if names else "") + (f" +{len(names) - 1}" if len(names) > 1 else "")

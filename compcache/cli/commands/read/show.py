@@ -1,4 +1,4 @@
-"""``compcache show``: the details of a function."""
+"""``compcache show``: show the details of functions and groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.names import groups_among, resolve_all, short
+from compcache.cli.names import groups_among, resolve_all, short_name
 from compcache.cli.output import (
     Column,
     age_text,
@@ -30,52 +30,52 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_MAX_DEFINITION = 100
+_MOST_CHARACTERS = 100  # of a value of a global variable or a component of an identity
 _DIGESTS = {"code": "code", "source": "source", "maker": "build function"}
 _ORIGINS = {"compiled": "compilation", "bundle": "a bundle", "remote": "the remote store"}
 _SIGNERS = {
     "trusted": "trusted here",
-    "wrong": "NOT RIGHT for the key of that name that is trusted here",
-    "unknown": "no key of that name is trusted here",
+    "wrong": "NOT VALID for the trusted key of this name",
+    "unknown": "no key of this name is trusted here",
     "unchecked": "not checked: needs PyNaCl",
 }
-_UNNAMED = "<string>"  # what LLVM calls assembly that names no file
+_UNNAMED = "<string>"  # LLVM's name for assembly without the name of a file
 
 
 @click.command("show")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("--ir", "code", flag_value="ir", help="Print the function's optimized LLVM assembly instead.")
 @click.option("--asm", "code", flag_value="asm", help="Print the function's native assembly instead.")
-@click.option("--whole-module", is_flag=True, help="With --ir or --asm: the code of its whole module.")
-@click.option("--module", "module_id", metavar="ID", help="With --ir or --asm: of this realization; a prefix is enough.")
-@click.option("--provenance", is_flag=True, help="Show where each realization comes from instead: makers, signatures, source.")
+@click.option("--whole-module", is_flag=True, help="With --ir or --asm: print the code of the function's whole module.")
+@click.option("--module", "module_id", metavar="ID", help="With --ir or --asm: the module of the realization; a prefix is enough.")
+@click.option("--provenance", is_flag=True, help="Show the origin of each realization instead: makers, signatures, source.")
 @json_option
 @pass_session
 def command(
     session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, provenance: bool, as_json: bool
 ) -> None:
-    """Show the details of a function: signature, realizations, dependencies, globals, and what belongs to it; or the members of a group.
+    """Show the details of functions: signature, realizations, dependencies, globals, parts and entries. Of a group, show the members.
 
     With --provenance show the recorded origin.
 
-    With --ir or --asm print its code, if the module was stored with it.
+    With --ir or --asm print the code of the functions. Their modules must have been stored with their code.
     """
     if code is not None and provenance:
         raise click.UsageError("--provenance cannot be combined with --ir or --asm")
     if code is None and (whole_module or module_id is not None):
         raise click.UsageError("--module and --whole-module need --ir or --asm")
-    with session.read() as cache:
+    with session.open_to_read() as cache:
         groups = {} if code or provenance else groups_among(cache, names)
         functions = [name for name in names if name not in groups]
         chosen = resolve_all(cache, functions) if functions else []
         if code:
             produce = cache.ir if code == "ir" else cache.asm
-            found = [(name, produce(name, module_id=module_id, whole_module=whole_module)) for name in chosen]
-            _print_code(found, code, as_json=as_json)
+            texts = [(name, produce(name, module_id=module_id, whole_module=whole_module)) for name in chosen]
+            _print_code(texts, code, as_json=as_json)
             return
         reports = [cache.function(name) for name in chosen]
     if provenance:
-        _show_provenance(reports, as_json=as_json)
+        _print_provenance(reports, as_json=as_json)
         return
     shown: list[GroupSummary | FunctionReport] = [*groups.values(), *reports]
     if as_json:
@@ -90,16 +90,18 @@ def command(
             _print(report)
 
 
-def _print_code(found: list[tuple[str, str]], code: str, *, as_json: bool) -> None:
+def _print_code(texts: list[tuple[str, str]], code: str, *, as_json: bool) -> None:
+    """Print the code of functions. `texts` are function names and their code; `code` is "ir" or "asm"."""
     if as_json:
-        texts = [{"func_name": name, code: text} for name, text in found]
-        print_json(texts[0] if len(texts) == 1 else texts)
+        rows = [{"func_name": name, code: text} for name, text in texts]
+        print_json(rows[0] if len(rows) == 1 else rows)
         return
-    for _, text in found:
+    for _, text in texts:
         print_code(text, "llvm" if code == "ir" else "asm")
 
 
-def _show_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
+def _print_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
+    """Print the origin of every realization of the functions."""
     if as_json:
         rows = [{"func_name": report.func_name, "provenance": report.provenance} for report in reports]
         print_json(rows[0] if len(rows) == 1 else rows)
@@ -108,20 +110,24 @@ def _show_provenance(reports: list[FunctionReport], *, as_json: bool) -> None:
     for number, (func_name, row) in enumerate(pairs):
         if number:
             click.echo()
-        print_fields([("function", func_name), *_fields_of(row)])
+        print_fields([("function", func_name), *_provenance_fields(row)])
 
 
-def _fields_of(row: Provenance) -> list[tuple[str, str]]:
+def _provenance_fields(row: Provenance) -> list[tuple[str, str]]:
+    """Return names and values of the fields that describe the origin of a realization."""
     fields = [("realization", short_id(row.module_id)), ("made by", ", ".join(map(str, row.makers)))]
     fields += [(f"digest of the {_DIGESTS[name]}", value) for name, value in row.digests.items()]
     fields += [("compiled", time_text(row.compiled))] if row.compiled else []
-    fields += [("came by", _ORIGINS.get(row.origin, row.origin))]
+    fields += [("came from", _ORIGINS.get(row.origin, row.origin))]
     fields += [("in the layer", row.layer)] if row.layer else []
     fields += [("added", time_text(row.added) + (f", by user {row.owner}" if row.owner else ""))]
-    fields += [("number of the addition", str(row.order))] if row.order else []
+    fields += [("addition number", str(row.order))] if row.order else []
     fields += [("signed by", f"{signer.name} ({_SIGNERS[signer.status]})") for signer in row.signers]
-    fields += [("signed with", f"{'this' if row.keyed_digest == 'own' else 'another'} cache's signing key")] if row.keyed_digest else []
-    return fields if row.signers or row.keyed_digest else [*fields, ("signed by", "nobody")]
+    if row.keyed_digest:
+        fields.append(("signed with", f"{'this' if row.keyed_digest == 'own' else 'another'} cache's signing key"))
+    elif not row.signers:
+        fields.append(("signed by", "no key"))
+    return fields
 
 
 def _print_group(group: GroupSummary) -> None:
@@ -135,18 +141,19 @@ def _print_group(group: GroupSummary) -> None:
 
 
 def _print(report: FunctionReport) -> None:
+    """Print the details of a function and a table of its realizations."""
     fields = [("function", report.func_name), ("signature", report.signature)]
     fields += [("compiled", f"in {seconds_text(report.seconds)}, {'with' if report.has_code else 'without'} its code")]
     if report.dependencies:
         fields.append(("calls", " ".join(report.dependencies)))
     if report.natives:
         fields.append(("native symbols", " ".join(report.natives)))
-    fields += [(f"global {g.name}", f"{g.kind}, {g.form} of {size_text(g.size)}: {_short(g.definition)}") for g in report.globals]
-    fields += [(f"identity {key}", _short(value)) for key, value in report.identity]
-    fields += [("part", f"{short(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
+    fields += [(f"global {g.name}", f"{g.kind}, {g.form} of {size_text(g.size)}: {_abridged(g.definition)}") for g in report.globals]
+    fields += [(f"identity {key}", _abridged(value)) for key, value in report.identity]
+    fields += [("part", f"{short_name(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
     fields += [
         (f"entry {entry.kind}", f"{size_text(entry.size)}, in {'pack' if entry.pack else 'module'} {short_id(entry.module_id)}"
-         + (f", as {short(entry.name)}" if entry.name != report.func_name else ""))
+         + (f", as {short_name(entry.name)}" if entry.name != report.func_name else ""))
         for entry in report.entries
     ]  # fmt: skip
     print_fields(fields)
@@ -177,5 +184,5 @@ def _print_realizations(report: FunctionReport) -> None:
         print_fields(("realization", ", ".join(row)) for row in rows)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_DEFINITION else f"{text[: _MAX_DEFINITION - 3]}..."
+def _abridged(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

@@ -1,4 +1,4 @@
-"""``compcache stats``: the statistics of all processes that use the cache."""
+"""``compcache stats``: show the statistics of all processes that use the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import fullness, plural, print_fields, seconds_text, show_progress, size_text, time_text
+from compcache.cli.output import fullness_text, plural, print_fields, seconds_text, show_progress, size_text, time_text
 from compcache.cli.params import MOMENT
 from compcache.cli.session import Session, pass_session
 
@@ -19,7 +19,7 @@ __all__ = ["command"]
 
 @click.command("stats")
 @click.option("--since", type=MOMENT, help="Count only from this time on: an age (7d, 12h) or a date.")
-@click.option("--zero", is_flag=True, help="Set the counters to zero. The times of last uses are kept.")
+@click.option("--zero", is_flag=True, help="Set the counters to zero. The times of the last uses are kept.")
 @json_option
 @pass_session
 def command(session: Session, since: float | None, zero: bool, as_json: bool) -> None:
@@ -29,9 +29,9 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
     Requests answered from memory are not counted.
     """
     if zero:
-        with session.change() as cache:
+        with session.open_existing() as cache:
             cache.zero_stats()
-    with session.read() as cache:
+    with session.open_to_read() as cache:
         stats = cache.stats(since, progress=show_progress)
     if as_json:
         print_json({**fields_of(stats), "hit_rate": stats.hit_rate})
@@ -39,7 +39,7 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
         print_fields(_fields(stats))
 
 
-def _remote(remote: RemoteStats) -> str:
+def _remote_text(remote: RemoteStats) -> str:
     parts = [f"{plural(remote.hits, 'hit')} ({size_text(remote.size)})", f"{remote.misses:,} {'miss' if remote.misses == 1 else 'misses'}"]
     for count, text in ((remote.late, "late"), (remote.skipped, "not asked"), (remote.rejected, "rejected"), (remote.dropped, "dropped")):
         parts += [f"{count:,} {text}"] * bool(count)
@@ -48,7 +48,7 @@ def _remote(remote: RemoteStats) -> str:
 
 
 def _fields(stats: CacheStats) -> list[tuple[str, str]]:
-    remote = [("remote store", _remote(stats.remote))] if any(stats.remote) else []
+    remote = [("remote store", _remote_text(stats.remote))] if any(stats.remote) else []
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
     return [
         ("directory", stats.directory),
@@ -63,5 +63,5 @@ def _fields(stats: CacheStats) -> list[tuple[str, str]]:
         ("damaged", f"{stats.corrupt:,}"),
         ("modules", f"{stats.modules:,}"),
         ("functions", f"{stats.functions:,} ({plural(stats.realizations, 'realization')})"),
-        ("size", fullness(stats.size, stats.max_size)),
+        ("size", fullness_text(stats.size, stats.max_size)),
     ]

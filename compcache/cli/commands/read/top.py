@@ -1,4 +1,4 @@
-"""``compcache top``: lists the most expensive functions."""
+"""``compcache top``: list the most expensive functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import Column, is_terminal, note, print_rows, seconds_text, show_progress, size_text
+from compcache.cli.output import Column, is_terminal, plural, print_note, print_rows, seconds_text, show_progress, size_text
 from compcache.cli.session import Session, pass_session
 from compcache.frontend import list_costs
 
@@ -21,45 +21,47 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _KEYS = ("seconds", "size", "misses", "uses", "realizations")
-_MOST = 20
+_DEFAULT_LIMIT = 20
 
 
 @click.command("top")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_names)
 @click.option("--by", type=click.Choice(_KEYS), default="seconds", show_default=True, help="The cost to sort by.")
-@click.option("-n", "--limit", type=click.IntRange(0), metavar="N", default=_MOST, show_default=True, help="Only the first N.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(0), metavar="N", default=_DEFAULT_LIMIT, show_default=True, help="List only the first N functions."
+)
 @json_option
 @jsonl_option
 @pass_session
 def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as_json: bool, as_lines: bool) -> None:
     """Show which functions cost most: seconds of compilation, bytes, misses, uses, stored copies.
 
-    Functions named by content are added up under their label: a label with many misses and realizations has an identity that
-    changes more often than it should. The cost of a module is divided equally among its functions; misses are counted for each
-    function. PATTERN is a glob over names and labels. In a pipe each line is name, seconds, bytes, misses, uses and
-    realizations, with tabs between them.
+    The costs of functions named by content are added up under their label. A label with many misses and realizations has an
+    identity that changes too often. The cost of a module is divided equally among its functions. Misses are counted for each
+    function. PATTERN is a glob over names and labels. In a pipe each line has name, seconds, bytes, misses, uses and
+    realizations, separated by tabs.
     """
     import fnmatch
 
-    seconds, number = 0.0, 0
+    total_seconds, matching = 0.0, 0
 
-    def counted(found: Iterable[Cost]) -> Iterator[Cost]:
-        nonlocal seconds, number
-        for cost in found:
-            seconds += cost.seconds
+    def select(costs: Iterable[Cost]) -> Iterator[Cost]:
+        nonlocal total_seconds, matching
+        for cost in costs:
+            total_seconds += cost.seconds
             if not patterns or any(fnmatch.fnmatchcase(cost.name, pattern) for pattern in patterns):
-                number += 1
+                matching += 1
                 yield cost
 
-    with session.read() as cache:
-        shown = heapq.nsmallest(limit, counted(list_costs(cache, progress=show_progress)), key=lambda cost: -getattr(cost, by))
+    with session.open_to_read() as cache:
+        shown = heapq.nsmallest(limit, select(list_costs(cache, progress=show_progress)), key=lambda cost: -getattr(cost, by))
     if as_lines or as_json:
         (print_json_lines if as_lines else print_json)(shown)
         return
     if shown or not is_terminal():
         _print(shown)
     if is_terminal():
-        note(f"{len(shown)} of {number} shown; the whole cache took {seconds_text(seconds)} to compile")
+        print_note(f"{len(shown)} of {plural(matching, 'function')} shown; the whole cache took {seconds_text(total_seconds)} to compile")
 
 
 def _print(shown: list[Cost]) -> None:

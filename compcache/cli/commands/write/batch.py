@@ -1,4 +1,4 @@
-"""``compcache batch``: compiles many modules in several processes."""
+"""``compcache batch``: compile many modules in several processes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _INTERRUPTED = 130
 @click.command("batch")
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option("-j", "--workers", type=click.IntRange(1), metavar="N", help="The number of processes. Default: one for each usable CPU.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="How long one job may take. Default: no limit.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="The time limit of one job. Default: no limit.")
 @click.option(
     "--untrusted", is_flag=True,
-    help="Compile the code of files in a child process first, with limits of time and memory: it may crash LLVM.",
+    help="Compile the code of files in a child process first, with limits of time and memory, because it may crash LLVM.",
 )  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS", help="Run the jobs on the Dask cluster at this address, like tcp://host:8786.")
 @click.option(
     "--worker-dir", metavar="DIR",
-    help="With --scheduler: the directory of the cache on each worker's host. What they compile goes to $COMPCACHE_REMOTE.",
+    help="With --scheduler: the directory of the cache on the host of each worker. $COMPCACHE_REMOTE receives the compiled modules.",
 )  # fmt: skip
 @click.option("--link", metavar="SET", help="Link the functions of all jobs into one image of this name, unless the batch was interrupted.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
@@ -53,14 +53,14 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Compile many modules in several processes; skip what the cache holds.
+    """Compile many modules in several processes. Modules in the cache are skipped.
 
     Each SPEC is an LLVM assembly or bitcode file (.ll, .bc), a Python file (its attribute "jobs", or FILE.py:ATTRIBUTE),
-    or package.module:attribute. The attribute is an iterable of jobs, or a function that returns one; a job is a
+    or package.module:attribute. The attribute is an iterable of jobs, or a function that returns an iterable. A job is a
     compcache.ModuleSource, a compcache.batch.Job, or a tuple (func_name, build[, args]).
 
-    A job that fails does not affect others, and an interrupted batch can be started again. The exit status is
-    0 if everything is in the cache at the end, 1 if a job failed, 130 after Ctrl-C.
+    A job that fails does not affect other jobs. An interrupted batch can be started again. The exit status is 0 if every
+    module is in the cache at the end, 1 if a job failed, and 130 after Ctrl-C.
     """
     from compcache.cli.output import is_quiet
 
@@ -73,8 +73,8 @@ def command(
     except SpecError as error:
         raise click.UsageError(str(error)) from error
     if worker_dir is not None and scheduler is None:
-        raise click.UsageError("--worker-dir is for the workers of a cluster: give --scheduler as well")
-    with session.open() as cache, _cluster(scheduler) as executor:
+        raise click.UsageError("--worker-dir needs --scheduler: it is a directory on the hosts of a cluster")
+    with session.open_or_create() as cache, _cluster(scheduler) as executor:
         try:
             report = compile_many(
                 cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet,
@@ -86,7 +86,7 @@ def command(
             report = interrupt.report
         if link is not None and not report.interrupted:
             names = [job.functions for job in report.built] + [job.functions for job in report.cached]
-            cache.link([name for several in names for name in several], into=link)
+            cache.link([name for functions in names for name in functions], into=link)
     _print(report, quiet=quiet, as_json=as_json)
     if report.interrupted:
         return _INTERRUPTED
@@ -95,7 +95,7 @@ def command(
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[Executor | None]:
-    """Open the executor of the Dask cluster at this address; None without one."""
+    """Yield the executor of the Dask cluster at an address, and close the connection at the end; None without an address."""
     if address is None:
         yield None
         return
@@ -112,10 +112,11 @@ def _cluster(address: str | None) -> Iterator[Executor | None]:
 
 
 def _print(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
-    from compcache.cli.output import print_text, say
+    """Print the report of a batch. A quiet batch has shown no failures, so they come first."""
+    from compcache.cli.output import print_message, print_text
 
     for record in report.failed if quiet else ():
-        say("error", f"{record.name}: {record.message}")
+        print_message("error", f"{record.name}: {record.message}")
     if as_json:
         print_json(report.as_dict())
     else:

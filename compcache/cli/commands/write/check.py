@@ -1,4 +1,4 @@
-"""``compcache check``: checks and repairs the cache."""
+"""``compcache check``: check and repair the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import Column, is_terminal, note, plural, print_rows, printable, seconds_text, show_progress, style
+from compcache.cli.output import Column, is_terminal, plural, print_note, print_rows, printable, seconds_text, show_progress, style
 from compcache.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
@@ -18,20 +18,20 @@ __all__ = ["command"]
 
 @click.command("check")
 @click.option("--repair", is_flag=True, help="Move damaged modules to quarantine, rebuild the index, remove leftovers.")
-@click.option("--no-checksums", is_flag=True, help="Skip reading every module in full.")
+@click.option("--no-checksums", is_flag=True, help="Do not read every module in full.")
 @click.option("--recompile", is_flag=True, help="Recompile the stored bitcode and compare it with the images.")
 @json_option
 @jsonl_option
 @pass_session
 def command(session: Session, repair: bool, no_checksums: bool, recompile: bool, as_json: bool, as_lines: bool) -> int:
-    """Check the whole cache, in steps.
+    """Check the whole cache in steps.
 
-    permissions (other users cannot write), leftovers, manifests (records decode), checksums (every byte is as
-    published, images match their records), code (with --recompile), edges (imports that no module provides), index,
-    statistics. Exit status 1 if an error was not repaired; notes are not errors. In a pipe each line is one finding:
+    The steps: permissions (other users cannot write), leftovers, manifests (records can be decoded), checksums (every byte is
+    as published, images match their records), code (with --recompile), edges (imports that no module provides), index,
+    statistics. Exit status 1 if an error was not repaired; a note is not an error. In a pipe each line is one finding:
     severity, kind, subject, message. --jsonl prints the findings.
     """
-    with session.change() if repair else session.read() as cache:
+    with session.open_existing() if repair else session.open_to_read() as cache:
         report = cache.check(repair=repair, checksums=not no_checksums, recompile=recompile, progress=show_progress)
     if as_lines:
         print_json_lines(report.findings)
@@ -43,9 +43,10 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
 
 
 def _print(report: CheckReport) -> None:
+    """Print the findings, on a terminal also the steps, and a summary on standard error."""
     if is_terminal():
         columns = [Column("step"), Column("checked", True), Column("time", True), Column("found", flexible=True, spare=1)]
-        rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), _numbers(step.numbers)) for step in report.steps]
+        rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), _counts_text(step.numbers)) for step in report.steps]
         print_rows(columns, rows)
         for finding in report.findings:
             colour = "green" if finding.repaired else "red" if finding.severity == "error" else "yellow"
@@ -58,7 +59,7 @@ def _print(report: CheckReport) -> None:
     text = ", ".join([
         plural(len(report.errors), "error"), plural(notes, "note"), f"{repaired} repaired",
     ])  # fmt: skip
-    note(f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}")
+    print_note(f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}")
 
 
 def _cells(finding: Finding) -> tuple[str, ...]:
@@ -66,5 +67,5 @@ def _cells(finding: Finding) -> tuple[str, ...]:
     return state, finding.kind, finding.subject, finding.message
 
 
-def _numbers(numbers: dict[str, int]) -> str:
+def _counts_text(numbers: dict[str, int]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)

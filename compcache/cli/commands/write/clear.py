@@ -1,4 +1,4 @@
-"""``compcache clear``: empties the cache."""
+"""``compcache clear``: remove everything from the cache."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["command"]
 def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove every module from the cache.
 
-    Loaded code stays loaded; later look-ups are misses. Asks first, unless -y is
-    given; without a terminal to ask on, -y is needed.
+    Loaded code stays loaded; later look-ups are misses. The command asks for confirmation, unless -y is given. Without a terminal,
+    -y is needed.
     """
-    with session.read() as cache:
+    with session.open_to_read() as cache:
         info = cache.info()
     modules, size = info.modules, info.size
     text = f"{plural(modules, 'module')} ({size_text(size)}) in {printable(str(session.directory))}"
     if not dry_run and modules:
         _confirm(text, yes=yes)
-        with session.change() as cache:
+        with session.open_existing() as cache:
             cache.clear()
     if as_json:
         print_json({"modules": modules, "size": size, "dry_run": dry_run})
@@ -37,6 +37,12 @@ def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
 
 
 def _confirm(text: str, *, yes: bool) -> None:
+    """Ask whether to remove the modules that `text` describes, unless `yes` is true.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
     import sys
 
     if yes:

@@ -1,4 +1,4 @@
-"""``compcache compact``: puts small modules together in few files."""
+"""``compcache compact``: pack small modules into few files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, print_json
-from compcache.cli.output import note, plural, print_text, seconds_text, show_progress, size_text
+from compcache.cli.output import plural, print_note, print_text, seconds_text, show_progress, size_text
 from compcache.cli.params import DURATION
 from compcache.cli.session import Session, pass_session
 
@@ -18,16 +18,17 @@ __all__ = ["command"]
 
 
 @click.command("compact")
-@click.option("--grace", type=DURATION, default="10s", show_default=True, metavar="DURATION", help="How long the old files stay.")
+@click.option("--grace", type=DURATION, default="10s", show_default=True, metavar="DURATION", help="The time for which the old files stay.")
 @json_option
 @pass_session
 def command(session: Session, grace: float, as_json: bool) -> int:
-    """Put small modules together in few files.
+    """Pack small modules into few files.
 
-    Each is stored compressed, as it was published. Of modules that realize the same functions by the same content the newest stays. The
-    old files stay for a while beside the new one, for processes on other hosts that do not see that yet.
+    Each module is stored compressed, with the bytes that were published. Of several modules that realize the same functions with
+    the same content, only the newest stays. The old files stay for the grace period, for processes on other hosts that do not see
+    the new file yet.
     """
-    with session.change() as cache:
+    with session.open_existing() as cache:
         report = cache.compact(grace=grace, progress=show_progress)
     if as_json:
         print_json(fields_of(report))
@@ -37,7 +38,8 @@ def command(session: Session, grace: float, as_json: bool) -> int:
 
 
 def _print(report: CompactReport) -> None:
-    merged = f", {plural(len(report.merged), 'duplicate')} removed" if report.merged else ""
-    print_text(f"{plural(report.packed, 'module')} put together{merged}")
-    sizes = f"{size_text(report.size_before)} in {plural(report.files_before, 'file')} before, {size_text(report.size_after)} in"
-    note(f"{plural(report.modules, 'module')}: {sizes} {plural(report.files_after, 'file')} now, in {seconds_text(report.seconds)}")
+    removed = f", {plural(len(report.merged), 'duplicate')} removed" if report.merged else ""
+    print_text(f"{plural(report.packed, 'module')} packed{removed}")
+    before = f"{size_text(report.size_before)} in {plural(report.files_before, 'file')} before"
+    after = f"{size_text(report.size_after)} in {plural(report.files_after, 'file')} now"
+    print_note(f"{plural(report.modules, 'module')}: {before}, {after}, in {seconds_text(report.seconds)}")

@@ -1,4 +1,4 @@
-"""``compcache import``: the functions of bundles, into the cache."""
+"""``compcache import``: add the functions of bundles to the cache."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["command"]
 
 @click.command("import")
 @click.argument("bundles", metavar="FILE...", nargs=-1, required=True)
-@click.option("--unsigned", is_flag=True, help="Import modules that no trusted key signed, even if keys are trusted.")
+@click.option("--unsigned", is_flag=True, help="Import modules without a signature by a trusted key, too.")
 @json_option
 @pass_session
 def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json: bool) -> None:
     """Add the functions of bundles to the cache.
 
-    Each module is checked against its digest. If keys are trusted (`compcache key trust`, COMPCACHE_TRUSTED_KEYS), one of them
-    must have signed it. Modules with pickled values always need such a signature.
+    Each module is checked against its digest. If there are trusted keys (`compcache key trust`, COMPCACHE_TRUSTED_KEYS), a trusted
+    key must have signed the module. Modules with pickled values always need a signature by a trusted key.
     """
-    trusted = None if unsigned else _trusted()
+    trusted = None if unsigned else _trusted_keys()
     imported: list[str] = []
-    with session.open() as cache:
+    with session.open_or_create() as cache:
         for bundle in bundles:
             functions = cache.import_bundle(bundle, trusted_keys=trusted)
             imported += functions
@@ -36,7 +36,8 @@ def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json:
         print_json(sorted(set(imported)))
 
 
-def _trusted() -> str | None:
+def _trusted_keys() -> str | None:
+    """Return @ and the path of the file of trusted keys; None if it does not exist."""
     from compcache.signing.trusted_file import trusted_file
 
     return f"@{trusted_file()}" if os.path.exists(trusted_file()) else None

@@ -24,20 +24,20 @@ _T = TypeVar("_T")
 def command() -> None:
     """Make, show and trust keys.
 
-    Modules are signed with a secret key (COMPCACHE_PUBLISH_KEY) and used by those who trust its public key
-    (COMPCACHE_TRUSTED_KEYS). Both are written name:base64.
+    A secret key (COMPCACHE_PUBLISH_KEY) signs modules. Users who trust its public key (COMPCACHE_TRUSTED_KEYS) can use the
+    modules. Secret and public keys have the form name:base64.
     """
 
 
 @command.command("new")
 @click.argument("name")
-@click.option("-o", "--output", metavar="FILE", help="Where the secret key goes; a new file, readable by you alone.")
+@click.option("-o", "--output", metavar="FILE", help="The new file for the secret key, readable by you alone. Default: NAME.secret.")
 def new(name: str, output: str | None) -> None:
-    """Make a secret key; prints its public key.
+    """Write a new secret key to a file, and print its public key.
 
-    NAME tells readers whose it is, like example.org-1. Without -o the secret key goes to NAME.secret.
+    NAME identifies the owner of the key, like example.org-1.
     """
-    key = _usable(lambda: new_key(name))
+    key = _call_or_refuse(lambda: new_key(name))
     public = key.public()
     path = output or f"{name}.secret"
     try:
@@ -46,19 +46,21 @@ def new(name: str, output: str | None) -> None:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(f"{key}\n")
-    click.echo(f"the secret key is in {path}: COMPCACHE_PUBLISH_KEY=@{path} signs with it", err=True)
+    click.echo(f"the secret key is in {path}; set COMPCACHE_PUBLISH_KEY=@{path} to sign with it", err=True)
     print_text(str(public))
 
 
 @command.command("show")
 @click.argument("file", required=False)
-@click.option("--minisign", is_flag=True, help="Print it as `minisign -V -P` takes it, for signatures of `compcache export --minisign`.")
+@click.option(
+    "--minisign", is_flag=True, help="Print the key in the form for `minisign -V -P`, which checks `compcache export --minisign`."
+)
 def show(file: str | None, minisign: bool) -> None:
-    """Print the public key of a secret key's FILE; without FILE the keys that are trusted."""
-    written = minisign_public_key if minisign else str
+    """Print the public key of the secret key in FILE; without FILE, print the trusted keys."""
+    format_key = minisign_public_key if minisign else str
     if file is None:
         for key in parse_publics(f"@{trusted_file()}") if os.path.exists(trusted_file()) else ():
-            print_text(written(key))
+            print_text(format_key(key))
         return
     try:
         with open(file, encoding="utf-8") as opened:
@@ -66,7 +68,7 @@ def show(file: str | None, minisign: bool) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise click.ClickException(f"cannot read {file}: {reason}") from error
-    print_text(written(_usable(lambda: parse_secret(text)).public()))
+    print_text(format_key(_call_or_refuse(lambda: parse_secret(text)).public()))
 
 
 @command.command("trust")
@@ -74,14 +76,15 @@ def show(file: str | None, minisign: bool) -> None:
 def trust(key: str) -> None:
     """Add a public KEY (name:base64) to the file of trusted keys.
 
-    `compcache import` asks for a signature of one of them; COMPCACHE_TRUSTED_KEYS=@FILE makes every cache do so.
+    `compcache import` requires a signature by one of these keys. COMPCACHE_TRUSTED_KEYS=@FILE makes every cache require it.
     """
-    public = _usable(lambda: parse_public(key))
+    public = _call_or_refuse(lambda: parse_public(key))
     path = add_trusted(public)
-    click.echo(f"{public.name} is trusted by `compcache import`; for all caches: COMPCACHE_TRUSTED_KEYS=@{path}", err=True)
+    click.echo(f"`compcache import` trusts the key {public.name}; set COMPCACHE_TRUSTED_KEYS=@{path} for all caches", err=True)
 
 
-def _usable(make: Callable[[], _T]) -> _T:
+def _call_or_refuse(make: Callable[[], _T]) -> _T:
+    """Return the result of `make`, with a ValueError turned into an error of the command line."""
     try:
         return make()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""``compcache link``: links the code of several modules into one image."""
+"""``compcache link``: link the code of several modules into one image."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ __all__ = ["command"]
 @click.command("link")
 @click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete_names)
 @click.option("--all", "all_functions", is_flag=True, help="Link all functions.")
-@click.option("--into", metavar="SET", help="Make one image for all of them, of this name.")
+@click.option("--into", metavar="SET", help="Make one image of this name for all functions.")
 @json_option
 @pass_session
 def command(session: Session, names: tuple[str, ...], all_functions: bool, into: str | None, as_json: bool) -> int:
-    """Link the code that functions reach in several modules.
+    """Link functions with the functions that they call in other modules.
 
-    NAME is a function, a label, which stands for all functions that have it, or a glob over functions. The image has the code of
-    all that a function calls, optimized as one program; variables stay in their modules. Loads use it for as long as nothing newer
-    has one of the names in it. Exit status 1 if a function was not linked.
+    NAME is a function, a label, which selects all functions of this label, or a glob over functions. The image holds a function and
+    all functions that it calls, optimized as one program. Variables stay in their modules. Loads use the image until a newer
+    function has a name in it. Exit status 1 if a function was not linked.
     """
     if bool(names) == all_functions:
-        raise click.UsageError("give the names of functions, or --all")
-    with session.change() as cache:
+        raise click.UsageError("--all cannot be combined with NAMEs" if names else "give the names of functions, or --all")
+    with session.open_existing() as cache:
         report = cache.link(None if all_functions else resolve_all(cache, names), into=into)
     if as_json:
         rows = [{"module_id": c.module_id, "functions": c.functions, "module_ids": c.parts, "size": c.size} for c in report.linked]
         print_json({"linked": rows, "left": report.left})
     else:
-        _print(report, told_all=not all_functions)
+        _print(report, with_failures=not all_functions)
     return 1 if report.left and not all_functions else 0
 
 
-def _print(report: LinkReport, *, told_all: bool) -> None:
+def _print(report: LinkReport, *, with_failures: bool) -> None:
     for closure in report.linked:
         shown = closure.functions[0] if len(closure.functions) == 1 else plural(len(closure.functions), "function")
         print_text(f"linked {shown} with code of {plural(len(closure.parts), 'module')}")
-    for name, reason in report.left.items() if told_all else ():
+    for name, reason in report.left.items() if with_failures else ():
         click.echo(printable(f"{name} was not linked: {reason}"), err=True)

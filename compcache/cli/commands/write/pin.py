@@ -1,4 +1,4 @@
-"""``compcache pin`` and ``unpin``: keep functions from being pruned."""
+"""``compcache pin`` and ``compcache unpin``: protect functions from pruning, and end the protection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from compcache.cli.completion import complete_names, complete_pinned
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import resolve_all
-from compcache.cli.output import Column, note, print_rows
+from compcache.cli.output import Column, print_note, print_rows
 from compcache.cli.session import Session, pass_session
 from compcache.identity import label_of
 
@@ -25,17 +25,17 @@ __all__ = ["command", "unpin"]
 @json_option
 @pass_session
 def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
-    """Keep functions and their dependencies from being pruned; without NAME list the pinned functions.
+    """Protect functions and their dependencies from pruning; without NAME, list the pinned functions.
 
     A function may be pinned before it is cached.
     """
     if names:
-        with session.open() as cache:
+        with session.open_or_create() as cache:
             for name in resolve_all(cache, names, missing_ok=True):
                 cache.pin(name)
                 if not cache.has(name):
-                    note(f"{name!r} is not in the cache; the pin takes effect when it is added")
-    with session.look() as cache:
+                    print_note(f"{name!r} is not in the cache; the pin takes effect when the function is added")
+    with session.open_or_empty() as cache:
         pinned = cache.pinned()
     if as_json:
         print_json(list(pinned))
@@ -48,19 +48,19 @@ def command(session: Session, names: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @pass_session
 def unpin(session: Session, names: tuple[str, ...], as_json: bool) -> int:
-    """Let functions be pruned again. Exit status 1 if one was not pinned."""
-    with session.change() as cache:
-        missing = [name for name in _pinned(cache, names) if not cache.unpin(name)]
+    """Allow the pruning of functions again. Exit status 1 if a NAME was not pinned."""
+    with session.open_existing() as cache:
+        missing = [name for name in _matching_pins(cache, names) if not cache.unpin(name)]
         pinned = cache.pinned()
     for name in missing:
-        note(f"{name!r} was not pinned")
+        print_note(f"{name!r} was not pinned")
     if as_json:
         print_json(list(pinned))
     return 1 if missing else 0
 
 
-def _pinned(cache: Cache, names: tuple[str, ...]) -> list[str]:
-    """Return the pinned functions that match NAMEs, cached or not; a NAME without a match is kept as it is."""
+def _matching_pins(cache: Cache, names: tuple[str, ...]) -> list[str]:
+    """Return the pinned functions that match NAMEs, cached or not, and the NAMEs that match no pinned function."""
     pinned = cache.pinned()
     chosen: dict[str, None] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""``compcache prune``: removes the modules that a policy selects."""
+"""``compcache prune``: remove the modules that a policy selects."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_json, print_json_lines
-from compcache.cli.output import Column, age_text, id_text, is_terminal, note, plural, print_rows, show_progress, size_text, time_text
+from compcache.cli.output import (
+    Column,
+    age_text,
+    id_shortener,
+    is_terminal,
+    plural,
+    print_note,
+    print_rows,
+    show_progress,
+    size_text,
+    time_text,
+)
 from compcache.cli.params import DURATION, SIZE
 from compcache.cli.session import Session, pass_session
 
@@ -21,14 +32,16 @@ __all__ = ["command"]
 
 
 @click.command("prune")
-@click.option("--max-size", "max_bytes", type=SIZE, help="Keep the modules within this size (500M, 2GiB).")
+@click.option("--max-size", "max_bytes", type=SIZE, help="Remove modules until the rest is within this size (500M, 2GiB).")
 @click.option("--max-modules", type=click.IntRange(0), metavar="N", help="Keep at most N modules.")
 @click.option("--unused-for", type=DURATION, help="Remove modules not used for this long (30d, 12h).")
 @click.option("--older-than", type=DURATION, help="Remove modules created longer ago than this.")
 @click.option("--duplicates", is_flag=True, help="Remove surplus copies of functions for the same hosts.")
 @click.option("--stale", type=DURATION, help="Remove code for CPUs, LLVM versions and formats not used for this long.")
 @click.option("--llvm", "min_llvm", metavar="VERSION", help="Remove code compiled by an LLVM older than VERSION (22, 21.1).")
-@click.option("--made-by", multiple=True, metavar="MAKER", help="Remove what versions of a maker made ('numba<0.66.1', 'lld').")
+@click.option(
+    "--made-by", multiple=True, metavar="MAKER", help="Remove modules made by a program, or by versions of it ('numba<0.66.1', 'lld')."
+)
 @click.option("--match", multiple=True, metavar="PATTERN", help="Remove only modules whose functions all match this glob.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Keep functions that match, and their dependencies.")
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
@@ -39,13 +52,13 @@ __all__ = ["command"]
 def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lines: bool, **options: Any) -> None:
     """Remove modules, the least recently used first, and leftovers of interrupted additions.
 
-    A use of a function counts for its dependencies. Modules that a kept module needs are kept; so are pinned functions
-    and their dependencies (compcache pin). Without options only leftovers are removed. --match without other options
-    removes every module that matches. Programs that have loaded a module keep it; for others it is a miss.
+    A use of a function counts as a use of its dependencies. Pinned functions and their dependencies (compcache pin) are kept, and so
+    are modules that a kept module needs. Without options, only leftovers are removed. --match without other options removes
+    every matching module. Programs that have loaded a module keep its code; in other programs, its functions are misses.
 
-    Asks before it removes modules, unless -y is given; without a terminal to ask on, -y is needed. In a pipe each
-    line is one module, with tabs between reason, module, size in bytes, time of the last use and functions. --jsonl prints
-    what is removed: modules, then leftovers.
+    The command asks before it removes modules, unless -y is given. Without a terminal, -y is needed. In a pipe each line is one
+    module, with tabs between reason, module, size in bytes, time of the last use and functions. --jsonl prints the removed
+    modules, then the removed leftovers.
     """
     from compcache.maintain.policy import PrunePolicy
 
@@ -53,13 +66,13 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         policy = PrunePolicy(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    is_there = os.path.isdir(session.directory)
-    if not is_there:  # a timer that runs before the first program is not a failure
-        note(f"there is no cache at {session.directory} yet (chosen by: {session.chosen_by})")
-    with session.change() if is_there and not dry_run else session.look() as cache:
+    exists = os.path.isdir(session.directory)
+    if not exists:  # a timer may run before the first program; that is not a failure
+        print_note(f"there is no cache at {session.directory} yet (chosen by: {session.chosen_by})")
+    with session.open_existing() if exists and not dry_run else session.open_or_empty() as cache:
         proposal = cache.propose_prune(policy, progress=show_progress)
         report = proposal.report
-        if is_there and not dry_run:
+        if exists and not dry_run:
             if (report.removed or report.removed_packs) and not yes:
                 _confirm(report, session.directory)
             report = cache.carry_out(proposal)
@@ -73,18 +86,25 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
 
 
 def _confirm(planned: PruneReport, directory: str) -> None:
+    """Ask whether to remove the modules of a planned prune.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
     import sys
 
     size = size_text(planned.size_before - planned.size_after)
     packs = f" and {plural(len(planned.removed_packs), 'pack')} of data" if planned.removed_packs else ""
     text = f"{plural(len(planned.removed), 'module')}{packs} ({size}) from {directory}"
     if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}, or --dry-run to see which")
+        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}, or --dry-run to list the modules")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort
 
 
 def _print(report: PruneReport) -> None:
+    """Print the removed modules, and a summary on standard error."""
     columns = [
         Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
     ]  # fmt: skip
@@ -99,24 +119,28 @@ def _print(report: PruneReport) -> None:
         )
     if report.leftovers:
         parts.append(plural(len(report.leftovers), "leftover"))
-    note(
+    print_note(
         f"{' and '.join(parts)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
         f"({size_text(report.size_after)}) {'would stay' if report.dry_run else 'left'}"
     )
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"
-        note(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions")
+        print_note(f"{verb} {plural(len(report.indexed), 'module')} of interrupted additions")
     if report.needed:
-        note(f"{plural(len(report.needed), 'module')} kept because others need them")
+        print_note(f"{plural(len(report.needed), 'module')} kept, needed by other modules")
     if report.unknown_makers:
-        there = f"those that there are: {', '.join(report.known_makers)}" if report.known_makers else "no module names a maker"
-        note(f"no module was made by {' or '.join(report.unknown_makers)}; {there}")
+        known = f"known makers: {', '.join(report.known_makers)}" if report.known_makers else "no module records its makers"
+        print_note(f"no module was made by {' or '.join(report.unknown_makers)}; {known}")
     if not report.within_limits:
-        note("still over the limits: every remaining module is pinned, kept or required")
+        print_note(
+            "the cache is still over the limits: every remaining module is pinned, kept or required; unpin functions or raise the limits"
+        )
 
 
 def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
-    """Return the function that makes a row of a module, for a terminal or a pipe."""
-    shown = id_text()
+    """Return a function that makes the row of a removed module, for a terminal or for a pipe."""
+    shorten = id_shortener()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)
-    return lambda m: (m.reason, shown(m.module_id), size(m.size), age(m.last_used), " ".join(m.functions))
+    return lambda module: (
+        module.reason, shorten(module.module_id), size(module.size), age(module.last_used), " ".join(module.functions)
+    )  # fmt: skip

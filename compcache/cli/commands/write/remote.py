@@ -1,4 +1,4 @@
-"""``compcache remote``: looks at a remote store, moves modules to and from it, removes what leads nowhere."""
+"""``compcache remote``: show a remote store, fetch modules from it, upload modules to it, and clean it up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SECONDS = "_seconds"
 
 def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--remote", "url", metavar="URL", help="The remote store, or several with spaces between them; without it $COMPCACHE_REMOTE."
+        "--remote", "url", metavar="URL", help="The remote store, or several stores separated by spaces. Default: $COMPCACHE_REMOTE."
     )(function)
 
 
@@ -40,13 +40,13 @@ def command() -> None:
 @json_option
 @pass_session
 def status(session: Session, url: str | None, as_json: bool) -> None:
-    """Show for each store whether it answers, what waits to be uploaded to it, and what the helper process has counted."""
-    with session.remote(url, None) as cache:
-        found = _of(cache.remote).status()
+    """Show for each store whether it answers, the uploads that wait, and the counters of the helper process."""
+    with session.open_with_remote(url, None) as cache:
+        states = _require_remote(cache.remote).status()
     if as_json:
-        print_json(found)
+        print_json(states)
         return
-    for store in found:
+    for store in states:
         shown = {
             name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
             for name, value in store.items()
@@ -60,39 +60,39 @@ def status(session: Session, url: str | None, as_json: bool) -> None:
 @json_option
 @pass_session
 def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: bool) -> int:
-    """Fetch functions and what they import from the store. Exit status 1 if it does not have one."""
-    with session.remote(url, "read") as cache:
-        _of(cache.remote)
+    """Fetch functions and the functions that they import. Exit status 1 if a function is not in the store."""
+    with session.open_with_remote(url, "read") as cache:
+        _require_remote(cache.remote)
         present = [name for name in names if cache.has(name)]
         fetched = cache.prefetch(names)
     missing = [name for name in names if name not in present and name not in fetched]
     if as_json:
         print_json({"fetched": list(fetched), "present": present, "missing": missing})
     else:
-        print_text(f"{plural(len(fetched), 'function')} fetched, {len(present)} cached already")
+        print_text(f"{plural(len(fetched), 'function')} fetched, {len(present)} already in the cache")
     for name in missing:
-        click.echo(printable(f"{name!r} is not in the remote store, or not for this host"), err=True)
+        click.echo(printable(f"the remote store has no realization of {name!r} for this host"), err=True)
     return 1 if missing else 0
 
 
 @command.command("push", epilog="Example: compcache remote push kernels.scale --timeout 5min")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--timeout", type=DURATION, default="1min", show_default=True, help="How long to wait for the upload, like 30s.")
+@click.option("--timeout", type=DURATION, default="1min", show_default=True, help="The longest time to wait for the upload, like 30s.")
 @_url_option
 @json_option
 @pass_session
 def push(session: Session, names: tuple[str, ...], timeout: float, url: str | None, as_json: bool) -> int:
-    """Upload the modules of functions, and of all that these import. Exit status 1 if some still wait at the end."""
-    with session.remote(url, "write") as cache:
-        _of(cache.remote)
+    """Upload the modules of functions and of the functions that they import. Exit status 1 if a module is not uploaded in time."""
+    with session.open_with_remote(url, "write") as cache:
+        _require_remote(cache.remote)
         count = cache.push(resolve_all(cache, names))
-        done = cache.flush_uploads(timeout)
+        is_done = cache.flush_uploads(timeout)
     if as_json:
-        print_json({"modules": count, "uploaded": done})
+        print_json({"modules": count, "uploaded": is_done})
     else:
-        state = "uploaded" if done else "queued and not uploaded yet: 'compcache remote status' says why"
+        state = "uploaded" if is_done else "queued and not uploaded yet: 'compcache remote status' says why"
         print_text(f"{plural(count, 'module')} {state}")
-    return 0 if done else 1
+    return 0 if is_done else 1
 
 
 @command.command("verify", epilog="Example: compcache remote verify --json")
@@ -100,16 +100,16 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
 @json_option
 @pass_session
 def verify(session: Session, url: str | None, as_json: bool) -> int:
-    """Read every card of each store and look for its module. Exit status 1 if one is damaged or leads nowhere."""
-    with session.remote(url, "read") as cache:
-        remote = _of(cache.remote)
+    """Read every card of each store and look for its module. Exit status 1 if a card is damaged or its module is missing."""
+    with session.open_with_remote(url, "read") as cache:
+        remote = _require_remote(cache.remote)
         reports = list(zip([store.shown for store in remote.settings.each], remote.verify(), strict=True))
     if as_json:
         print_json([{"url": store, **report._asdict()} for store, report in reports])
     for store, report in () if as_json else reports:
         packs = f"{plural(report.packs, 'pack')}, " if report.packs else ""
         print_text(
-            f"{_named(store, reports)}{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, "
+            f"{_store_prefix(store, reports)}{plural(len(report.functions), 'function')}, {plural(report.cards, 'card')}, "
             f"{plural(report.modules, 'module')}, {packs}{size_text(report.size)}"
         )
         for key, problem in report.problems.items():
@@ -117,20 +117,22 @@ def verify(session: Session, url: str | None, as_json: bool) -> int:
     return 1 if any(report.problems for _, report in reports) else 0
 
 
-def _named(store: str, among: Sized) -> str:
-    """Return the store at the beginning of a line, where there are several."""
-    return printable(f"{store}: ") if len(among) > 1 else ""
+def _store_prefix(store: str, stores: Sized) -> str:
+    """Return the name of the store for the start of a line; empty for a single store."""
+    return printable(f"{store}: ") if len(stores) > 1 else ""
 
 
 @command.command("gc", epilog="Example: compcache remote gc --older-than 30d --dry-run")
 @click.option("--older-than", type=DURATION, help="Also remove cards and packs written longer ago than this, like 30d.")
-@click.option("--unused-for", type=DURATION, help="Also remove cards and packs that no host was given since, like 30d; 90d at most.")
+@click.option(
+    "--unused-for", type=DURATION, help="Also remove cards and packs that no host has fetched for this long, like 30d; 90d at most."
+)
 @click.option(
     "--grace",
     type=DURATION,
     default="1d",
     show_default=True,
-    help="Remove what was of no use so long ago, too: longer than any upload takes.",
+    help="The time for which useless objects stay in the store. It must be longer than any upload.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @_url_option
@@ -139,27 +141,30 @@ def _named(store: str, among: Sized) -> str:
 def gc(
     session: Session, older_than: float | None, unused_for: float | None, grace: float, dry_run: bool, url: str | None, as_json: bool
 ) -> None:
-    """Remove cards that are damaged or lead nowhere, modules without a card, and on demand cards that are old or unused.
+    """Remove damaged cards, cards without their module, modules without a card, and on demand old or unused cards.
 
-    What is of no use is noted in the store, and removed by a later run that finds the same. A question that the store does not
-    answer ends the command, with status 1.
+    A run notes useless objects in the store. A later run removes the objects if they are still useless. If the store does not
+    answer a request, the command ends with status 1.
     """
-    with session.remote(url, "write") as cache:
+    with session.open_with_remote(url, "write") as cache:
         if unused_for is not None and unused_for > LONGEST_UNUSED:
             raise click.UsageError("--unused-for must be at most 90d: records of use are not kept longer")
-        remote = _of(cache.remote)
-        found = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
+        remote = _require_remote(cache.remote)
+        reports = remote.collect_garbage(older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
         stores = [remote.settings.each[place].shown for place in remote.settings.writable]
     if as_json:
-        rows = [{name: [item._asdict() for item in items] for name, items in each._asdict().items()} for each in found]
+        rows = [{name: [item._asdict() for item in items] for name, items in report._asdict().items()} for report in reports]
         print_json([{"url": store, "dry_run": dry_run, **row} for store, row in zip(stores, rows, strict=True)])
-    for store, each in () if as_json else zip(stores, found, strict=True):
-        size = size_text(sum(item.size for item in each.removed))
-        left = f"; {plural(len(each.left), 'object')} of no use left for a later run" if each.left else ""
-        print_text(f"{_named(store, stores)}{'would remove' if dry_run else 'removed'} {plural(len(each.removed), 'object')}, {size}{left}")
+        return
+    verb = "would remove" if dry_run else "removed"
+    for store, report in zip(stores, reports, strict=True):
+        size = size_text(sum(item.size for item in report.removed))
+        left = f"; {plural(len(report.left), 'useless object')} left for a later run" if report.left else ""
+        print_text(f"{_store_prefix(store, stores)}{verb} {plural(len(report.removed), 'object')}, {size}{left}")
 
 
-def _of(remote: RemoteStore | None) -> RemoteStore:
+def _require_remote(remote: RemoteStore | None) -> RemoteStore:
+    """Return the remote store of a cache. A cache without a remote store is a usage error."""
     if remote is None:
-        raise click.UsageError("no remote store: give --remote URL, or set COMPCACHE_REMOTE (COMPCACHE_REMOTE_MODE=off switches it off)")
+        raise click.UsageError("no remote store is set: give --remote URL, or set COMPCACHE_REMOTE and not COMPCACHE_REMOTE_MODE=off")
     return remote

@@ -1,4 +1,4 @@
-"""``compcache rm``: removes functions by name."""
+"""``compcache rm``: remove functions by name."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["command"]
 @click.command("rm")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
 @click.option("-f", "--force", is_flag=True, help="Remove even if other functions need it or share its module.")
-@click.option("--derived", is_flag=True, help="Remove what `link` has made of them, and nothing else.")
+@click.option("--derived", is_flag=True, help="Remove only the linked images that `compcache link` made of the functions.")
 @click.option("--dry-run", is_flag=True, help="Only show which functions would be removed.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before removing what a pattern matches.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before removing the matches of a pattern.")
 @json_option
 @pass_session
 def command(session: Session, names: tuple[str, ...], force: bool, derived: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove functions with all their realizations.
 
-    NAME is a function, a label, which stands for all functions that have it, a glob over functions: 'old.*', or a group. A
-    function is kept if its module holds others, others import it or it is pinned, unless --force is given. Programs that
-    have loaded it keep it; others miss it from now on. Asks before it removes what a glob or label matches; without a
-    terminal to ask on, -y is needed. Exit status 1 if a function was kept.
+    NAME is a function, a group, a label, which selects all functions of this label, or a glob over functions: 'old.*'. A function
+    is kept if it shares its module with another function, if another function imports it, or if it is pinned. --force removes it
+    nevertheless. Programs that have loaded a function keep its code; in other programs it is a miss. The command asks before it
+    removes the matches of a glob or label. Without a terminal, -y is needed. Exit status 1 if a function was kept.
     """
-    with session.read() as cache:
+    with session.open_to_read() as cache:
         groups = groups_among(cache, names)
         functions = [name for name in names if name not in groups]
         chosen = [*groups, *(resolve_all(cache, functions) if functions else ())]
@@ -47,7 +47,7 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
         return _remove_derived(session, chosen, as_json=as_json)
     if any(name not in chosen for name in names):
         _confirm(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}", yes=yes)
-    with session.change() as cache:
+    with session.open_existing() as cache:
         removed, kept = _remove(cache, chosen, force=force)
     for message in kept.values():
         click.echo(printable(message), err=True)
@@ -57,7 +57,8 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
 
 
 def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int:
-    with session.change() as cache:
+    """Remove the linked images of functions, print the functions that had one, and return exit status 0."""
+    with session.open_existing() as cache:
         removed = {name: cache.remove(name, derived=True) for name in names}
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
     _print([name for name in names if removed[name]], modules, "removed", as_json=as_json)
@@ -65,7 +66,10 @@ def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int
 
 
 def _remove(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-    """Remove importers first; return the removed modules by function, and the reasons why others were kept."""
+    """Remove functions, importers before the functions that they import.
+
+    Return the removed modules by function, and the reason for each function that was kept.
+    """
     removed: dict[str, tuple[str, ...]] = {}
     kept = dict.fromkeys(names, "")
     progress = True
@@ -85,6 +89,12 @@ def _remove(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, t
 
 
 def _confirm(text: str, *, yes: bool) -> None:
+    """Ask whether to remove the functions that `text` describes, unless `yes` is true.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,16 +1,16 @@
-/* Arrays: those of NumPy by its C interface, where NumPy is loaded; others by the buffer protocol. Nothing here loads NumPy,
- * except for a dtype that no buffer format stands for.
+/* Converts arrays: NumPy's arrays by NumPy's C interface, other arrays by the buffer protocol. NumPy is loaded only for a dtype that no
+ * buffer format can express.
  *
- * Numbers in NumPy's table of functions are those of numpy/__multiarray_api.h, the same in versions 1 and 2. */
+ * The indexes into NumPy's table of functions are those of numpy/__multiarray_api.h, which are the same in versions 1 and 2. */
 #include "objects.h"
-#include "../../lazy/native/numpy_arrays.h"
+#include "../../../hit/native/numpy_arrays.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { NP_ARRAY = 2, NP_SCALAR = 60, NP_NEW_FROM_DESCRIPTOR = 94, NP_EQUIVALENT = 182, NP_SET_BASE = 282 };
 
-static void **numpy; /* its table, once NumPy is loaded */
+static void **numpy; /* NumPy's table of functions, once NumPy is loaded */
 static PyObject *make_dtype;
 static PyTypeObject *array_type;
 
@@ -45,8 +45,8 @@ static int has_numpy(void) {
     return numpy != NULL;
 }
 
-/* What NumPy makes a dtype of: a name, or for a record the literal. */
-static PyObject *described_dtype(const char *text) {
+/* Return the argument from which NumPy creates a dtype: a name, or a dictionary for a record; NULL with an exception. */
+static PyObject *dtype_argument(const char *text) {
     if (*text != '{') {
         return PyUnicode_FromString(text);
     }
@@ -56,7 +56,7 @@ static PyObject *described_dtype(const char *text) {
     return described;
 }
 
-/* The dtype whose scalars have the fields as attributes, as Numba's records have. Takes over the reference. */
+/* Return the dtype whose scalars have the fields as attributes, like Numba's records. Take over the reference. */
 static PyObject *dtype_of_records(PyObject *dtype) {
     PyObject *module = PyImport_ImportModule("numpy");
     PyObject *record = module != NULL ? PyObject_GetAttrString(module, "record") : NULL;
@@ -69,11 +69,11 @@ static PyObject *dtype_of_records(PyObject *dtype) {
     return made;
 }
 
-/* The dtype of an array type or of a scalar of NumPy; a borrowed reference. */
+/* Return the dtype of an array type or of a scalar of NumPy, a borrowed reference; NULL with an exception. */
 static PyObject *dtype_of(Plan *plan, const Node *node) {
     PyObject **cached = cached_of(plan, node);
     if (*cached == NULL) {
-        PyObject *described = described_dtype(text_of(plan, node->text));
+        PyObject *described = dtype_argument(text_of(plan, node->text));
         PyObject *dtype = described != NULL ? PyObject_CallFunctionObjArgs(make_dtype, described, NULL) : NULL;
         Py_XDECREF(described);
         *cached = dtype != NULL && node->kind == KIND_RECORD ? dtype_of_records(dtype) : dtype;
@@ -100,7 +100,7 @@ static int fill(const Node *node, ArrayValue *value, void *data, const Py_ssize_
     return 1;
 }
 
-static int unbox_numpys(Plan *plan, const Node *node, Array *array, ArrayValue *value) {
+static int unbox_numpy_array(Plan *plan, const Node *node, Array *array, ArrayValue *value) {
     const int order = node->flags & LAYOUT_C ? NP_C_CONTIGUOUS : node->flags & LAYOUT_F ? NP_F_CONTIGUOUS : 0;
     const int wanted = order | NP_ALIGNED | (node->flags & READ_ONLY ? 0 : NP_WRITEABLE);
     if ((uint32_t)array->ndim != node->detail || (array->flags & wanted) != wanted) {
@@ -121,7 +121,7 @@ static int unbox_numpys(Plan *plan, const Node *node, Array *array, ArrayValue *
     return fill(node, value, array->data, array->shape, array->strides);
 }
 
-/* Whether a buffer's format stands for the one that is wanted. Integers have several letters for one size. */
+/* Return whether a buffer's format is equivalent to the wanted one. Integers of one size have several letters. */
 static int is_format(const char *given, const char *wanted, Py_ssize_t itemsize) {
     static const char signed_letters[] = "bhilqn", unsigned_letters[] = "BHILQN";
     if (given == NULL) {
@@ -146,7 +146,7 @@ static int is_usable(const Plan *plan, const Node *node, const Py_buffer *view) 
         && is_format(view->format, format, view->itemsize);
 }
 
-/* Without NumPy's array the buffer is held by a block, with the value for its only owner where the result cannot refer to it. */
+/* Unbox an array that is not NumPy's. A block owns the buffer. If the result cannot refer to the array, only the value owns the block. */
 static int unbox_buffer(const Plan *plan, const Node *node, PyObject *object, ArrayValue *value) {
     Py_buffer *view = malloc(sizeof *view);
     if (view == NULL) {
@@ -167,7 +167,7 @@ static int unbox_buffer(const Plan *plan, const Node *node, PyObject *object, Ar
     return fill(node, value, view->buf, view->shape, view->strides);
 }
 
-/* Whether an object is a scalar of NumPy with this dtype. Where NumPy is not loaded there is none. */
+/* Return whether an object is a scalar of NumPy with this dtype. There are no such scalars if NumPy is not loaded. */
 static int is_scalar(Plan *plan, const Node *node, PyObject *object) {
     PyObject *wanted = has_numpy() ? dtype_of(plan, node) : NULL;
     PyObject *dtype = wanted != NULL && !PyObject_TypeCheck(object, array_type) ? PyObject_GetAttrString(object, "dtype") : NULL;
@@ -186,7 +186,7 @@ int unbox_date(Plan *plan, const Node *node, PyObject *object, char *value) {
     return 1;
 }
 
-/* As in Numba, what the kernel changes is changed in the record, and in the array that it is an element of. */
+/* As in Numba, the kernel changes the record itself, and the array that contains it. */
 int unbox_record(Plan *plan, const Node *node, PyObject *object, RecordValue *value) {
     Py_buffer *view = is_scalar(plan, node, object) ? malloc(sizeof *view) : NULL;
     if (view == NULL) {
@@ -202,14 +202,14 @@ int unbox_record(Plan *plan, const Node *node, PyObject *object, RecordValue *va
 
 int unbox_array(Plan *plan, const Node *node, PyObject *object, ArrayValue *value) {
     if (has_numpy() && PyObject_TypeCheck(object, array_type)) {
-        return unbox_numpys(plan, node, (Array *)object, value);
+        return unbox_numpy_array(plan, node, (Array *)object, value);
     }
     return unbox_buffer(plan, node, object, value);
 }
 
 /* ------------------------------------------------------------------------------------------------------- results */
 
-/* Whether the result is the argument that it was made from. */
+/* Return whether a result is the argument from which it was created. */
 static int is_parent(Plan *plan, const Node *node, const ArrayValue *value) {
     if (numpy == NULL || !PyObject_TypeCheck(value->parent, array_type)) {
         return 0;
@@ -222,10 +222,10 @@ static int is_parent(Plan *plan, const Node *node, const ArrayValue *value) {
         && memcmp(array->strides, value->extents + node->detail, bytes) == 0;
 }
 
-/* A copy of an array, with its strides: of data that belongs to the code, which may be unmapped. */
+/* Copy an array with its strides, because its data belongs to code that may be unmapped. Return its block; NULL with an exception. */
 static MemInfo *copy_of(const Node *node, ArrayValue *value) {
     const uint32_t ndim = node->detail;
-    Py_ssize_t before = 0, after = value->count > 0 ? (Py_ssize_t)node->itemsize : 0; /* what elements take up around the first */
+    Py_ssize_t before = 0, after = value->count > 0 ? (Py_ssize_t)node->itemsize : 0; /* the range of the elements, relative to the first */
     for (uint32_t axis = 0; value->count > 0 && axis < ndim; axis++) {
         const Py_ssize_t distance = (value->extents[axis] - 1) * value->extents[ndim + axis];
         *(distance < 0 ? &before : &after) += distance;
@@ -242,7 +242,7 @@ static MemInfo *copy_of(const Node *node, ArrayValue *value) {
     return memory;
 }
 
-static PyObject *numpys_array(Plan *plan, const Node *node, ArrayValue *value, PyObject *owner) {
+static PyObject *make_numpy_array(Plan *plan, const Node *node, ArrayValue *value, PyObject *owner) {
     PyObject *dtype = dtype_of(plan, node);
     if (dtype == NULL) {
         Py_DECREF(owner);
@@ -259,7 +259,7 @@ static PyObject *numpys_array(Plan *plan, const Node *node, ArrayValue *value, P
         Py_DECREF(owner);
         return NULL;
     }
-    if (set_base(array, owner) != 0) { /* takes the reference in any case */
+    if (set_base(array, owner) != 0) { /* this takes the reference even if it fails */
         Py_CLEAR(array);
     }
     return array;
@@ -281,10 +281,10 @@ PyObject *box_scalar(Plan *plan, const Node *node, char *value) {
     return dtype != NULL ? ((PyObject * (*)(void *, PyObject *, PyObject *))numpy[NP_SCALAR])(value, dtype, NULL) : NULL;
 }
 
-/* NumPy's array where NumPy is loaded, else a memoryview. */
+/* Return NumPy's array if NumPy is loaded or needed, otherwise a memoryview; NULL with an exception. */
 PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value) {
     const char *format = text_of(plan, node->format);
-    if (*format == '\0' && !load_numpy()) { /* only NumPy can say what the elements are */
+    if (*format == '\0' && !load_numpy()) { /* only NumPy can describe the elements */
         return NULL;
     }
     const int is_numpys = has_numpy();
@@ -300,7 +300,7 @@ PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value) {
     }
     PyObject *owner = make_memory(plan, node, value, memory);
     if (owner == NULL || is_numpys) {
-        return owner != NULL ? numpys_array(plan, node, value, owner) : NULL;
+        return owner != NULL ? make_numpy_array(plan, node, value, owner) : NULL;
     }
     PyObject *view = PyMemoryView_FromObject(owner);
     Py_DECREF(owner);

@@ -1,4 +1,4 @@
-/* Numba's values -> results. */
+/* Converts Numba's values to results. */
 #include "objects.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static PyObject *box_signed(const char *value, uint32_t size) {
 
 static PyObject *box_unsigned(const char *value, uint32_t size) {
     uint64_t number = 0;
-    memcpy(&number, value, size); /* little-endian, as everything that Numba supports */
+    memcpy(&number, value, size); /* all platforms of Numba are little-endian */
     return PyLong_FromUnsignedLongLong(number);
 }
 
@@ -42,7 +42,7 @@ static PyObject *box_tuple(Plan *plan, const Node *node, char *value) {
     return named;
 }
 
-/* Text of Numba has the width of its widest character; lone surrogates are characters. */
+/* Numba's texts have the width of their widest character. Lone surrogates count as characters. */
 static PyObject *box_text(const TextValue *value) {
     if (value->parent != NULL) {
         return Py_NewRef(value->parent);
@@ -73,7 +73,7 @@ static PyObject *box_enum(Plan *plan, const Node *node, char *value) {
     return member;
 }
 
-/* Elements of arrays of text and bytes, without the zeros that fill them up. */
+/* Return an element of an array of fixed-size texts or bytes without the trailing zeros. */
 static PyObject *box_fixed_text(const Node *node, const uint32_t *characters) {
     Py_ssize_t length = node->detail;
     while (length > 0 && characters[length - 1] == 0) {
@@ -134,11 +134,11 @@ PyObject *box(Plan *plan, const Node *node, char *value) {
     case KIND_SET:
         return box_container(plan, node, (const ListValue *)value);
     }
-    PyErr_SetString(PyExc_SystemError, "the plan of an exported kernel has an unknown kind");
+    PyErr_SetString(PyExc_SystemError, "the plan of an exported kernel contains an unknown kind of value; export the kernel again");
     return NULL;
 }
 
-/* The object for a result, whose references this takes over. */
+/* Return the object for a result; NULL with an exception. The references of the result are released. */
 PyObject *box_result(Plan *plan, void *value) {
     const Node *node = &plan->nodes[plan->result];
     PyObject *object = box(plan, node, value);

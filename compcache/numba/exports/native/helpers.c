@@ -1,15 +1,15 @@
-/* Functions of other packages, by name, and what else compiled code calls of Numba's C helpers. */
+/* Finds functions of other packages by name, and implements C helpers of Numba. */
 #include "objects.h"
 
 #include <string.h>
 
-/* Say that a function is not there; keeps a more particular exception as its cause. */
-static void *missing(const char *module, const char *name, const char *type) {
+/* Raise ImportError for a missing function, with the present exception as its cause. Return NULL. */
+static void *raise_missing(const char *module, const char *name, const char *type) {
     PyObject *kind, *value, *traceback;
     PyErr_Fetch(&kind, &value, &traceback);
     PyErr_NormalizeException(&kind, &value, &traceback);
-    PyErr_Format(PyExc_ImportError, "a compiled function needs %s of %s with the type '%s', which this process does not have", name,
-                 module, type);
+    PyErr_Format(PyExc_ImportError, "a compiled function calls %s of the module %s with the type '%s', which this process does not have",
+                 name, module, type);
     if (value != NULL) {
         PyObject *new_kind, *new_value, *new_traceback;
         PyErr_Fetch(&new_kind, &new_value, &new_traceback);
@@ -28,20 +28,20 @@ void *resolve_function(const char *described) {
     const char *name = module + strlen(module) + 1;
     const char *type = name + strlen(name) + 1;
     PyObject *imported = PyImport_ImportModule(module);
-    PyObject *offered = imported != NULL ? PyObject_GetAttrString(imported, "__pyx_capi__") : NULL;
-    PyObject *capsule = offered != NULL ? PyMapping_GetItemString(offered, name) : NULL;
+    PyObject *exported = imported != NULL ? PyObject_GetAttrString(imported, "__pyx_capi__") : NULL;
+    PyObject *capsule = exported != NULL ? PyMapping_GetItemString(exported, name) : NULL;
     void *found = capsule != NULL && PyCapsule_IsValid(capsule, type) ? PyCapsule_GetPointer(capsule, type) : NULL;
     Py_XDECREF(imported);
-    Py_XDECREF(offered);
+    Py_XDECREF(exported);
     Py_XDECREF(capsule);
-    return found != NULL ? found : missing(module, name, type);
+    return found != NULL ? found : raise_missing(module, name, type);
 }
 
 void *resolve_helper(const char *described) {
     return address_from_python("library_function", Py_BuildValue("(ss)", described, described + strlen(described) + 1));
 }
 
-/* Parts of a kernel that raise exceptions by themselves, as loops of threads do. Takes over the reference. */
+/* Raise an exception in a part of a kernel that handles exceptions itself, for example a parallel loop. Take over the reference. */
 int raise_described(PyObject *described) {
     PyObject *exception = exception_of(described);
     if (!keep_exception(exception)) {
@@ -51,10 +51,10 @@ int raise_described(PyObject *described) {
     return 0;
 }
 
-/* Compiled code of linear algebra calls this where it was called in a way that cannot be. */
+/* End the process. Compiled code calls this after an invalid call of BLAS or LAPACK. */
 int fail(void) {
     PyGILState_Ensure();
-    Py_FatalError("in compiled code: BLAS or LAPACK was called with arguments that are not right, or without enough memory");
+    Py_FatalError("compcache: a compiled function called BLAS or LAPACK with invalid arguments, or memory is exhausted");
 }
 
 /* ------------------------------------------------------------------------------------------------------- reshaping */
@@ -69,8 +69,8 @@ static Py_ssize_t product(Py_ssize_t count, const Py_ssize_t *factors) {
     return result;
 }
 
-/* The strides that an array has in another shape, in C order; 0 where only a copy has that shape. Axes are taken in the smallest
- * groups of the same size in both shapes; within a group of the old ones, each must continue the next. */
+/* Compute the strides of an array in another shape, in C order. Return 0 if only a copy can have this shape. Axes are handled in the
+ * smallest groups that have the same size in both shapes. In a group of the old shape, each axis must continue the next axis. */
 int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, Py_ssize_t new_ndim,
                          const Py_ssize_t *new_shape, Py_ssize_t *new_strides, Py_ssize_t itemsize, int Py_UNUSED(is_fortran)) {
     Py_ssize_t sizes[MOST_AXES], steps[MOST_AXES], count = 0;
@@ -78,7 +78,7 @@ int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssiz
     if (total != product(new_ndim, new_shape) || ndim > MOST_AXES) {
         return 0;
     }
-    for (Py_ssize_t i = 0; i < ndim; i++) { /* strides of axes of length 1 say nothing */
+    for (Py_ssize_t i = 0; i < ndim; i++) { /* strides of axes of length 1 do not matter */
         if (shape[i] != 1) {
             sizes[count] = shape[i];
             steps[count++] = strides[i];

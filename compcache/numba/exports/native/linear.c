@@ -1,7 +1,6 @@
-/* Linear algebra of exported kernels: BLAS and LAPACK as SciPy offers them to other packages (scipy.linalg.cython_blas,
- * cython_lapack). Compiled code calls one function for all four kinds of numbers ("sdcz": float, double and their complex
- * ones); it has checked dimensions. Results: 0, a positive number that LAPACK tells, or -1 where an argument is not right or
- * memory is lacking. */
+/* Provides linear algebra to exported kernels: BLAS and LAPACK as SciPy exports them (scipy.linalg.cython_blas, cython_lapack). Compiled
+ * code calls one function for all four kinds of numbers ("sdcz": float, double and their complex forms). It has checked the dimensions.
+ * Functions return 0, a positive number from LAPACK, or -1 if an argument is invalid or memory is exhausted. */
 #include "objects.h"
 
 #include <complex.h>
@@ -33,24 +32,24 @@ static const char *const names[ROUTINES][KINDS] = {
 };
 static void (*routines[ROUTINES][KINDS])(void);
 
-/* The table of functions of a Cython module; NULL with an exception. */
+/* Return the table of functions that a Cython module exports; NULL with an exception. */
 static PyObject *functions_of(const char *module) {
     PyObject *imported = PyImport_ImportModule(module);
-    PyObject *offered = imported != NULL ? PyObject_GetAttrString(imported, "__pyx_capi__") : NULL;
+    PyObject *exported = imported != NULL ? PyObject_GetAttrString(imported, "__pyx_capi__") : NULL;
     Py_XDECREF(imported);
-    return offered;
+    return exported;
 }
 
-static int find_routines(PyObject *offered, int first, int end) {
+static int find_routines(PyObject *exported, int first, int end) {
     for (int routine = first; routine < end; routine++) {
         for (int kind = 0; kind < KINDS; kind++) {
-            PyObject *capsule = PyMapping_GetItemString(offered, names[routine][kind]);
+            PyObject *capsule = PyMapping_GetItemString(exported, names[routine][kind]);
             const char *type = capsule != NULL ? PyCapsule_GetName(capsule) : NULL;
             void *found = type != NULL ? PyCapsule_GetPointer(capsule, type) : NULL;
             const int is_known = found != NULL && strstr(type, "int *") != NULL;
             Py_XDECREF(capsule);
             if (!is_known) {
-                return 0; /* not there, or its integers have 64 bits */
+                return 0; /* the routine is missing, or its integers have 64 bits */
             }
             memcpy(&routines[routine][kind], &found, sizeof found);
         }
@@ -58,7 +57,7 @@ static int find_routines(PyObject *offered, int first, int end) {
     return 1;
 }
 
-/* Find the routines; 0 with an exception where SciPy is missing. */
+/* Find the routines. Return 0 with an exception if SciPy does not provide them. */
 int linear_begin(void) {
     if (routines[SOLVE][KINDS - 1] != NULL) {
         return 1;
@@ -70,8 +69,8 @@ int linear_begin(void) {
     Py_XDECREF(lapack);
     if (!found) {
         PyErr_Clear();
-        PyErr_SetString(PyExc_ImportError, "a compiled function needs BLAS and LAPACK with 32-bit integers as SciPy offers them "
-                        "(scipy.linalg.cython_blas, cython_lapack), which this process does not have: install scipy");
+        PyErr_SetString(PyExc_ImportError, "a compiled function needs BLAS and LAPACK with 32-bit integers from SciPy "
+                        "(scipy.linalg.cython_blas, cython_lapack), which this process cannot load; install scipy");
     }
     return found;
 }
@@ -94,8 +93,8 @@ static size_t size_of(char kind) {
 
 #define CALL(routine, kind, types) (*(int (*) types)routines[routine][number_of(kind)])
 
-/* What a question for the size of a workspace has answered: the first number of it. */
-static int answered(char kind, const void *work) {
+/* Return the size of a workspace that a routine has requested: the first number in the workspace. */
+static int requested_size(char kind, const void *work) {
     return (int)(size_of_real(kind) == sizeof(float) ? *(const float *)work : *(const double *)work);
 }
 
@@ -103,20 +102,20 @@ static int larger(int one, int other) {
     return one > other ? one : other;
 }
 
-/* Of so many things; never nothing. */
+/* Allocate a workspace for `count` numbers, at least one; NULL if memory is exhausted. */
 static void *workspace(int count, size_t size) {
     return malloc((size_t)larger(count, 1) * size);
 }
 
-static int told(int info) {
+static int checked_info(int info) {
     return info < 0 ? FAILED : info;
 }
 
-/* The workspaces of a routine. It is called twice: first it tells how large they must be, in place of their contents. */
+/* The workspaces of a routine. It is called twice. The first call stores the sizes that the workspaces must have. */
 typedef struct {
     char kind;
     int calls;         /* so far */
-    int size;          /* of `work`; -1 asks */
+    int size;          /* of `work`; -1 requests the size */
     int real_size, int_size;
     int info;
     void *work, *real_work, *int_work;
@@ -131,16 +130,16 @@ static void begin_work(Workspace *space, char kind) {
     space->int_work = &space->int_answer;
 }
 
-/* Whether the routine must be called (again). */
-static int goes_on(Workspace *space) {
+/* Return whether the routine must be called now, and prepare the workspaces for the call. */
+static int prepare_call(Workspace *space) {
     if (space->calls++ == 0) {
         return 1;
     }
     if (space->calls > 2 || space->info != 0) {
         return 0;
     }
-    space->size = answered(space->kind, space->answers);
-    space->real_size = is_complex(space->kind) ? answered(space->kind, &space->real_answer) : 1;
+    space->size = requested_size(space->kind, space->answers);
+    space->real_size = is_complex(space->kind) ? requested_size(space->kind, &space->real_answer) : 1;
     space->int_size = space->int_answer;
     space->work = workspace(space->size, size_of(space->kind));
     space->real_work = workspace(space->real_size, size_of_real(space->kind));
@@ -151,14 +150,14 @@ static int goes_on(Workspace *space) {
     return space->info == 0;
 }
 
-/* What the routine has told. */
+/* Free the workspaces. Return the result of the routine. */
 static int end_work(Workspace *space) {
     if (space->calls > 1 && space->work != space->answers) {
         free(space->work);
         free(space->real_work);
         free(space->int_work);
     }
-    return told(space->info);
+    return checked_info(space->info);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- BLAS */
@@ -209,13 +208,13 @@ int linear_matrix_matrix(char kind, char transpose_a, char transpose_b, Py_ssize
 int linear_lu(char kind, Py_ssize_t m_, Py_ssize_t n_, void *a, Py_ssize_t lda_, int *pivots) {
     int m = (int)m_, n = (int)n_, lda = (int)lda_, info = 0;
     CALL(LU, kind, (int *, int *, void *, int *, int *, int *))(&m, &n, a, &lda, pivots, &info);
-    return told(info);
+    return checked_info(info);
 }
 
 int linear_inverse(char kind, Py_ssize_t n_, void *a, Py_ssize_t lda_, int *pivots) {
     int n = (int)n_, lda = (int)lda_;
     Workspace space;
-    for (begin_work(&space, kind); goes_on(&space);) {
+    for (begin_work(&space, kind); prepare_call(&space);) {
         CALL(INVERSE, kind, (int *, void *, int *, int *, void *, int *, int *))
         (&n, a, &lda, pivots, space.work, &space.size, &space.info);
     }
@@ -225,20 +224,20 @@ int linear_inverse(char kind, Py_ssize_t n_, void *a, Py_ssize_t lda_, int *pivo
 int linear_cholesky(char kind, char triangle, Py_ssize_t n_, void *a, Py_ssize_t lda_) {
     int n = (int)n_, lda = (int)lda_, info = 0;
     CALL(CHOLESKY, kind, (char *, int *, void *, int *, int *))(&triangle, &n, a, &lda, &info);
-    return told(info);
+    return checked_info(info);
 }
 
 int linear_solve(char kind, Py_ssize_t n_, Py_ssize_t count_, void *a, Py_ssize_t lda_, int *pivots, void *b, Py_ssize_t ldb_) {
     int n = (int)n_, count = (int)count_, lda = (int)lda_, ldb = (int)ldb_, info = 0;
     CALL(SOLVE, kind, (int *, int *, void *, int *, int *, void *, int *, int *))(&n, &count, a, &lda, pivots, b, &ldb, &info);
-    return told(info);
+    return checked_info(info);
 }
 
 int linear_eigen_real(char kind, char left, char right, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *real, void *imaginary,
                       void *vl, Py_ssize_t ldvl_, void *vr, Py_ssize_t ldvr_) {
     int n = (int)n_, lda = (int)lda_, ldvl = (int)ldvl_, ldvr = (int)ldvr_;
     Workspace space;
-    for (begin_work(&space, kind); goes_on(&space);) {
+    for (begin_work(&space, kind); prepare_call(&space);) {
         CALL(EIGEN, kind,
              (char *, char *, int *, void *, int *, void *, void *, void *, int *, void *, int *, void *, int *, int *))
         (&left, &right, &n, a, &lda, real, imaginary, vl, &ldvl, vr, &ldvr, space.work, &space.size, &space.info);
@@ -254,7 +253,7 @@ int linear_eigen_complex(char kind, char left, char right, Py_ssize_t n_, void *
         return FAILED;
     }
     Workspace space;
-    for (begin_work(&space, kind); goes_on(&space);) {
+    for (begin_work(&space, kind); prepare_call(&space);) {
         CALL(EIGEN, kind,
              (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, int *))
         (&left, &right, &n, a, &lda, values, vl, &ldvl, vr, &ldvr, space.work, &space.size, real_work, &space.info);
@@ -266,7 +265,7 @@ int linear_eigen_complex(char kind, char left, char right, Py_ssize_t n_, void *
 int linear_eigen_symmetric(char kind, char vectors, char triangle, Py_ssize_t n_, void *a, Py_ssize_t lda_, void *values) {
     int n = (int)n_, lda = (int)lda_;
     Workspace space;
-    for (begin_work(&space, kind); goes_on(&space);) {
+    for (begin_work(&space, kind); prepare_call(&space);) {
         if (is_complex(kind)) {
             CALL(EIGEN_SYMMETRIC, kind,
                  (char *, char *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, int *))
@@ -295,7 +294,7 @@ int linear_singular(char kind, char vectors, Py_ssize_t m_, Py_ssize_t n_, void 
     Workspace space;
     begin_work(&space, kind);
     space.info = real_work == NULL || int_work == NULL ? FAILED : 0;
-    while (space.info == 0 && goes_on(&space)) {
+    while (space.info == 0 && prepare_call(&space)) {
         if (is_complex(kind)) {
             CALL(SINGULAR, kind,
                  (char *, int *, int *, void *, int *, void *, void *, int *, void *, int *, void *, int *, void *, void *, int *))
@@ -316,7 +315,7 @@ int linear_singular(char kind, char vectors, Py_ssize_t m_, Py_ssize_t n_, void 
 static int qr_step(enum Routine routine, char kind, int m, int n, const int *reflectors, void *a, int lda, void *tau) {
     int k = reflectors != NULL ? *reflectors : 0;
     Workspace space;
-    for (begin_work(&space, kind); goes_on(&space);) {
+    for (begin_work(&space, kind); prepare_call(&space);) {
         if (reflectors != NULL) {
             CALL(routine, kind, (int *, int *, int *, void *, int *, void *, void *, int *, int *))
             (&m, &n, &k, a, &lda, tau, space.work, &space.size, &space.info);
@@ -344,7 +343,7 @@ int linear_least_squares(char kind, Py_ssize_t m_, Py_ssize_t n_, Py_ssize_t cou
     const float narrow = (float)limit_;
     const void *limit = size_of_real(kind) == sizeof(float) ? (const void *)&narrow : (const void *)&limit_;
     Workspace space;
-    for (begin_work(&space, kind); goes_on(&space);) {
+    for (begin_work(&space, kind); prepare_call(&space);) {
         if (is_complex(kind)) {
             CALL(LEAST_SQUARES, kind,
                  (int *, int *, int *, void *, int *, void *, int *, void *, const void *, int *, void *, int *, void *, void *, int *))

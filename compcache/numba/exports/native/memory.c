@@ -1,4 +1,4 @@
-/* Blocks of Numba's memory runtime, which exported code allocates with malloc, and the objects that own them. */
+/* Implements blocks of Numba's memory runtime, which exported code allocates with malloc, and the objects that own them. */
 #include "objects.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ void free_data(void *data, size_t Py_UNUSED(size), void *Py_UNUSED(info)) {
     free(data);
 }
 
-/* Compiled code may drop the last reference without the GIL. */
+/* Compiled code may release the last reference without the GIL. */
 void free_object(void *Py_UNUSED(data), size_t Py_UNUSED(size), void *info) {
     if (!Py_IsInitialized()) {
         return;
@@ -107,7 +107,7 @@ static int memory_buffer(PyObject *object, Py_buffer *view, int flags) {
     Memory *self = (Memory *)object;
     if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE && self->is_read_only) {
         view->obj = NULL;
-        PyErr_SetString(PyExc_BufferError, "this array is read-only");
+        PyErr_SetString(PyExc_BufferError, "the array that a compiled function returned is read-only; request a read-only buffer");
         return -1;
     }
     *view = (Py_buffer){
@@ -121,7 +121,7 @@ static int memory_buffer(PyObject *object, Py_buffer *view, int flags) {
                                                                                                          : 0;
     if (order != 0 && !PyBuffer_IsContiguous(view, (char)order)) {
         Py_CLEAR(view->obj);
-        PyErr_SetString(PyExc_BufferError, "this array is not contiguous");
+        PyErr_SetString(PyExc_BufferError, "the array that a compiled function returned is not contiguous; request a buffer with strides");
         return -1;
     }
     if ((flags & PyBUF_FORMAT) != PyBUF_FORMAT) {
@@ -137,7 +137,7 @@ static int memory_buffer(PyObject *object, Py_buffer *view, int flags) {
 }
 
 static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, (void *)"Memory of an array that a compiled function made; a buffer."},
+    {Py_tp_doc, (void *)"The memory of an array that a compiled function returned. It supports the buffer protocol."},
     {Py_tp_dealloc, (void *)memory_dealloc},
     {Py_bf_getbuffer, (void *)memory_buffer},
     {0, NULL},

@@ -3,7 +3,7 @@
 
 PyObject *buffer_error;
 
-/* Numbers in this table are in exported code (compcache/numba/exports/plan.py). */
+/* Exported code contains indexes into this table (compcache/numba/exports/plan.py). */
 static void *const functions[] = {
     (void *)prepare_plan,
     (void *)enter,
@@ -55,11 +55,11 @@ static void *const functions[] = {
 };
 const uint32_t function_count = sizeof functions / sizeof *functions;
 
-/* What kernels call by its address, which the exporter replaces by these names (compcache/numba/exports/addresses.py). */
+/* Functions that kernels call by address. The exporter replaces their addresses by these names (compcache/numba/exports/addresses.py). */
 static const struct {
     const char *name, *type;
     void *function;
-} offered[] = {
+} exported[] = {
     {"parallel_threads", "int (void)", (void *)parallel_threads},
     {"set_parallel_threads", "void (int)", (void *)set_parallel_threads},
     {"parallel_thread", "int (void)", (void *)parallel_thread},
@@ -67,11 +67,11 @@ static const struct {
     {"set_parallel_chunk", "unsigned (unsigned)", (void *)set_parallel_chunk},
 };
 
-static int add_offered(PyObject *module) {
+static int add_exported(PyObject *module) {
     PyObject *table = PyDict_New();
-    for (size_t i = 0; table != NULL && i < sizeof offered / sizeof *offered; i++) {
-        PyObject *capsule = PyCapsule_New(offered[i].function, offered[i].type, NULL);
-        if (capsule == NULL || PyDict_SetItemString(table, offered[i].name, capsule) != 0) {
+    for (size_t i = 0; table != NULL && i < sizeof exported / sizeof *exported; i++) {
+        PyObject *capsule = PyCapsule_New(exported[i].function, exported[i].type, NULL);
+        if (capsule == NULL || PyDict_SetItemString(table, exported[i].name, capsule) != 0) {
             Py_CLEAR(table);
         }
         Py_XDECREF(capsule);
@@ -100,7 +100,7 @@ static int execute(PyObject *module) {
     PyObject *capsule = PyCapsule_New((void *)functions, "compcache.numba.exports._objects.functions", NULL);
     const int added = capsule != NULL ? PyModule_AddObjectRef(module, "functions", capsule) : -1;
     Py_XDECREF(capsule);
-    return added != 0 || add_offered(module) != 0 ? -1 : PyModule_AddObjectRef(module, "Memory", (PyObject *)memory_type);
+    return added != 0 || add_exported(module) != 0 ? -1 : PyModule_AddObjectRef(module, "Memory", (PyObject *)memory_type);
 }
 
 static PyModuleDef_Slot slots_3_11[] = {
@@ -117,7 +117,7 @@ static PyModuleDef_Slot slots_3_13[] = {
 static PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "compcache.numba.exports._objects",
-    .m_doc = "What exported kernels call for values that are more than numbers and contiguous buffers.",
+    .m_doc = "Functions that exported kernels call to convert values other than numbers and contiguous buffers.",
 };
 
 PyMODINIT_FUNC PyInit__objects(void) {

@@ -1,21 +1,21 @@
-/* What exported kernels call for values that are more than numbers and contiguous buffers: what the files share.
+/* The C side of exported kernels: declarations that its files share. It converts values other than numbers and contiguous buffers.
  *
  *   module.c    the extension module, and the table of functions that exported code calls
  *   plan.c      plans: the types of a kernel's parameters and result, as the exporter describes them
  *   unbox.c     arguments -> Numba's values
  *   box.c       Numba's values -> results
  *   containers.c lists, dictionaries and sets
- *   arrays.c    arrays and scalars of NumPy, where it is loaded, and buffers
+ *   arrays.c    arrays and scalars of NumPy, if NumPy is loaded, and buffers
  *   random.c    random numbers
  *   linear.c    BLAS and LAPACK
- *   schedule.c  how parallel loops are divided
- *   threads.c   threads of parallel loops
- *   helpers.c   functions of other packages, and what else compiled code calls of Numba's C helpers; what lazy functions call as well is in
- *               lazy/native/calls.c
+ *   schedule.c  the division of parallel loops
+ *   threads.c   the threads of parallel loops
+ *   helpers.c   functions of other packages, and C helpers of Numba; lazy/native/calls.c has the helpers that lazy functions call too
  *   memory.c    blocks of Numba's memory runtime, and the objects that own them
  *
- * Values are laid out as Numba's data models say (numba/core/datamodel/models.py). Exported code is on disk: whoever changes a
- * layout here raises PLAN_VERSION, in compcache/numba/exports/plan.py as well; functions are added at the end of the table.
+ * Values have the layout of Numba's data models (numba/core/datamodel/models.py). Exported code is stored on disk. Therefore a change of a
+ * layout in this file must increment PLAN_VERSION, here and in compcache/numba/exports/plan.py, and new functions are added at the end of
+ * the table.
  */
 #ifndef COMPCACHE_NUMBA_OBJECTS_H
 #define COMPCACHE_NUMBA_OBJECTS_H
@@ -35,47 +35,47 @@ enum Kind {
     KIND_UNSIGNED,
     KIND_FLOAT,
     KIND_COMPLEX,
-    KIND_OPTIONAL, /* one item; `detail`: where the byte is that says whether it is valid */
+    KIND_OPTIONAL, /* one item; `detail`: the offset of the byte that says whether there is a value */
     KIND_TUPLE,
     KIND_NAMED_TUPLE, /* `text`: module, NUL, qualified name */
-    KIND_ARRAY,       /* `detail`: dimensions; `itemsize`: of elements; `text`: dtype; `format`: of the struct module */
+    KIND_ARRAY,       /* `detail`: dimensions; `itemsize`: size of elements; `text`: dtype; `format`: format of the struct module */
     KIND_TEXT,
     KIND_BYTES,
-    KIND_LIST, /* one item; `itemsize`: distance of items; `detail`: where the first is in the payload */
-    KIND_DATE,   /* `text`: dtype; a number of its units */
-    KIND_RECORD, /* `text`: dtype; a parameter is a RecordValue, a result the record itself */
+    KIND_LIST, /* one item; `itemsize`: distance of items; `detail`: offset of the first item in the payload */
+    KIND_DATE,   /* `text`: dtype; the value is a number of its units */
+    KIND_RECORD, /* `text`: dtype; a parameter is a RecordValue, a result is the record itself */
     KIND_ENUM,   /* one item, its value; `text`: module, NUL, qualified name */
     KIND_FIXED_TEXT, /* `detail`: the number of characters, of four bytes each */
     KIND_FIXED_BYTES,
-    KIND_TYPED_LIST, /* as a list; so are those that follow: what they hold arrives and leaves as the items of a list */
+    KIND_TYPED_LIST, /* this kind and the following kinds: the kernel receives and returns a list of the items */
     KIND_DICTIONARY, /* its items are tuples of two */
     KIND_SET,
 };
 
 enum Flag {
-    LAYOUT_C = 1, /* arrays: contiguous in this order; neither flag: any strides */
+    LAYOUT_C = 1, /* arrays: contiguous in this order; without this flag and LAYOUT_F: any strides */
     LAYOUT_F = 2,
     READ_ONLY = 4,
-    OWNED = 8, /* parameters: the result may refer to it, or it is in a list */
+    OWNED = 8, /* parameters: the result may refer to the value, or the value is in a list */
 };
 
 typedef struct {
     uint32_t kind;
-    uint32_t offset; /* of the value in that of its parent */
+    uint32_t offset; /* of the value in the value of its parent */
     uint32_t size;
-    uint32_t first, count; /* its items: numbers of nodes */
+    uint32_t first, count; /* the items: the number of the first node, and how many nodes there are */
     uint32_t detail;
     uint32_t flags;
     uint32_t itemsize;
-    uint32_t name;  /* offsets of texts: the parameter's name */
-    uint32_t wish;  /* what a person calls the type */
+    uint32_t name;  /* this field and the following fields are offsets of texts: the parameter's name */
+    uint32_t expected;  /* the values that a caller may pass, for error messages */
     uint32_t text;
     uint32_t format;
 } Node;
 
 typedef struct Plan Plan;
 
-/* What frees the items of a list needs to know of them. */
+/* The description of a list's items, for the function that frees them. */
 typedef struct {
     Plan *plan;
     const Node *node;
@@ -84,11 +84,11 @@ typedef struct {
 struct Plan {
     const Node *nodes;
     const char *texts;
-    PyObject **cached; /* by number of the node: a dtype, a class */
-    Items *items;      /* by number of the node */
+    PyObject **cached; /* by the number of the node: a dtype or a class; NULL before the first use */
+    Items *items;      /* by the number of the node */
     uint32_t node_count;
     uint32_t parameters; /* the first nodes */
-    uint32_t result;     /* a number, or NO_NODE */
+    uint32_t result;     /* the number of its node, or NO_NODE */
     const char *function;
 };
 
@@ -99,10 +99,10 @@ typedef struct MemInfo {
     void *info;
     void *data;
     size_t size;
-    struct MemInfo *container; /* of a list: what was made of it and not given back (compilation/plain_containers.py) */
+    struct MemInfo *container; /* of a list: the container that was created from it and not released (compilation/plain_containers.py) */
 } MemInfo;
 
-/* Numba's value of an array; `extents` has the shape, then the strides. */
+/* Numba's value of an array. `extents` contains the shape, then the strides. */
 typedef struct {
     MemInfo *memory;
     PyObject *parent;
@@ -143,9 +143,9 @@ static inline const char *text_of(const Plan *plan, uint32_t offset) {
 }
 
 /* plan.c */
-/* The plan that these bytes describe; NULL with an exception. Plans live as long as the process, one for equal bytes. */
+/* Return the plan that these bytes describe; NULL with an exception. Plans live as long as the process. Equal bytes have one plan. */
 Plan *prepare_plan(const void *data, uint64_t size);
-/* The class of a named tuple; a borrowed reference. */
+/* Return the class of a named tuple or an enumeration, a borrowed reference; NULL with an exception. */
 PyObject *class_of(Plan *plan, const Node *node);
 static inline PyObject **cached_of(Plan *plan, const Node *node) {
     return &plan->cached[node - plan->nodes];
@@ -155,7 +155,7 @@ static inline PyObject **cached_of(Plan *plan, const Node *node) {
 int unbox(Plan *plan, const Node *node, PyObject *object, char *value);
 int enter(Plan *plan, PyObject *const *objects, void *const *places);
 void leave(Plan *plan, PyObject *const *objects, void *const *places);
-/* Give back the references that a value holds. */
+/* Release the references that a value holds. */
 void drop(const Plan *plan, const Node *node, char *value);
 
 /* containers.c */
@@ -164,7 +164,7 @@ int unbox_container(Plan *plan, const Node *node, PyObject *object, ListValue *v
 PyObject *box_list(Plan *plan, const Node *node, const ListValue *value);
 PyObject *box_container(Plan *plan, const Node *node, const ListValue *value);
 void drop_container(MemInfo *items);
-/* Tell lists and other containers what the kernel made of them; they may be items of a tuple. */
+/* Write changes of the kernel back to lists and other containers, also in tuples. Return 0 with an exception. */
 int reflect(Plan *plan, const Node *node, char *value);
 
 /* box.c */
@@ -176,7 +176,7 @@ int unbox_array(Plan *plan, const Node *node, PyObject *object, ArrayValue *valu
 PyObject *box_array(Plan *plan, const Node *node, ArrayValue *value);
 int unbox_date(Plan *plan, const Node *node, PyObject *object, char *value);
 int unbox_record(Plan *plan, const Node *node, PyObject *object, RecordValue *value);
-/* A scalar of NumPy: a date, a record. */
+/* Return a scalar of NumPy: a date or a record; NULL with an exception. */
 PyObject *box_scalar(Plan *plan, const Node *node, char *value);
 
 /* memory.c */
@@ -185,15 +185,15 @@ void release_block(MemInfo *memory);
 void free_data(void *data, size_t size, void *info);
 void free_buffer(void *data, size_t size, void *info); /* `info`: a Py_buffer from malloc */
 void free_object(void *data, size_t size, void *info); /* `info`: a reference */
-/* Whether the block can outlive the code that made it. */
+/* Return whether a block can outlive the code that allocated it. */
 int is_independent(const MemInfo *memory);
 extern PyType_Spec memory_spec;
 extern PyTypeObject *memory_type;
-/* An object that owns a block, which it takes over, and offers `value` as a buffer. */
+/* Return an object that owns a block, whose reference it takes over, and exports `value` as a buffer; NULL with an exception. */
 PyObject *make_memory(const Plan *plan, const Node *node, const ArrayValue *value, MemInfo *memory);
 
 /* random.c */
-int prepare_random(void); /* once per process; 0 if it is done */
+int prepare_random(void); /* once per process; returns 0 on success */
 void random_begin(void);
 void *random_python(void);
 void *random_numpy(void);
@@ -202,7 +202,7 @@ void random_shuffle(void *state);
 void random_seed(void *state, uint32_t seed);
 int64_t random_poisson(void *state, double mean);
 
-/* linear.c: as compiled code calls them (numba/np/linalg.py) */
+/* linear.c: functions that compiled code calls (numba/np/linalg.py) */
 int linear_begin(void);
 int linear_dot(char kind, char conjugate, Py_ssize_t count, void *x, void *y, void *result);
 int linear_norm(char kind, Py_ssize_t count, void *x, Py_ssize_t distance, void *result);
@@ -226,14 +226,14 @@ int linear_q_of_qr(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, void *a,
 int linear_least_squares(char kind, Py_ssize_t m, Py_ssize_t n, Py_ssize_t count, void *a, Py_ssize_t lda, void *b, Py_ssize_t ldb,
                          void *s, double limit, int *rank);
 
-/* schedule.c: as compiled code calls them (numba/parfors/parfor_lowering.py) */
+/* schedule.c: functions that compiled code calls (numba/parfors/parfor_lowering.py) */
 int64_t *schedule(uint64_t dimensions, const int64_t *first, const int64_t *last, uint64_t count, int64_t *pieces, int64_t debug);
 uint64_t schedule_size(uint64_t threads, uint64_t dimensions, const int64_t *first, const int64_t *last);
 int64_t *allocate_schedule(uint64_t numbers);
 void free_schedule(int64_t *pieces);
 
 /* threads.c */
-int prepare_threads(void); /* once per process; 0 if it is done */
+int prepare_threads(void); /* once per process; returns 0 on success */
 int64_t parallel_threads(void);
 void set_parallel_threads(int count);
 int64_t parallel_thread(void);
@@ -248,10 +248,10 @@ int parallel_raise(void);
 int fail(void); /* ends the process */
 int reshape_without_copy(Py_ssize_t ndim, const Py_ssize_t *shape, const Py_ssize_t *strides, Py_ssize_t new_ndim,
                          const Py_ssize_t *new_shape, Py_ssize_t *new_strides, Py_ssize_t itemsize, int is_fortran);
-/* The address of a function that a Cython module offers to others; NULL with an exception. `described`: module, NUL, name, NUL,
- * the type as Cython writes it. */
+/* Return the address of a function that a Cython module exports; NULL with an exception. `described`: module, NUL, name, NUL, type in
+ * Cython's spelling. */
 void *resolve_function(const char *described);
-/* The address of a function of Numba's library of C helpers; NULL with an exception. `described`: name, NUL, version of Numba. */
+/* Return the address of a function of Numba's library of C helpers; NULL with an exception. `described`: name, NUL, version of Numba. */
 void *resolve_helper(const char *described);
 int raise_described(PyObject *described);
 

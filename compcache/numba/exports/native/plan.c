@@ -7,16 +7,16 @@
 typedef struct {
     uint32_t magic;
     uint32_t version;
-    uint32_t functions; /* how many of the table the code calls */
+    uint32_t functions; /* how many functions the table must have at least */
     uint32_t node_count;
     uint32_t parameters;
     uint32_t result;
-    uint32_t function; /* offset of its name in the texts */
+    uint32_t function; /* the offset of its name in the texts */
     uint32_t reserved;
 } Head;
 
 extern const uint32_t function_count;
-static PyObject *plans; /* {bytes: int, the address} */
+static PyObject *plans; /* {bytes: the address, as int} */
 
 static Plan *make_plan(const char *data, uint64_t size) {
     const Head *head = (const Head *)data;
@@ -49,7 +49,7 @@ static Plan *make_plan(const char *data, uint64_t size) {
 Plan *prepare_plan(const void *data, uint64_t size) {
     const Head *head = data;
     if (size < sizeof *head || head->magic != PLAN_MAGIC || head->version == 0 || head->version > PLAN_VERSION || head->functions > function_count) {
-        PyErr_SetString(PyExc_ImportError, "this kernel was exported by another version of compcache: export it again");
+        PyErr_SetString(PyExc_ImportError, "an exported kernel has a plan of another version of compcache; export the kernel again");
         return NULL;
     }
     PyObject *key = PyBytes_FromStringAndSize(data, (Py_ssize_t)size);

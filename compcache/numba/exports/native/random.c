@@ -1,8 +1,8 @@
-/* Random numbers of exported kernels: the Mersenne Twister (Matsumoto and Nishimura, 1998) in the state that Numba has for each
- * thread and each of its two modules, `random` and `numpy.random`. Where Numba is loaded it is Numba's own state.
+/* Provides random numbers to exported kernels: the Mersenne Twister (Matsumoto and Nishimura, 1998). Each thread has one state for each
+ * of Numba's two modules, `random` and `numpy.random`. If Numba is loaded, the states are Numba's.
  *
- * Compiled code draws from the state itself (numba/cpython/randomimpl.py); here is what it calls: where the state is, the next
- * 624 words, a seed, and numbers of the Poisson distribution. */
+ * Compiled code reads random numbers from the state itself (numba/cpython/randomimpl.py). It calls functions for the address of the
+ * state, the next 624 words, a seed, and numbers of the Poisson distribution. */
 #include "objects.h"
 
 #include <math.h>
@@ -12,9 +12,9 @@
 
 enum { WORDS = 624, SHIFT = 397 };
 
-/* As compiled code knows it. */
+/* The layout that compiled code uses. */
 typedef struct {
-    int next; /* the word to use next; WORDS where new ones must be made */
+    int next; /* the index of the next word; WORDS if new words must be generated */
     uint32_t words[WORDS];
     int has_normal;
     double normal; /* the second of a pair of normally distributed numbers */
@@ -35,7 +35,7 @@ static uint32_t twisted(uint32_t upper, uint32_t lower) {
     return (mixed >> 1) ^ (mixed & 1 ? 0x9908b0dfu : 0);
 }
 
-/* Replace all words; the reader sets `next`. */
+/* Generate all words anew. The caller sets `next`. */
 void random_shuffle(void *given) {
     uint32_t *words = ((State *)given)->words;
     for (int i = 0; i < WORDS; i++) {
@@ -78,7 +78,7 @@ static void seed_by_words(State *state, const uint32_t *key, uint32_t count) {
     words[0] = 0x80000000u;
 }
 
-/* Without the GIL perhaps: words from the operating system, as Numba takes them. */
+/* Seed a state with words from the operating system, as Numba does. The caller may not have the GIL. */
 static void seed_from_system(State *state) {
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *type, *value, *traceback;
@@ -87,7 +87,7 @@ static void seed_from_system(State *state) {
     PyObject *bytes = os != NULL ? PyObject_CallMethod(os, "urandom", "i", (int)sizeof state->words) : NULL;
     const char *data = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
     if (data == NULL) {
-        Py_FatalError("compcache: the operating system gives no random bytes");
+        Py_FatalError("compcache: os.urandom failed, so a compiled function has no random numbers");
     }
     uint32_t key[WORDS];
     memcpy(key, data, sizeof key);
@@ -102,7 +102,7 @@ static void seed_from_system(State *state) {
 
 static void forget_in_child(void) {
     for (int stream = 0; stream < STREAMS; stream++) {
-        states[stream].is_initialized = 0; /* the child's numbers are not its parent's */
+        states[stream].is_initialized = 0; /* the child must not repeat the numbers of its parent */
     }
 }
 
@@ -137,13 +137,13 @@ static void find_numba(void) {
     PyErr_Clear();
 }
 
-/* Whether nothing was drawn from a state that was seeded by the system: after any other seed the first word is that. */
+/* Return whether no number was drawn from a state that the system has seeded. Any other seed is the first word of its state. */
 static int is_untouched(const State *state) {
     return state->next == WORDS && state->words[0] == 0x80000000u && !state->has_normal;
 }
 
-/* With the GIL, before a kernel that uses random numbers: go over to Numba's states once Numba is loaded. What kernels have
- * seeded until then goes on there, unless Numba's state is in use. */
+/* Switch to Numba's states once Numba is loaded. Kernels call this with the GIL before they use random numbers. A state that kernels have
+ * seeded is copied, unless Numba's state is in use. */
 void random_begin(void) {
     if (has_moved) {
         return;
@@ -200,14 +200,14 @@ static uint32_t next_word(State *state) {
     return word ^ word >> 18;
 }
 
-/* 53 bits in [0, 1). */
+/* Return a number with 53 random bits in [0, 1). */
 static double next_double(State *state) {
     const double high = next_word(state) >> 5;
     const double low = next_word(state) >> 6;
     return (high * 67108864.0 + low) / 9007199254740992.0;
 }
 
-/* The logarithm of the gamma function by Stirling's series (Zhang and Jin, 1996), to the digits that NumPy and Numba have: another
+/* Return the logarithm of the gamma function by Stirling's series (Zhang and Jin, 1996), with the digits of NumPy and Numba. Other digits
  * would accept other numbers. */
 static double log_gamma(double x) {
     static const double series[] = {

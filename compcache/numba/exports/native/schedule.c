@@ -1,8 +1,8 @@
-/* How the iterations of a parallel loop are divided: the same pieces that Numba makes, so that sums of parts are the same numbers.
+/* Divides the iterations of a parallel loop into the same pieces as Numba, so that sums of partial sums are the same numbers.
  *
- * A space of iterations is the first and the last number of each dimension. A piece is written as all first numbers, then all last
- * ones. The longest dimensions are divided first, into a number of parts by their share of all iterations; a part gets threads,
- * and as many iterations as is its share of the threads. */
+ * An iteration space is the first and the last number of each dimension. A piece is stored as all first numbers, then all last numbers.
+ * The longest dimensions are divided first. The number of parts follows from a dimension's share of all iterations. A part gets a number
+ * of threads, and a share of the iterations that corresponds to its share of the threads. */
 #include "objects.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static int64_t parts_of(const Space *space, uint64_t depth, int64_t threads) {
     return parts < 1 ? 1 : parts;
 }
 
-/* Divide the dimensions from `depth` on among threads from..to; `piece` has those before. */
+/* Divide the dimensions from `depth` on among the threads from..to. `piece` contains the ranges of the dimensions before `depth`. */
 static void divide(const Space *space, uint64_t depth, int64_t from, int64_t to, int64_t *piece) {
     const uint64_t dimensions = space->dimensions;
     if (depth == dimensions) {
@@ -68,7 +68,7 @@ static void divide(const Space *space, uint64_t depth, int64_t from, int64_t to,
     }
 }
 
-/* The first pieces get the iterations that are left over; pieces without any are (1, 0). */
+/* Divide one dimension. The first pieces get the remaining iterations. Pieces without iterations are (1, 0). */
 static void divide_line(int64_t first, int64_t last, int64_t count, int64_t *pieces) {
     const int64_t length = last - first + 1 > 0 ? last - first + 1 : 0;
     for (int64_t i = 0; i < count; i++) {
@@ -92,7 +92,7 @@ int64_t *schedule(uint64_t dimensions, const int64_t *first, const int64_t *last
     return pieces;
 }
 
-/* How many pieces there are: one for each thread, or more where the program has chosen how many iterations a piece has. */
+/* Return the number of pieces: one for each thread, or more if the program has chosen the number of iterations in a piece. */
 uint64_t schedule_size(uint64_t threads, uint64_t dimensions, const int64_t *first, const int64_t *last) {
     const uint64_t chunk = parallel_chunk();
     uint64_t iterations = 1;

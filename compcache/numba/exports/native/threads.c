@@ -1,6 +1,6 @@
-/* Threads of exported kernels that are compiled with parallel=True: a pool of this process, for one loop at a time. A loop that starts
- * within another one, or while another thread's runs, is run by its own thread. Pieces go to threads by number, so that each run
- * adds up parts in the same order. After a fork the child starts threads of its own. */
+/* Implements threads of exported kernels that are compiled with parallel=True. The process has one pool, for one loop at a time. A loop
+ * that starts within another loop, or while another thread uses the pool, is run by its own thread. Pieces are assigned to threads by number, so
+ * that each run adds partial results in the same order. After a fork the child starts its own threads. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -15,32 +15,32 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As compiled code passes it (numba/np/ufunc/parallel.py): a loop in the style of NumPy's generalized ufuncs. */
+/* A loop in the style of NumPy's generalized ufuncs, as compiled code passes it (numba/np/ufunc/parallel.py). */
 typedef struct {
     void (*run)(char **arguments, uint64_t *dimensions, const int64_t *steps, void *data);
     char *const *arguments;
     const uint64_t *dimensions;
     const int64_t *steps;
     void *data;
-    uint64_t sizes, arrays; /* dimensions without the first one; arguments */
+    uint64_t sizes, arrays; /* the numbers of dimensions without the first, and of arguments */
     int64_t threads;
     PyObject **raised; /* the first exception of a piece */
 } Loop;
 
 enum { MOST_THREADS = 1024, DEFAULT = 0 };
 
-static pthread_mutex_t in_use = PTHREAD_MUTEX_INITIALIZER; /* who has it runs a loop on the pool */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* for what follows */
+static pthread_mutex_t in_use = PTHREAD_MUTEX_INITIALIZER; /* held while a loop uses the pool */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* protects the following variables */
 static pthread_cond_t started = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static const Loop *current;
 static uint64_t loops_begun;
 static int64_t workers, running;
-static int64_t most; /* threads that a loop may have; 0: not known yet */
+static int64_t most; /* the largest number of threads of a loop; 0: not determined yet */
 
 static __thread int64_t thread_number, chosen_threads;
 static __thread uint64_t chunk;
 static __thread int is_in_loop;
-static __thread PyObject *own_raised, **raised; /* of the loops that this thread began, and where that of its piece goes */
+static __thread PyObject *own_raised, **raised; /* exceptions of loops that this thread began; where its present piece stores one */
 
 /* ------------------------------------------------------------------------------------------------------- settings */
 
@@ -58,8 +58,8 @@ static int64_t count_processors(void) {
 static int64_t most_threads(void) {
     int64_t known = __atomic_load_n(&most, __ATOMIC_ACQUIRE);
     if (known == 0) {
-        const char *wish = getenv("NUMBA_NUM_THREADS");
-        known = wish != NULL ? strtol(wish, NULL, 10) : 0;
+        const char *setting = getenv("NUMBA_NUM_THREADS");
+        known = setting != NULL ? strtol(setting, NULL, 10) : 0;
         known = known > 0 ? known : count_processors();
         known = known < MOST_THREADS ? known : MOST_THREADS;
         __atomic_store_n(&most, known, __ATOMIC_RELEASE);
@@ -83,7 +83,7 @@ uint64_t parallel_chunk(void) {
     return chunk;
 }
 
-/* The size that it was. */
+/* Set the size of pieces. Return the previous size. */
 uint64_t set_parallel_chunk(uint64_t size) {
     const uint64_t before = chunk;
     chunk = (uint32_t)size;
@@ -138,7 +138,7 @@ static void *work(void *given) {
     return NULL;
 }
 
-/* With the lock. Signals are for Python's threads. */
+/* Start workers until there are `wanted`. The caller holds the lock. Workers block signals, which are for Python's threads. */
 static void start_workers(int64_t wanted) {
     pthread_attr_t attributes;
     sigset_t all, before;
@@ -172,7 +172,7 @@ static void run_on_pool(const Loop *loop) {
     pthread_cond_broadcast(&started);
     pthread_mutex_unlock(&lock);
     run_piece(loop, 0);
-    for (int64_t number = helping + 1; number < loop->threads; number++) { /* threads that could not be started */
+    for (int64_t number = helping + 1; number < loop->threads; number++) { /* pieces of threads that could not be started */
         run_piece(loop, number);
     }
     pthread_mutex_lock(&lock);
@@ -183,7 +183,7 @@ static void run_on_pool(const Loop *loop) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Without the GIL. */
+/* Run a loop. The caller does not have the GIL. */
 void parallel_for(void *run, char *const *arguments, const uint64_t *dimensions, const int64_t *steps, void *data, uint64_t sizes,
                   uint64_t arrays, int64_t threads) {
     Loop loop = {
@@ -199,8 +199,8 @@ void parallel_for(void *run, char *const *arguments, const uint64_t *dimensions,
     pthread_mutex_unlock(&in_use);
 }
 
-/* With the GIL. Compiled code goes on with the other iterations after an exception, and its thread forgets it: the first one is kept
- * for `parallel_raise`. Takes over the reference; 0 outside of a loop. */
+/* Keep an exception of a loop for `parallel_raise`, if it is the first. Compiled code continues with other iterations after an exception,
+ * and its thread clears it. Return 0 outside of a loop, otherwise take over the reference. The caller has the GIL. */
 int keep_exception(PyObject *exception) {
     PyObject *nothing = NULL;
     if (!is_in_loop) {
@@ -212,7 +212,7 @@ int keep_exception(PyObject *exception) {
     return 1;
 }
 
-/* After a kernel: raise what was raised in one of its loops, unless the kernel has raised something itself. */
+/* After a kernel: raise the exception of one of its loops, unless the kernel itself has raised one. Return 1 if a loop raised one. */
 int parallel_raise(void) {
     PyObject *exception = own_raised;
     if (exception == NULL) {

@@ -1,5 +1,5 @@
-/* Arguments -> Numba's values. Functions return 0 for a value that does not fit; where they have set no exception, `enter`
- * says what was expected. */
+/* Converts arguments to Numba's values. The functions return 0 for a value that does not fit. If they have not set an exception, `enter`
+ * raises one that says what was expected. */
 #include "objects.h"
 
 #include <stdlib.h>
@@ -86,7 +86,7 @@ static int unbox_tuple(Plan *plan, const Node *node, PyObject *object, char *val
     for (uint32_t i = 0; i < node->count; i++) {
         const Node *item = &plan->nodes[node->first + i];
         if (!unbox(plan, item, PyTuple_GetItem(object, i), value + item->offset)) {
-            return 0; /* `leave` drops what there is */
+            return 0; /* `enter` releases the items that were converted */
         }
     }
     return 1;
@@ -103,8 +103,8 @@ static int unbox_enum(Plan *plan, const Node *node, PyObject *object, char *valu
     return ok;
 }
 
-/* The characters of a text, each of the width of the widest; to be freed. */
-static void *narrowed(const Py_UCS4 *wide, Py_ssize_t length, int width) {
+/* Return the characters of a text in this width, to be freed; NULL if memory is exhausted. */
+static void *copy_narrowed(const Py_UCS4 *wide, Py_ssize_t length, int width) {
     char *data = malloc((size_t)(length + 1) * (size_t)width);
     for (Py_ssize_t i = 0; data != NULL && i <= length; i++) {
         memcpy(data + i * width, &wide[i], (size_t)width);
@@ -112,8 +112,8 @@ static void *narrowed(const Py_UCS4 *wide, Py_ssize_t length, int width) {
     return data;
 }
 
-/* A reference to the object that a value's data belongs to, as a block. */
-static MemInfo *held(PyObject *object, void *data) {
+/* Return a block with a reference to the object that owns a value's data; NULL with an exception. */
+static MemInfo *hold_object(PyObject *object, void *data) {
     MemInfo *memory = new_block(data, 0, free_object, Py_NewRef(object));
     if (memory == NULL) {
         Py_DECREF(object);
@@ -129,7 +129,7 @@ static int unbox_text(const Node *node, PyObject *object, TextValue *value) {
     *value = (TextValue){.length = PyUnicode_GetLength(object), .width = 1, .is_ascii = 1, .hash = -1, .parent = object};
     value->data = (void *)PyUnicode_AsUTF8AndSize(object, &bytes);
     if (value->data != NULL && bytes == value->length) {
-        value->memory = node->flags & OWNED ? held(object, value->data) : NULL; /* ASCII: the object's own characters */
+        value->memory = node->flags & OWNED ? hold_object(object, value->data) : NULL; /* ASCII: the object's own characters */
         return value->memory != NULL || !(node->flags & OWNED);
     }
     PyErr_Clear(); /* a lone surrogate has no UTF-8 */
@@ -143,7 +143,7 @@ static int unbox_text(const Node *node, PyObject *object, TextValue *value) {
     }
     value->width = all < 0x100 ? 1 : all < 0x10000 ? 2 : 4;
     value->is_ascii = 0;
-    value->data = narrowed(wide, value->length, value->width);
+    value->data = copy_narrowed(wide, value->length, value->width);
     PyMem_Free(wide);
     value->memory = value->data != NULL ? new_block(value->data, 0, free_data, NULL) : NULL;
     if (value->memory == NULL) {
@@ -158,7 +158,7 @@ static int unbox_bytes(PyObject *object, ArrayValue *value) {
     if (!PyBytes_Check(object)) {
         return 0;
     }
-    value->memory = held(object, PyBytes_AsString(object));
+    value->memory = hold_object(object, PyBytes_AsString(object));
     if (value->memory == NULL) {
         return 0;
     }
@@ -246,8 +246,8 @@ void drop(const Plan *plan, const Node *node, char *value) {
     }
 }
 
-/* What was given, as messages show it; NULL where even that fails. */
-static PyObject *describe_offered(const Node *node, PyObject *object) {
+/* Return the description of an argument for messages; NULL without an exception if even that fails. */
+static PyObject *describe_argument(const Node *node, PyObject *object) {
     PyObject *shown = NULL;
     if (PyTuple_Check(object) || PyList_Check(object)) {
         shown = PyUnicode_FromFormat("%.60R", object);
@@ -273,7 +273,7 @@ static PyObject *describe_offered(const Node *node, PyObject *object) {
     return shown;
 }
 
-/* What a person reads where an argument does not fit. An exception about something else stays. */
+/* Raise an exception for an argument that does not fit. An exception with another cause stays. */
 static void raise_mismatch(const Plan *plan, const Node *node, PyObject *object) {
     if (PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_OverflowError)
@@ -285,10 +285,10 @@ static void raise_mismatch(const Plan *plan, const Node *node, PyObject *object)
         : node->kind == KIND_ARRAY                                                    ? buffer_error
                                                                                       : PyExc_TypeError;
     PyErr_Clear();
-    PyObject *offered = describe_offered(node, object);
-    PyErr_Format(class, "%s(): %s must be %s, not %V", plan->function, text_of(plan, node->name), text_of(plan, node->wish),
-                 offered, "an object of this type");
-    Py_XDECREF(offered);
+    PyObject *described = describe_argument(node, object);
+    PyErr_Format(class, "%s(): %s must be %s, not %V", plan->function, text_of(plan, node->name), text_of(plan, node->expected),
+                 described, "an object of this type");
+    Py_XDECREF(described);
 }
 
 static void drop_parameter(const Plan *plan, const Node *node, char *value) {
@@ -303,27 +303,27 @@ static void drop_parameter(const Plan *plan, const Node *node, char *value) {
     }
 }
 
-static void drop_first(const Plan *plan, uint32_t count, void *const *places) {
+static void drop_parameters(const Plan *plan, uint32_t count, void *const *places) {
     for (uint32_t i = 0; i < count; i++) {
         drop_parameter(plan, &plan->nodes[i], places[i]);
     }
 }
 
-/* Convert the objects; 0 with an exception where one of them does not fit. */
+/* Convert the arguments. Return 0 with an exception if one of them does not fit. */
 int enter(Plan *plan, PyObject *const *objects, void *const *places) {
     for (uint32_t i = 0; i < plan->parameters; i++) {
         const Node *node = &plan->nodes[i];
         memset(places[i], 0, node->size);
         if (!unbox(plan, node, objects[i], places[i])) {
             raise_mismatch(plan, node, objects[i]);
-            drop_first(plan, i + 1, places);
+            drop_parameters(plan, i + 1, places);
             return 0;
         }
     }
     return 1;
 }
 
-/* After the call: tell lists of changes, give back what the values hold. */
+/* Write changes back to lists, and release the references of the values. A present exception stays. */
 void leave(Plan *plan, PyObject *const *Py_UNUSED(objects), void *const *places) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -335,5 +335,5 @@ void leave(Plan *plan, PyObject *const *Py_UNUSED(objects), void *const *places)
     if (type != NULL || !PyErr_Occurred()) {
         PyErr_Restore(type, value, traceback);
     }
-    drop_first(plan, plan->parameters, places);
+    drop_parameters(plan, plan->parameters, places);
 }

@@ -1,6 +1,6 @@
-/* The types of arguments as bytes. Two arguments have the same bytes only where Numba gives them the same type. */
+/* Encodes the types of arguments as bytes. Two arguments have the same bytes only if Numba gives them the same type. */
 #include "dispatch.h"
-#include "numpy_arrays.h"
+#include "../../../hit/native/numpy_arrays.h"
 
 #include <string.h>
 
@@ -52,7 +52,7 @@ static int append_byte(TypeKey *key, unsigned char byte) {
     return 1;
 }
 
-/* Numbers, booleans and complex numbers in native byte order, of the sizes that Numba has. */
+/* Append the type of an array of booleans, numbers or complex numbers of Numba's sizes, in native byte order. Return 0 for other arrays. */
 static int append_array(TypeKey *key, const Array *array) {
     const Descriptor *descriptor = (const Descriptor *)array->descriptor;
     const int number = descriptor->number;
@@ -73,7 +73,8 @@ static int append_array(TypeKey *key, const Array *array) {
 
 static int append_nested(TypeKey *key, PyObject *value, int depth);
 
-/* A tuple, or an object of a class derived from it, by the address of the class, which whoever stores the key keeps alive. */
+/* Append the type of a tuple, or of an object of a derived class. The latter is represented by the address of the class, which the owner of
+ * the key keeps alive. */
 static int append_tuple(TypeKey *key, PyObject *value, int depth) {
     const Py_ssize_t count = PyTuple_Size(value);
     PyTypeObject *type = Py_TYPE(value);
@@ -103,7 +104,7 @@ static int append_scalar(TypeKey *key, PyTypeObject *type) {
     return 0;
 }
 
-/* Something that Numba gives a type of its own, by its address, which whoever stores the key keeps alive. */
+/* Append the address of an object that has its own type in Numba. The owner of the key keeps the object alive. */
 static int append_address(TypeKey *key, char mark, const void *address) {
     if (key->size + 1 + sizeof address > MOST_KEY_BYTES) {
         return 0;
@@ -114,7 +115,8 @@ static int append_address(TypeKey *key, char mark, const void *address) {
     return 1;
 }
 
-/* An array of a class derived from NumPy's, by the address of the class, which whoever stores the key keeps alive. */
+/* Append the type of an array whose class derives from NumPy's. It contains the address of the class, which the owner of the key keeps
+ * alive. */
 static int append_derived(TypeKey *key, PyObject *value) {
     PyTypeObject *type = Py_TYPE(value);
     if (array_type == NULL || !PyType_IsSubtype(type, array_type)) {
@@ -164,7 +166,7 @@ int append_type(TypeKey *key, PyObject *value) {
     return value == NULL ? append_byte(key, 'o') : append_nested(key, value, 0);
 }
 
-/* type_of(value) -> bytes or None: the bytes of one argument. */
+/* type_of(value) -> bytes or None: the bytes for one argument; None if no bytes represent its type. */
 PyObject *type_of(PyObject *Py_UNUSED(module), PyObject *value) {
     TypeKey key;
     key.size = 0;

@@ -1,6 +1,6 @@
 #include "calls.h"
 
-/* Call a function of `compcache.numba.lazy`. Takes over the arguments; NULL are those that could not be made. */
+/* Call a function of `compcache.numba.lazy`. Take over the arguments; NULL if they could not be created. Return NULL with an exception. */
 static PyObject *call_python(const char *module, const char *name, PyObject *arguments) {
     PyObject *imported = arguments != NULL ? PyImport_ImportModule(module) : NULL;
     PyObject *function = imported != NULL ? PyObject_GetAttrString(imported, name) : NULL;

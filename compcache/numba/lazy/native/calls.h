@@ -1,19 +1,19 @@
-/* C helpers of Numba that need neither Numba nor NumPy, for functions and for exported kernels: what compiled code calls and Python
- * answers (compcache.numba.lazy.c_helpers, compcache.numba.lazy.raising). Each of the two extensions has its own copy.
+/* C helpers of Numba that need neither Numba nor NumPy, for lazy functions and for exported kernels. Compiled code calls them, and
+ * functions of compcache.numba.lazy.c_helpers and compcache.numba.lazy.raising implement them. Each of the two extensions has its own copy.
  */
 #ifndef COMPCACHE_NUMBA_CALLS_H
 #define COMPCACHE_NUMBA_CALLS_H
 
 #include "../../../hit/native/limited_api.h"
 
-/* The address that a function of c_helpers returns; NULL with an exception. Takes over the arguments. */
+/* Return the address that a function of c_helpers returns; NULL with an exception. Take over the arguments. */
 void *address_from_python(const char *name, PyObject *arguments);
-/* The object that compiled code has pickled at an address. It is part of the code: whoever trusts one trusts the other. */
+/* Return the object whose pickle compiled code contains at an address. The pickle is as trusted as the code. NULL with an exception. */
 PyObject *unpickle(const char *data, int size, const char *digest);
-/* The exception that (class, arguments, location) describes, or a class or an exception itself; where it cannot be made, what was
- * raised then. Takes over the reference. */
+/* Return the exception that (class, arguments, location), a class or an exception describes. If it cannot be created, return the exception
+ * that was raised instead. Take over the reference. */
 PyObject *exception_of(PyObject *described);
-/* (class, arguments, location) of a pickled description whose arguments were computed when it was raised. */
+/* Return (class, arguments, location) of a pickled description whose arguments were computed when the exception was raised. */
 PyObject *describe_exception(PyObject *pickled, PyObject *arguments);
 void ensure_gil(PyGILState_STATE *state);
 void release_gil(const PyGILState_STATE *state);

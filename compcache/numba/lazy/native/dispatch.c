@@ -1,9 +1,9 @@
-/* The extension module, and the functions whose calls find their compiled code by the types of the arguments.
+/* The extension module, and the functions that find compiled code by the types of the arguments of a call.
  *
- * A call puts the types of its arguments into a few bytes and looks for them in the table of the function. What is found
- * is Numba's own wrapper in a mapped image: it converts the arguments, calls the code and makes an object of the result,
- * as Numba does. What is not found goes to a hook, which finds it, or asks Numba. Once Numba's dispatcher is there, all
- * calls are its.
+ * A call encodes the types of its arguments in a few bytes, and looks for them in the table of the function. The table contains Numba's
+ * own wrappers in mapped images. A wrapper converts the arguments, calls the code and creates an object for the result, as in Numba. If
+ * the types are not in the table, a hook finds the code or imports Numba. Once the function has Numba's dispatcher, the dispatcher gets
+ * all calls.
  */
 #include "dispatch.h"
 
@@ -11,16 +11,16 @@
 #include <string.h>
 
 #if defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030C0000
-/* In every CPython since 3.9; declared for the limited API since 3.12. */
+/* It exists in every CPython since 3.9, and is declared for the limited API since 3.12. */
 PyAPI_FUNC(PyObject *) PyObject_Vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames);
 #endif
 
-/* Numba's numba/core/callwrapper.py: a tuple with an item for each parameter; the other two are not used. */
+/* The wrapper that numba/core/callwrapper.py creates. `args` has an item for each parameter. The other parameters are not used. */
 typedef PyObject *(*Wrapper)(PyObject *closure, PyObject *args, PyObject *keywords);
 
 typedef struct {
     Wrapper code;
-    PyObject *kept; /* what the code needs, and the classes in the key */
+    PyObject *kept; /* objects that must live as long as the code, and the classes in the key */
     size_t size;
     unsigned char key[];
 } Entry;
@@ -29,7 +29,7 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *real;  /* Numba's dispatcher, once it is needed */
-    PyObject *names; /* of the parameters: a tuple of interned str; NULL where calls cannot be told natively */
+    PyObject *names; /* of the parameters: a tuple of interned str; NULL if all calls go to the hook */
     Py_ssize_t parameters;
     Py_ssize_t required;
     int is_variadic; /* the last parameter is a tuple of all other positional arguments */
@@ -67,7 +67,7 @@ done:
     return result;
 }
 
-/* The position of a parameter; -1 where there is none of this name. Names in calls are interned, as a rule. */
+/* Return the position of a parameter; -1 if there is none of this name. Names in calls are usually interned. */
 static Py_ssize_t find_parameter(const Function *self, PyObject *name, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) {
         if (PyTuple_GetItem(self->names, i) == name) {
@@ -83,7 +83,7 @@ static Py_ssize_t find_parameter(const Function *self, PyObject *name, Py_ssize_
     return -1;
 }
 
-/* A tuple of the arguments from `first` on; NULL where there is no memory for it. */
+/* Return a tuple of the arguments from `first` on; NULL with an exception. */
 static PyObject *tuple_of_rest(PyObject *const *args, Py_ssize_t given, Py_ssize_t first) {
     PyObject *rest = PyTuple_New(given > first ? given - first : 0);
     for (Py_ssize_t i = first; rest != NULL && i < given; i++) {
@@ -92,8 +92,8 @@ static PyObject *tuple_of_rest(PyObject *const *args, Py_ssize_t given, Py_ssize
     return rest;
 }
 
-/* The argument of each parameter, NULL where it is omitted; 0 where the call is not a plain one (or not right). The last one of a function
- * with a variable number of arguments is a new tuple (`release`). */
+/* Store the argument of each parameter, NULL for an omitted one. Return 0 if the call is not plain, or not valid. The last argument of a
+ * function with *args is a new tuple, which `release` releases. */
 static int arrange(const Function *self, PyObject *const *args, Py_ssize_t given, PyObject *names, PyObject **items) {
     const Py_ssize_t count = PyTuple_Size(self->names) - self->is_variadic;
     if (given > count && !self->is_variadic) {
@@ -131,7 +131,7 @@ static void release(const Function *self, PyObject *const *items) {
     }
 }
 
-/* The code for arguments; NULL where there is none yet. */
+/* Return the code for these arguments; NULL if there is none yet. */
 static const Entry *find_entry(const Function *self, PyObject *const *items) {
     TypeKey types, *key = &types;
     key->size = 0;
@@ -149,7 +149,7 @@ static const Entry *find_entry(const Function *self, PyObject *const *items) {
     return NULL;
 }
 
-/* A tuple of the arguments, None for those that are omitted: `PyTuple_Pack` is one call, the others are many. */
+/* Return a tuple of the arguments, with None for omitted ones. `PyTuple_Pack` is one call; the loop makes many. */
 static PyObject *pack(PyObject *const *items, Py_ssize_t count) {
     if (count == 1 && items[0] != NULL) {
         return PyTuple_Pack(1, items[0]);
@@ -208,7 +208,7 @@ static PyObject *call(PyObject *callable, PyObject *const *args, size_t nargsf, 
 
 static Function *checked(PyObject *object) {
     if (Py_TYPE(object) != function_type) {
-        PyErr_SetString(PyExc_TypeError, "the first argument is not such a function");
+        PyErr_SetString(PyExc_TypeError, "the first argument must be a function from make_function");
         return NULL;
     }
     return (Function *)object;
@@ -234,7 +234,7 @@ static PyObject *make_function(PyObject *Py_UNUSED(module), PyObject *args) {
     return (PyObject *)self;
 }
 
-/* The items of a call in the order of the parameters; 0 without an exception where the call has none. */
+/* Store the items of a call in the order of the parameters. Return 0 without an exception if the call is not plain. */
 static int items_of_call(Function *self, PyObject *positional, PyObject *keywords, PyObject **items) {
     PyObject *values[2 * MOST_ARGUMENTS];
     const Py_ssize_t given = PyTuple_Size(positional);
@@ -260,8 +260,8 @@ static int items_of_call(Function *self, PyObject *positional, PyObject *keyword
     return found;
 }
 
-/* arguments_of(function, positional: tuple, keywords: dict) -> (bytes, tuple) or None: the types, and the argument of each
- * parameter, with the function itself for those that are omitted */
+/* arguments_of(function, positional: tuple, keywords: dict) -> (bytes, tuple) or None: the types, and the argument of each parameter.
+ * The function itself marks an omitted argument. None is returned if the call is not plain. */
 static PyObject *arguments_of(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *object, *positional, *keywords, *items[MOST_ARGUMENTS];
     if (!PyArg_ParseTuple(args, "OO!O!:arguments_of", &object, &PyTuple_Type, &positional, &PyDict_Type, &keywords)) {
@@ -294,7 +294,7 @@ static PyObject *arguments_of(PyObject *Py_UNUSED(module), PyObject *args) {
     return Py_BuildValue("y#N", (const char *)key.bytes, (Py_ssize_t)key.size, arguments);
 }
 
-/* add_entry(function, types: bytes, address: int, kept: object): calls with arguments of these types run this code. */
+/* add_entry(function, types: bytes, address: int, kept: object): calls with arguments of these types will run this code. */
 static PyObject *add_entry(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *object, *kept;
     const char *key;
@@ -326,7 +326,7 @@ static PyObject *add_entry(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* set_real(function, dispatcher): all calls are the dispatcher's from now on, unless there is another one. */
+/* set_real(function, dispatcher) -> dispatcher: passes all calls to the dispatcher from now on, unless there is one already. */
 static PyObject *set_real(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *object, *real;
     if (!PyArg_ParseTuple(args, "OO:set_real", &object, &real)) {
@@ -377,7 +377,7 @@ static int function_clear(PyObject *object) {
     Function *self = (Function *)object;
     Py_CLEAR(self->real);
     Py_CLEAR(self->attributes);
-    free_entries(self); /* which keep functions that were arguments */
+    free_entries(self); /* entries keep functions that were arguments */
     return 0;
 }
 
@@ -424,7 +424,7 @@ static PyType_Spec function_spec = {
     .slots = function_slots,
 };
 
-/* setup(base: type, miss) -> type: once per process; `miss(function, positional, keywords)` answers other calls. */
+/* setup(base: type, miss) -> type: once per process. `miss(function, positional, keywords)` answers calls with unknown types. */
 static PyObject *setup(PyObject *module, PyObject *args) {
     PyObject *base, *miss;
     if (!PyArg_ParseTuple(args, "O!O:setup", &PyType_Type, &base, &miss)) {
@@ -459,7 +459,7 @@ static PyMethodDef functions[] = {
 
 static int execute(PyObject *module) {
     if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-        PyErr_SetString(PyExc_ImportError, "compcache works in the main interpreter of a process only");
+        PyErr_SetString(PyExc_ImportError, "compcache.numba supports only the main interpreter of a process");
         return -1;
     }
     if (environment_type == NULL) {
@@ -473,7 +473,7 @@ static PyModuleDef_Slot slots_3_11[] = {
     {0, NULL},
 };
 
-/* The tables of functions grow under the GIL, and Numba's wrappers expect it: where Python can be without, this module switches it on. */
+/* The tables of functions grow under the GIL, and Numba's wrappers expect it. On a free-threaded build, this module enables the GIL. */
 static PyModuleDef_Slot slots_3_13[] = {
     {Py_mod_exec, (void *)execute},
     {Py_mod_gil, Py_MOD_GIL_USED},

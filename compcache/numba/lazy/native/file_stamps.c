@@ -1,4 +1,4 @@
-/* The state of many files by one call: a start compares the metadata of all installed distributions, which are hundreds. */
+/* Reads the states of many files in one call. A start compares the metadata of all installed distributions, possibly hundreds. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #define CHANGED(status) (status).st_ctim
 #endif
 
-/* What tells one state of a file from another; zeros where there is no file. */
+/* Data that differ between two states of a file; zeros if there is no file. */
 typedef struct {
     uint64_t device, inode, size, modified, changed;
 } Stamp;
@@ -22,7 +22,7 @@ static uint64_t nanoseconds(struct timespec time) {
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Whether a file could be examined, or is not there; links are followed. */
+/* Return whether the file could be examined or does not exist. Links are followed. */
 static int read_stamp(const char *path, Stamp *stamp) {
     struct stat status;
     memset(stamp, 0, sizeof *stamp);
@@ -44,7 +44,7 @@ PyObject *file_stamps(PyObject *Py_UNUSED(module), PyObject *paths) {
         return NULL;
     }
     if (size > 0 && path[size - 1] != '\0') {
-        PyErr_SetString(PyExc_ValueError, "the last path does not end");
+        PyErr_SetString(PyExc_ValueError, "the last path must end with a NUL");
         return NULL;
     }
     const char *end = path + size;

@@ -1,10 +1,10 @@
-/* What compiled code calls of Numba's C helpers without needing NumPy, beside what exported kernels call as well (calls.c). Numba's own
- * versions of these import Numba.
+/* C helpers of Numba that do not need NumPy, for compiled code in a process without Numba. calls.c has the helpers that exported kernels
+ * call too. Numba's own versions import Numba.
  */
 #include "calls.h"
 #include "dispatch.h"
 
-/* Takes over the reference. */
+/* Take over the reference. */
 static int helper_raise(PyObject *described) {
     PyObject *exception = exception_of(described);
     PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
@@ -12,15 +12,15 @@ static int helper_raise(PyObject *described) {
     return 1;
 }
 
-/* The two of Numba's memory runtime that code calls where it raises, found when they are first called: finding them
- * imports NumPy. */
+/* Return a function of Numba's memory runtime that code calls when it raises an exception. It is found on the first call, because finding
+ * it imports NumPy. */
 static void *helper_named(const char *name) {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     void *found = address_from_python("numbas_address", Py_BuildValue("(s)", name));
     if (found == NULL) {
-        Py_FatalError("compcache: Numba's memory runtime does not load");
+        Py_FatalError("compcache: Numba's memory runtime cannot be loaded, which a compiled function needs to raise an exception");
     }
     PyErr_Restore(type, value, traceback);
     PyGILState_Release(state);
@@ -55,7 +55,7 @@ PyObject *helper_addresses(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(noth
 
 /* ------------------------------------------------------------------------------------------------ environments */
 
-/* store_object(address: int, object): put an object, which the caller keeps alive, where compiled code looks for it. */
+/* store_object(address: int, object): stores a reference to an object, which the caller keeps alive, for compiled code. */
 PyObject *store_object(PyObject *Py_UNUSED(module), PyObject *args) {
     unsigned long long address;
     PyObject *object;
@@ -66,7 +66,7 @@ PyObject *store_object(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* As Numba's numba/_dynfunc.c has it: compiled code reads the two by their offsets. */
+/* The layout in Numba's numba/_dynfunc.c. Compiled code reads the two fields by their offsets. */
 typedef struct {
     PyObject_HEAD
     PyObject *globals;
@@ -77,7 +77,7 @@ PyTypeObject *environment_type;
 
 PyObject *make_environment(PyObject *Py_UNUSED(module), PyObject *constants) {
     if (!PyList_Check(constants)) {
-        PyErr_SetString(PyExc_TypeError, "constants are a list");
+        PyErr_SetString(PyExc_TypeError, "constants must be a list");
         return NULL;
     }
     Environment *self = (Environment *)PyType_GenericAlloc(environment_type, 0);

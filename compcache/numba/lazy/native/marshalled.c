@@ -1,10 +1,11 @@
-/* Whether bytes are what marshal makes of values of a given shape. `marshal.loads` believes the sizes that it reads: five bytes that
- * announce a tuple take 16 GB. Here each size is compared with the bytes that are left, of which every value takes one at least, so
- * that what is loaded afterwards is no larger than a small multiple of them; and nothing but data passes: no code, no references.
+/* Checks whether bytes are a marshal encoding of values of a given shape. `marshal.loads` trusts the sizes that it reads: five bytes that
+ * announce a tuple allocate 16 GB. Here each size is compared with the number of remaining bytes, because every value takes at least one
+ * byte. So the values that are loaded afterwards are not larger than a small multiple of the data. Only data is accepted: no code, and no
+ * references.
  *
- * The format is that of version 2 (CPython's Python/marshal.c): a type in one byte, then a 32-bit count or the value.
+ * The format is version 2 (CPython's Python/marshal.c): a type in one byte, then a 32-bit count or the value.
  *
- * A shape: u text, b bytes, i integer, ? any data; (xyz) a tuple of just these; [x] a tuple or list of any number of x;
+ * A shape: u text, b bytes, i integer, ? any data; (xyz) a tuple of exactly these; [x] a tuple or list of any number of x;
  * {xy} a dictionary of keys x and values y. */
 #include "dispatch.h"
 
@@ -18,7 +19,7 @@ typedef struct {
 
 static int match(Reader *reader, const char **shape, int depth);
 
-/* The type of the next value, 0 where there is none. */
+/* Return the type of the next value; 0 at the end. */
 static int next_type(Reader *reader) {
     return reader->at < reader->end ? *reader->at++ : 0;
 }
@@ -31,7 +32,7 @@ static int skip(Reader *reader, size_t size) {
     return 1;
 }
 
-/* A count of things of so many bytes at least; 0 where there are not so many bytes left. */
+/* Read a count of items of at least `each` bytes. Return 0 if fewer bytes remain. */
 static int read_count(Reader *reader, size_t each, size_t *count) {
     uint32_t number;
     if ((size_t)(reader->end - reader->at) < sizeof number) {
@@ -48,7 +49,7 @@ static int skip_counted(Reader *reader, size_t each) {
     return read_count(reader, each, &count) && skip(reader, count * each);
 }
 
-/* An integer: of 32 bits, or digits of 15 bits behind their number, which is negative for negative ones. */
+/* Skip an integer: 32 bits, or digits of 15 bits after their number, which is negative for a negative integer. */
 static int skip_integer(Reader *reader, int type) {
     if (type == 'i') {
         return skip(reader, 4);
@@ -63,7 +64,7 @@ static int skip_integer(Reader *reader, int type) {
     return skip(reader, 2 * (size_t)(count < 0 ? -count : count));
 }
 
-/* Past the part of a shape that begins here. */
+/* Return the end of the part of a shape that begins here. */
 static const char *after(const char *shape) {
     int depth = 0;
     do {
@@ -74,7 +75,7 @@ static const char *after(const char *shape) {
     return shape;
 }
 
-/* So many values, each of which matches the same part of a shape. */
+/* Match `count` values with the same part of a shape. */
 static int match_all(Reader *reader, const char *part, size_t count, int depth) {
     for (size_t number = 0; number < count; number++) {
         const char *shape = part;
@@ -85,7 +86,7 @@ static int match_all(Reader *reader, const char *part, size_t count, int depth) 
     return 1;
 }
 
-/* Pairs up to the end mark; `part` is the shape of a key and behind it that of a value. */
+/* Match pairs up to the end mark. `part` is the shape of a key, followed by the shape of a value. */
 static int match_dictionary(Reader *reader, const char *part, int depth) {
     while (reader->at < reader->end && *reader->at != '0') {
         const char *shape = part;
@@ -96,7 +97,7 @@ static int match_dictionary(Reader *reader, const char *part, int depth) {
     return skip(reader, 1);
 }
 
-/* Any data. */
+/* Match any data. */
 static int match_any(Reader *reader, int type, int depth) {
     size_t count;
     switch (type) {
@@ -129,7 +130,7 @@ static int match_tuple(Reader *reader, const char **shape, int depth) {
     return found == count;
 }
 
-/* One value; moves the shape past its part. */
+/* Match one value, and move the shape past its part. */
 static int match(Reader *reader, const char **shape, int depth) {
     const char *part = *shape;
     const int type = next_type(reader);
