@@ -8,12 +8,15 @@ from compcache import hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Iterable
+    from typing import Any, Literal, TypeAlias
 
     from compcache.hit import LoadedModule, PlainLoader
 
-__all__ = ["Part", "Parts", "follow"]
+    #: Of an import: its key, its name, its places, and the link type of the use.
+    Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
+
+__all__ = ["Part", "Parts", "follow", "only_places"]
 
 #: The values of `compcache.formats.manifest`.
 _NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
@@ -22,6 +25,8 @@ _VARIABLE, _MERGED = "= variable ", "= merged variable "
 _DIGEST = 8
 #: The most module files that one such load opens.
 _MOST_MODULES = 64
+#: The least number of functions of one module that are looked up together, and the most bytes of records that are read for each.
+_MANY, _BYTES_OF_EACH = 32, 1024
 
 
 class Part:
@@ -33,11 +38,13 @@ class Part:
         record: the function's record.
         read: returns the payload of a record of the module.
         imports: the name of each import and its positions in the image, by the number of its slot, or by its name if it has positions.
+        together: imports that were looked up together: another function of their module, and for each its key, its positions and its
+            number there.
         loaded: the mapped module, or None.
         start: the number of the function that runs the module's constructors, if they wait for imports.
     """
 
-    __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "where")
+    __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "together", "where")
 
     def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]") -> None:
         self.module_id = module_id
@@ -45,8 +52,17 @@ class Part:
         self.record = record
         self.read = read
         self.imports: dict[int | str, tuple[str, bytes]] = {}
+        self.together: list[tuple[Part, list[tuple[int | str, bytes, int]]]] = []
         self.loaded: Any = None
         self.start: int | None = None
+
+    def targets(self, parts: "Parts") -> "dict[int | str, tuple[LoadedModule, bytes, int]]":
+        """Return for each import the mapped module that provides it, its places, and the number of the function there."""
+        found = {key: (parts[name].loaded, places, parts[name].record[4]) for key, (name, places) in self.imports.items()}
+        for other, rows in self.together:
+            loaded = other.loaded
+            found |= {key: (loaded, places, number) for key, places, number in rows}
+        return found
 
 
 class Parts(dict[str, Part]):
@@ -78,16 +94,16 @@ class Parts(dict[str, Part]):
         stores, updates = [], []
         for part in self.values():
             slots: dict[Any, Any] = part.loaded.slots
-            imports = {key: (self[name], places) for key, (name, places) in part.imports.items() if key not in slots}
+            targets = part.targets(self)
+            imports = {key: target for key, target in targets.items() if key not in slots} if slots else targets
             if imports:
                 image = part.loaded.image
                 bound = [
-                    (key if isinstance(key, int) else -1, places, other.loaded.image, other.record[4])
-                    for key, (other, places) in imports.items()
+                    (key if isinstance(key, int) else -1, places, loaded.image, number) for key, (loaded, places, number) in imports.items()
                 ]
                 stores.append(runtime.bind(image, bound))
                 runtime.require_writable(image, stores[-1])
-                updates += [slots, {key: other.loaded for key, (other, _) in imports.items()}]
+                updates += [slots, {key: loaded for key, (loaded, _, _) in imports.items()}]
         return b"".join(stores), updates
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
@@ -123,14 +139,21 @@ def follow(
         uses = _read_needs(runtime, part, loader._loaded(part.module_id), natives)
         if uses is None:
             return None
-        for name, kind in uses:
-            other = parts.get(name)
-            if other is None:
-                other = _find(loader, runtime, name, places)
-                if other is None:
-                    return None
+
+        def find(name: str) -> "Part | None":
+            other = parts.get(name) or _find(loader, runtime, name, places)
+            if other is not None and name not in parts:
                 parts[name] = other
                 waiting.append(other)
+            return other
+
+        if len(uses) >= _MANY:
+            uses = _look_up_together(loader, runtime, part, uses, find)
+        for key, name, at, kind in uses:
+            other = find(name)
+            if other is None:
+                return None
+            part.imports[key] = name, at
             if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
                 return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
@@ -138,8 +161,10 @@ def follow(
     return parts if any(part.imports or part.start is not None for part in waiting) else Parts()
 
 
-def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
-    """Return the unbound imports of a function, each with the link type of its use; None if it has variables to decode."""
+def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[Use] | None":
+    """Return the unbound imports of a function, each with its key, its positions and the link type of its use; None if the function has
+    variables to decode.
+    """
     uses = []
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # the list grows in the loop
@@ -149,11 +174,50 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
             if loaded is None or key not in loaded.slots:
-                part.imports[key] = name, places[number] if key is name else b""
-                uses.append((name, kinds[number] if kinds else b""))
+                uses.append((key, name, places[number] if key is name else b"", kinds[number] if kinds else b""))
         natives.update(symbols)
         waiting += [child for child in children if child not in waiting]
     return uses
+
+
+def _look_up_together(
+    loader: "PlainLoader", runtime: "Any", part: Part, uses: "list[Use]", find: "Callable[[str], Part | None]"
+) -> "list[Use]":
+    """Look up the imports of a function of which one module has many, as long as there is one realization of each, which fits and needs
+    nothing. Return the imports that remain: at least one of each module. Raises the errors of `follow`.
+    """
+    modules: dict[bytes, list[tuple[Use, int]]] = {}
+    for use, place in zip(uses, only_places(runtime, loader._functions, [use[1] for use in uses]), strict=True):
+        if place and place[1] < hit._LINKED:
+            modules.setdefault(place[0], []).append((use, place[1]))
+    done = set()
+    for wanted in modules.values():
+        other = find(wanted[0][0][1]) if len(wanted) >= _MANY else None
+        if other is None or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
+            continue
+        image, size, _, _, _, key, _ = other.where[3]
+        numbers = runtime.plain_functions(
+            loader._files.pread(other.where[0].number, size, image), key, [use[1] for use, _ in wanted], [offset for _, offset in wanted],
+            [use[3] for use, _ in wanted], loader._accepted,
+        )  # fmt: skip
+        rows = [(use[0], use[2], number) for (use, _), number in zip(wanted[1:], numbers[1:], strict=True) if number is not None]
+        part.together.append((other, rows))
+        done.update([row[0] for row in rows])
+    return [use for use in uses if use[0] not in done]
+
+
+def only_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> "list[tuple[bytes, int] | Literal[False] | None]":
+    """Return for each name its module and the offset of its record, if there is one realization of it in all tables; None if there is
+    none, and False if there are several.
+    """
+    places: list[Any] = [None] * len(names)
+    for table in tables:
+        also = runtime.places_of_names(table, names)
+        places = [
+            place if other is None or other == place else other if place is None else False
+            for place, other in zip(places, also, strict=True)
+        ]
+    return places
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
@@ -184,5 +248,4 @@ def _note_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool
 
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
     """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
-    places = {runtime.places_of_names(table, [name])[0] for table in loader._functions} - {None}
-    return len(places) == 1 and False not in places
+    return bool(only_places(runtime, loader._functions, [name])[0])

@@ -10,21 +10,21 @@ from __future__ import annotations
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED, decode_function
+from compcache.hit.plain_imports import only_places
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Any
 
     from compcache.formats.index import Segment
-    from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Import, Loader, Source, Sources
 
 __all__ = ["Settled", "settle"]
 
 #: The least number of imports of one module that are settled together.
 _MANY = 32
-#: The most bytes of a table, or of records, that are read for each name: as many as one look-up reads.
+#: The most bytes of records that are read for each name: as many as one look-up reads.
 _BYTES_OF_EACH = 1024
 
 
@@ -81,25 +81,12 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
 
 def _group_by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
     """Return, by module_id, the imports with exactly one realization in all segments, each with the offset of its record."""
-    names = [item[1] for item in imports]
-    places: list[tuple[bytes, int] | Literal[False] | None] = [None] * len(names)
-    for segment in segments:
-        also = runtime.places_of_names(_function_table(segment, len(names)), names)
-        places = [
-            place if other is None or other == place else other if place is None else False
-            for place, other in zip(places, also, strict=True)
-        ]
+    places = only_places(runtime, [segment.functions for segment in segments], [item[1] for item in imports])
     found: dict[bytes, list[tuple[Import, int]]] = {}
     for item, place in zip(imports, places, strict=True):
         if place and place[1] < LINKED:
             found.setdefault(place[0], []).append((item, place[1]))
     return found
-
-
-def _function_table(segment: Segment, names: int) -> Table:
-    """Return the table of functions of a segment, read into memory if single look-ups would read as much of it anyway."""
-    table = segment.functions
-    return segment.whole()[0] if table.size <= names * _BYTES_OF_EACH else table
 
 
 def _settled_functions(

@@ -9,6 +9,7 @@ import pytest
 from helpers import adder, flip_byte, module_file, run_fresh, sum_of
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
+from compcache.hit import PlainLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -112,6 +113,24 @@ def test_what_is_read_does_not_grow_with_the_imports(tmp_path: Path, monkeypatch
 
     few, many = reads(100), reads(600)
     assert many <= few + 20
+
+
+def test_without_a_plan_one_record_of_each_module_is_read_alone(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = PlainLoader._read_function
+
+    def reading(loader: PlainLoader, runtime: object, func_name: str, *rest: object) -> object:
+        read.append(func_name)
+        return real(loader, runtime, func_name, *rest)
+
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(library([f"more{number}" for number in range(40)], number_of=[f"more{n}" for n in range(40)])))
+        names = [*NAMES, *(f"more{number}" for number in range(40))]
+        cache.add_module(ModuleSource(sum_of("both", names), imports=names))
+    monkeypatch.setattr(PlainLoader, "_read_function", reading)
+    with Cache(directory) as cache:
+        assert cache.get_target("both")(0) == sum(range(60)) + sum(range(40))
+    assert sorted(read) == ["both", "more0", "part0"]
 
 
 def test_what_is_bound_stays_so_when_another_function_of_the_module_is_loaded(directory: Path) -> None:

@@ -73,6 +73,11 @@ typedef struct {
     uint8_t *verified; /* one bit for each bucket of a source that is bytes, and cannot change; NULL: each look-up verifies */
 } Table;
 
+/* Allocates a bit for each bucket, all zero; NULL if memory is exhausted. */
+static uint8_t *new_bits(const TableHead *head) {
+    return PyMem_Calloc(((size_t)1 << head->bits) / 8 + 1, 1);
+}
+
 static PyObject *init_table(Table *self, PyObject *source, uint64_t base) {
     PyObject *kept;
     Bytes found;
@@ -85,7 +90,7 @@ static PyObject *init_table(Table *self, PyObject *source, uint64_t base) {
         return damaged(fault, NULL);
     }
     if (PyBytes_Check(source) && (size_t)PyBytes_Size(source) >= self->head.entries) { /* the source has that many buckets */
-        self->verified = PyMem_Calloc(((size_t)1 << self->head.bits) / 8 + 1, 1);
+        self->verified = new_bits(&self->head);
         if (self->verified == NULL) {
             return PyErr_NoMemory();
         }
@@ -242,23 +247,41 @@ static PyObject *place_of_name(Table *self, Bytes name) {
     return place;
 }
 
+/* Whether single look-ups of this many names would read as much as the whole table. It is then read once. */
+static int is_read_whole(const Table *table, Py_ssize_t names) {
+    return table->source != NULL && !PyBytes_Check(table->source) && table->head.size / 1024 <= (uint64_t)names;
+}
+
 /* places_of_names(table, names: list) -> list
  * For each func_name, (module_id, offset of its record) of its realization in a table of function entries; None if the table has none, False
  * if it has several. */
 PyObject *places_of_names(PyObject *module, PyObject *args) {
-    PyObject *table, *names;
-    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &table, &PyList_Type, &names)) {
+    PyObject *given, *names, *kept = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &given, &PyList_Type, &names)) {
         return NULL;
+    }
+    Table *table = (Table *)given, whole;
+    if (is_read_whole(table, PyList_Size(names))) {
+        Bytes found;
+        if (read_source(table->source, table->base, table->head.size, &kept, &found) < 0) {
+            return NULL;
+        }
+        whole = (Table){.source = kept, .head = table->head, .verified = found.size == table->head.size ? new_bits(&table->head) : NULL};
+        table = &whole;
     }
     PyObject *result = PyList_New(0);
     for (Py_ssize_t i = 0; result != NULL && i < PyList_Size(names); i++) {
         PyObject *text = encoded_item(names, i);
-        PyObject *place = text != NULL ? place_of_name((Table *)table, bytes_of(text)) : NULL;
+        PyObject *place = text != NULL ? place_of_name(table, bytes_of(text)) : NULL;
         if (place == NULL || PyList_Append(result, place) < 0) {
             Py_CLEAR(result);
         }
         Py_XDECREF(place);
         Py_XDECREF(text);
+    }
+    if (kept != NULL) {
+        PyMem_Free(whole.verified);
+        Py_DECREF(kept);
     }
     return result;
 }
