@@ -45,7 +45,8 @@ _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # 
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+_ENTER = _LOOK | os.O_DIRECTORY
 _OTHERS_WRITE = 0o022
 
 _lock: "Any" = RLock()
@@ -125,13 +126,34 @@ class Door:
         if flags & os.O_CREAT or not path.startswith(self._prefix):
             opened = self._full_tree().open_owned(path, flags, mode)
             return opened
+        opened = self._open(path, flags, False)
+        return opened
+
+    def open_if_there(self, path: str) -> "Opened | None":
+        """Open a file of the directory to read it; return None if it does not exist.
+
+        A missing file is no exception, whose handler would have to ask whether a signal handler has raised it.
+        """
+        opened: Opened | None = self._open(path, _READ, True)
+        return opened
+
+    def _open(self, path: str, flags: int, may_lack: bool) -> "Any":
         entered = self._entered
         while entered is None:
             self.enter()
             entered = self._entered
         audit("open", path, None, flags)
-        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode)
-        return opened
+        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, 0, may_lack)
+
+    def stat(self, path: str) -> os.stat_result:
+        """See `Tree.stat`."""
+        opened = self.open_owned(path, _LOOK)
+        return os.fstat(opened.number)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Tree.listdir`."""
+        opened = self.open_owned(path, _LIST)
+        return os.listdir(opened.number)
 
     def __getattr__(self, name: str) -> "Any":
         """Return an attribute of `Tree`, which is imported at the first request."""
@@ -318,14 +340,11 @@ class PlainLoader:
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        try:
-            opened = self._files.open_owned(path, _READ)
+        opened = self._files.open_if_there(path)
+        if opened is not None:
             stamp = runtime.stamp_of(opened.number, self._owner)
             size = 0 if stamp is None else stamp[1]
-        except FileNotFoundError as error:
-            from compcache.files import reraise_interrupt
-
-            reraise_interrupt(error)
+        else:
             from compcache.hit.plain_volumes import open_in_volume, volumes_of
 
             if self._volumes is None:

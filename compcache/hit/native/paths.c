@@ -142,13 +142,13 @@ PyType_Spec descriptor_spec = {
     .slots = descriptor_slots,
 };
 
-/* open_beneath(directory: int, path: str, flags: int, mode: int) -> Descriptor
+/* open_beneath(directory: int, path: str, flags: int, mode: int, may_lack: bool = False) -> Descriptor | None
  * A file below an open directory; `path` has neither "." nor "..". With a directory of -1, any path, in which links are
- * followed as the system does it. Raises OSError: ELOOP or ENOTDIR for a link. */
+ * followed as the system does it. If the path `may_lack`, a missing file is None. Raises OSError: ELOOP or ENOTDIR for a link. */
 PyObject *open_beneath(PyObject *module, PyObject *args) {
     PyObject *encoded;
-    int directory, flags, mode, error;
-    if (!PyArg_ParseTuple(args, "iO&ii:open_beneath", &directory, PyUnicode_FSConverter, &encoded, &flags, &mode)) {
+    int directory, flags, mode, error, may_lack = 0;
+    if (!PyArg_ParseTuple(args, "iO&ii|p:open_beneath", &directory, PyUnicode_FSConverter, &encoded, &flags, &mode, &may_lack)) {
         return NULL;
     }
     Descriptor *self = (Descriptor *)PyType_GenericAlloc(module_state(module)->descriptor_type, 0);
@@ -164,13 +164,16 @@ PyObject *open_beneath(PyObject *module, PyObject *args) {
         Py_END_ALLOW_THREADS
     } while (self->number < 0 && error == EINTR && PyErr_CheckSignals() == 0);
     const int failed = self->number < 0;
-    if (failed && !PyErr_Occurred()) {
+    if (failed && !PyErr_Occurred() && !(may_lack && error == ENOENT)) {
         errno = error;
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
     }
     Py_DECREF(encoded);
     if (failed) {
         Py_CLEAR(self);
+    }
+    if (failed && !PyErr_Occurred()) {
+        Py_RETURN_NONE;
     }
     return (PyObject *)self;
 }
