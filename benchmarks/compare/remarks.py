@@ -193,8 +193,8 @@ def _calls(records: Mapping[str, Any]) -> str:
     array, numba = cases["first"].get("compcache, NumPy array"), cases["first"].get("Numba's dispatcher")
     if array and numba:
         text += (
-            f" A NumPy array costs {figure(array['minimum'])} ns; through Numba's dispatcher, which knows the array's layout, too, the call takes"
-            f" {figure(numba['minimum'])} ns."
+            f" A NumPy array costs {figure(array['minimum'])} ns; through Numba's dispatcher, which knows the array's layout, too, the"
+            f" call takes {figure(numba['minimum'])} ns."
         )
     return text
 
