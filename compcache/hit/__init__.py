@@ -1,13 +1,14 @@
-"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone.
+"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone."""
 
-This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
-hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
-`compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
-globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+# This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
+# hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
+# `compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
+# globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+#
+# `compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
 
-`compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
-"""
-
+# Long texts in the files of a plain hit are comments, because a fresh process reads docstrings.
+#
 # Files on the path of a hit do not import `__future__`, which costs half a million instructions. So annotations are in quotes.
 import os
 from _thread import RLock

@@ -1,11 +1,10 @@
-"""The counters of a process that uses a cache, which reach the disk without a lock.
+"""The counters of a process that uses a cache, which reach the disk without a lock."""
 
-Counting appends to a list. The list is appended, as one batch, to the journal of this host (`compcache.formats.journal`): at once if the
-last batch is a while ago, otherwise when the process exits or a cache is closed. A process that is killed loses the counts of its last
-second. Appending to a file costs two microseconds, creating one eighty. Tools add journals up and fold them (`compcache.usage.ledger`).
-
-This file is on the hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
-"""
+# Counting appends to a list. The list is appended, as one batch, to the journal of this host (`compcache.formats.journal`): at once if the
+# last batch is a while ago, otherwise when the process exits or a cache is closed. A process that is killed loses the counts of its last
+# second. Appending to a file costs two microseconds, creating one eighty. Tools add journals up and fold them (`compcache.usage.ledger`).
+#
+# This file is on the hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
 
 import os
 import sys

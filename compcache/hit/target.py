@@ -1,11 +1,10 @@
-"""Typed call targets: compiled functions as Python callables. Also loads the native runtime of this process, which makes them.
+"""Typed call targets: compiled functions as Python callables. Also loads the native runtime of this process, which makes them."""
 
-`TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), has the vectorcall slot
-and owns image and context, so the code and everything that it uses live as long as the target.
-
-The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, once for all
-versions of CPython except free-threaded ones. `install` gives it the Python functions that it calls.
-"""
+# `TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), has the vectorcall slot
+# and owns image and context, so the code and everything that it uses live as long as the target.
+#
+# The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, once for all
+# versions of CPython except free-threaded ones. `install` gives it the Python functions that it calls.
 
 import os
 
