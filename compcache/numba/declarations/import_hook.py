@@ -138,7 +138,7 @@ class Hook:
         If a stand-in cannot replace the submodule, Numba is imported.
 
         Returns:
-            The specification; None if the name is not a submodule, if Numba lacks it, or if the stand-in for `numba` is gone.
+            The specification, or None if the name is not a submodule, if Numba lacks it, or if the stand-in for `numba` is gone.
         """
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:

@@ -138,7 +138,7 @@ def _make_attribute(module: str, name: str) -> Any:
 
 
 def _make_numba_attribute(name: str) -> Any:
-    """Return a new stand-in for an attribute of the module `numba`; None if only Numba can provide it."""
+    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba can provide it."""
     if name in _SUBMODULES:
         return module_named(f"numba.{name}")
     if name in _CONTEXTS:

@@ -186,7 +186,7 @@ class FunctionCache(CacheObject):
 
         Args:
             sig: the signature of the overload.
-            key: the key from before the compilation. A key that compiling has stale is not recorded.
+            key: the key from before the compilation. A key that compiling has changed is not recorded.
             is_new: whether the overload was stored now. An error that prevents recording an older overload is ignored.
 
         Raises:

@@ -121,7 +121,7 @@ def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
         kept: the functions that other code may call.
 
     Returns:
-        The assembly; None if it contains an address that has no name.
+        The assembly, or None if it contains an address that has no name.
     """
     return with_names(module, kept) if library.has_dynamic_globals else str(module)
 
@@ -231,7 +231,7 @@ def _reported_lines(identity: Identity, text: str, *, shows_files: bool = False)
 
 
 def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
-    """Return the source of the image and the payload of the description; None for both if the code cannot be linked as an image.
+    """Return the source of the image and the payload of the description, or None for both if the code cannot be linked as an image.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.

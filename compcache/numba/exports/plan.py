@@ -233,7 +233,7 @@ class _Planner:
 
 
 def _kind_of(type_: Any) -> int | None:
-    """Return the kind of a node for a Numba type; None if there is no conversion."""
+    """Return the kind of a node for a Numba type, or None if there is no conversion."""
     from numba.core import types
 
     if isinstance(type_, types.Integer):

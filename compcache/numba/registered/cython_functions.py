@@ -140,7 +140,7 @@ def _is_simple(kind: Any) -> bool:
 
 
 def _address_in(module: Any, name: str, type_: str) -> int:
-    """Return the address of an exported function; 0 if the module does not export it with this type."""
+    """Return the address of an exported function, or 0 if the module does not export it with this type."""
     exported: Any = getattr(module, _API, None)
     capsule = exported.get(name) if isinstance(exported, dict) else None
     name_of, pointer_of = _capsule_readers()

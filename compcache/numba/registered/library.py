@@ -68,7 +68,7 @@ def _is_pythons_own(top: str) -> bool:
 
 
 def _find_spec(top: str) -> Any:
-    """Return the specification of the module that an import would load; None for a module that is built into Python."""
+    """Return the specification of the module that an import would load, or None for a module that is built into Python."""
     from importlib.machinery import PathFinder
 
     return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
