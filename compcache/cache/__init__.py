@@ -73,11 +73,13 @@ class Cache(_Parts):
         Args:
             source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
 
-        Returns: A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when it is
-          first requested.
+        Returns:
+            A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when it is first
+            requested.
 
-        Raises: CompileError, LinkError, ...: the errors of `add_module` about the source. If the result cannot be stored, the call
-          issues one `CacheWarning`, and the functions work.
+        Raises:
+            CompileError, LinkError, ...: the errors of `add_module` about the source. If the result cannot be stored, the call issues
+                one `CacheWarning`, and the functions work.
         """
         self._require_open()
         from compcache.content.names import NamedSource, read_names, seal

@@ -113,8 +113,9 @@ class Door:
             self.enter()
 
     def leave(self) -> None:
-        """Close the root; the next use opens it again. If the program has closed the descriptor, its number may be in use and is not
-        closed again.
+        """Close the root; the next use opens it again.
+
+        If the program has closed the descriptor, its number may be in use and is not closed again.
         """
         entered, self._entered, self._tree = self._entered, None, None
         if entered is not None and not _is_still_open(entered):
@@ -273,8 +274,9 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, its closure and content, and all its imports if it has any; None if it is not
-        plain.
+        """Return the module and the record of a function, its closure and content, and all its imports if it has any.
+
+        The result is None if it is not plain.
         """
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
@@ -301,8 +303,9 @@ class PlainLoader:
         return module, record, closure, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function, and a function that returns payloads of its module's records. The record is None if it cannot
-        be used.
+        """Return the record of a function, and a function that returns payloads of its module's records.
+
+        The record is None if it cannot be used.
         """
         segment, _, offset, number, _ = found
         opened, _, _, entry = where
@@ -335,8 +338,9 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file. Returns the file, its path, its size and its index entry. The entry is None if the file must be verified
-        first.
+        """Open a module file.
+
+        Returns the file, its path, its size and its index entry. The entry is None if the file must be verified first.
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
@@ -356,8 +360,9 @@ class PlainLoader:
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
-        """Look a function up in the index; return what `runtime.newest` found and its linked closure, or None if the function is not
-        plain.
+        """Look a function up in the index.
+
+        Returns what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
@@ -639,8 +644,9 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Enter `module` in the table for this key. Returns False if another module, which was not given up, has the key. `_mapping` is
-    held.
+    """Enter `module` in the table for this key.
+
+    Returns False if another module, which was not given up, has the key. `_mapping` is held.
     """
     known = table.get(key)
     other = known() if known is not None else None

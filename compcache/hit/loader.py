@@ -229,8 +229,9 @@ class Loader(PlainLoader):
                 again, known = False, store.index.segments  # the index has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
-        """Load a function, from a linked closure if possible. The load is repeated if another thread has loaded or unloaded one of the
-        modules.
+        """Load a function, from a linked closure if possible.
+
+        The load is repeated if another thread has loaded or unloaded one of the modules.
         """
         target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:
@@ -302,8 +303,9 @@ class Loader(PlainLoader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield (module_id, offset) for the realizations of a function. Among those with the same content, loaded or near modules come
-        first.
+        """Yield (module_id, offset) for the realizations of a function.
+
+        Among those with the same content, loaded or near modules come first.
 
         `linked` includes realizations in linked closures. `again` is the parameter of `Store.find`.
         """

@@ -1,5 +1,6 @@
-"""Functions and modules in memory, and the events that hide them from look-ups: removal, unloading, building. Hits do not import this
-file.
+"""Functions and modules in memory, and the events that hide them from look-ups: removal, unloading, building.
+
+Hits do not import this file.
 """
 
 from __future__ import annotations

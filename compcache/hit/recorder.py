@@ -143,8 +143,9 @@ class Recorder:
                 return
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal, if there are any. Periodically, or with `now_held`, also record the modules in memory as
-        used.
+        """Append the counts to the journal, if there are any.
+
+        Periodically, or with `now_held`, also record the modules in memory as used.
         """
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:

@@ -170,8 +170,9 @@ class _Group:
     # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
-        """Build the module of all sources that can be members; return these sources and the module, which is None if there are no
-        sources.
+        """Build the module of all sources that can be members.
+
+        Returns these sources and the module, which is None if there are no sources.
 
         Sources that use a missing symbol are left out. Any other error concerns the whole group.
         """
@@ -261,8 +262,9 @@ class _Group:
         return built
 
     def _is_cached(self, name: str) -> bool:
-        """Return whether the cache has a symbol outside groups of this name. Run times with state count as missing: a group has its own
-        copy.
+        """Return whether the cache has a symbol outside groups of this name.
+
+        Run times with state count as missing: a group has its own copy.
         """
         if name.startswith(HAS_STATE) or not self._session.can_import(name):
             return False

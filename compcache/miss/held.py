@@ -1,5 +1,6 @@
-"""Functions that a build finds in memory. A build may use such a function only if the directory has it too, because the result is
-published.
+"""Functions that a build finds in memory.
+
+A build may use such a function only if the directory has it too, because the result is published.
 """
 
 from __future__ import annotations

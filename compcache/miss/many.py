@@ -181,8 +181,9 @@ class _Addition:
             self._publish_group(ready[start : start + _GROUP])
 
     def _find_waiting(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
-        """Return the positions of the sources that must wait: those that lack a symbol, those that a later source may override, and
-        their importers.
+        """Return the positions of the sources that must wait, and of their importers.
+
+        A source must wait if it lacks a symbol, or if a later source may override one of its functions.
         """
         waiting = {item.number: item.exported for item, _ in linked if item.weak or self._undefined_symbols(item)}
         while True:
@@ -285,8 +286,9 @@ class _Addition:
 def not_added(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
-    """Return the error for sources that could not be added. An original error is listed before the errors that it caused, and is the
-    cause.
+    """Return the error for sources that could not be added.
+
+    An original error is listed before the errors that it caused, and is the cause.
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]

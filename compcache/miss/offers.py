@@ -1,5 +1,6 @@
-"""Bodies of functions that stored modules offer to a new module, which imports these functions and may inline them
-(`compcache.build.inlining`).
+"""Bodies of functions that stored modules offer to a new module, for inlining (`compcache.build.inlining`).
+
+The new module imports these functions.
 """
 
 from __future__ import annotations

@@ -154,8 +154,9 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Compile and store a realization for exactly this host, unless it has one or another process compiles one. Returns whether one was
-    compiled.
+    """Compile and store a realization for exactly this host, unless it has one or another process compiles one.
+
+    Returns whether one was compiled.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

@@ -237,8 +237,9 @@ def warn_of_hidden(built: BuiltModule) -> None:
 
 
 def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
-    """Return the functions that a stored and a new module share if their code differs; empty if it is the same; None if that is not
-    known.
+    """Return the functions that a stored and a new module share if their code differs; empty if it is the same.
+
+    The result is None if that is not known.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """

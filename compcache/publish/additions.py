@@ -46,8 +46,9 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def merge_large(root: str, *, trust: bool) -> None:
-    """Merge the large segments of a directory's index, and their lists, unless another process is merging them. Runs in a process of its
-    own.
+    """Merge the large segments of a directory's index, and their lists, unless another process is merging them.
+
+    Runs in a process of its own.
     """
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)

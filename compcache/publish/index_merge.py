@@ -335,8 +335,9 @@ class _UnreadableError(Exception):
 
 
 def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
-    """Return the segments to merge and the level of the merged segment: the first level, and each next one that the merged modules
-    reach.
+    """Return the segments to merge and the level of the merged segment.
+
+    The segments are those of the first level with any, and of each next level that the merged modules reach.
     """
     chosen: list[Segment] = []
     level = levels[0]
@@ -416,8 +417,9 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Replace a module's entry in `modules` by `data` if its file changed later. At equal times an entry with a MAC wins; only caches
-    with a key need the MAC.
+    """Replace a module's entry in `modules` by `data` if its file changed later.
+
+    At equal times an entry with a MAC wins; only caches with a key need the MAC.
     """
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
@@ -472,8 +474,9 @@ def replace_segments(
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish one segment with the entries of all `parts`, merge their lists, and remove the segments in `replaced`. Returns the number
-    of modules.
+    """Publish one segment with the entries of all `parts`, merge their lists, and remove the segments in `replaced`.
+
+    Returns the number of modules.
 
     Raises:
         OSError: a segment could not be read, written or removed.
@@ -510,8 +513,9 @@ def readable(index: Index) -> tuple[Segment, ...]:
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the segments that were found damaged. A segment that cannot be removed is ignored from now on. The caller rebuilds the
-    entries.
+    """Remove the segments that were found damaged.
+
+    A segment that cannot be removed is ignored from now on. The caller rebuilds the entries.
     """
     for name in list(index.damaged):
         try:

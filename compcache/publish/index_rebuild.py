@@ -163,8 +163,9 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
 
 
 def read_from_the_end(root: str, *, trust: bool) -> None:
-    """Read the directories of modules into parts, from the last one on, until one that another process has read. Runs in a process of
-    its own.
+    """Read the directories of modules into parts, from the last one on, until one that another process has read.
+
+    Runs in a process of its own.
 
     The other process started this one and rebuilds the index. Only directories with nothing but small, clearly intact modules are
     read here: the other process examines the rest and reports damage.
@@ -284,8 +285,9 @@ def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> 
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:
-    """Open a module; return it with the bytes that it takes on disk and its stamp. The stamp is empty if the file must be verified
-    again.
+    """Open a module; return it with the bytes that it takes on disk and its stamp.
+
+    The stamp is empty if the file must be verified again.
 
     Raises:
         FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError: the module cannot be used or read.

@@ -259,8 +259,9 @@ class _List:
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list from the modules. A list that cannot be stored stays in memory; the list of a small segment lives as long as the
-        segment.
+        """Make the list from the modules.
+
+        A list that cannot be stored stays in memory; the list of a small segment lives as long as the segment.
         """
         store, segment = self._store, self._segment
         if self._count() <= _FEW:
@@ -417,8 +418,9 @@ class ModuleLists:
         return {_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the callable functions whose base begins with a prefix, each with the module_id of a realization, sorted by base and
-        name.
+        """Yield the callable functions whose base begins with a prefix, sorted by base and name.
+
+        With each comes the module_id of a realization.
         """
         for key, value in self._starting_with(b"n" + _text(prefix)):
             if not value:
@@ -524,15 +526,17 @@ class ModuleLists:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
 
     def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (module_id, file) for each module that an entry of data requires and whose id begins with this byte; `file` is the
-        entry's module_id.
+        """Yield each module that an entry of data requires and whose id begins with this byte.
+
+        With it comes the module_id of the file that has the entry.
         """
         for key, _ in self._between(b"r%c" % first, b"r%b" % _after(first)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
-        """Return the numbers of functions and of realizations, without modules in `gone`, and with the rows in `more`, which no list
-        contains.
+        """Return the numbers of functions and of realizations, without modules in `gone`.
+
+        The rows in `more`, which no list contains, count too.
         """
         names = realizations = 0
         added = sorted((b"n%b\0%b\0%b" % (_text(base_of(name)), _text(name), row.module_id), b"") for row in more for name in row.names)

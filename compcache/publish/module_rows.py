@@ -1,5 +1,6 @@
-"""Rows of modules: the facts about a module that tools need, without reading its file. The lists of modules contain them
-(`publish.module_lists`).
+"""Rows of modules: the facts about a module that tools need, without reading its file.
+
+The lists of modules contain them (`publish.module_lists`).
 
 A row repeats a module's own records. It is never out of date, because module_ids are digests of content. Its platform is stored
 separately: the list of a CPU's features is longer than the rest of a row.
@@ -359,8 +360,9 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
 
 
 def _unpack(content: memoryview | bytes) -> Any:
-    """Decode msgpack. Names that are not valid UTF-8 are decoded in a second attempt: they are rare, and allowing them takes twice the
-    time.
+    """Decode msgpack.
+
+    Names that are not valid UTF-8 are decoded in a second attempt: they are rare, and allowing them takes twice the time.
     """
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)

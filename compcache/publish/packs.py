@@ -80,8 +80,9 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Merge the packs of segments that will be merged into one; return the module_ids of the packs that were removed. A failure is
-    harmless.
+    """Merge the packs of segments that will be merged into one; return the module_ids of the packs that were removed.
+
+    A failure is harmless.
     """
     try:
         packs = packs_in(segments)
@@ -92,8 +93,9 @@ def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
 
 
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
-    """Rewrite each pack at least half of whose entries require modules that are gone; return the module_ids of the packs that were
-    removed.
+    """Rewrite each pack at least half of whose entries require modules that are gone.
+
+    Returns the module_ids of the packs that were removed.
 
     Args:
         store: the cache directory.

@@ -102,8 +102,9 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module is signed by a trusted key or by the store's own key. Only then may the results of building from it be
-    signed.
+    """Return whether a module is signed by a trusted key or by the store's own key.
+
+    Only then may the results of building from it be signed.
     """
     from compcache.signing.signatures import is_signed
 
@@ -131,8 +132,9 @@ def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
 
 
 def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
-    """Record in `index`, an index in the store's directory, that a file was verified. Failures to write are ignored: the next open
-    verifies again.
+    """Record in `index`, an index in the store's directory, that a file was verified.
+
+    Failures to write are ignored: the next open verifies again.
     """
     try:
         index_merge.add(index, (), entry)
@@ -200,16 +202,18 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
 
 
 def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
-    """Warn once that a layer cannot be read. `extent` says which part is not used; the warning tells the layer's owner how to give
-    access.
+    """Warn once that a layer cannot be read.
+
+    `extent` says which part is not used; the warning tells the layer's owner how to give access.
     """
     message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted; do nothing in a read-only cache. One process rebuilds, the others wait for up to
-    a second.
+    """Rebuild an index that is damaged or was deleted; do nothing in a read-only cache.
+
+    One process rebuilds, the others wait for up to a second.
     """
     damaged = dict(store.index.damaged)
     if damaged:

@@ -87,8 +87,9 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
 
 
 def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
-    """Verify the bytes of a module file, and return its parts if this cache accepts it. Arguments and errors are those of
-    `adopt_module`.
+    """Verify the bytes of a module file, and return its parts if this cache accepts it.
+
+    Arguments and errors are those of `adopt_module`.
     """
     footer = intact_footer(data)
     name = footer.module_id.hex()

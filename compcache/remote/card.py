@@ -1,5 +1,6 @@
-"""Cards of functions in a remote store, and packs. A card names the module that realizes a function on each shelf, and contains the
-module if it is small.
+"""Cards of functions in a remote store, and packs.
+
+A card names the module that realizes a function on each shelf, and contains the module if it is small.
 
 Layout of the cards of one function: a magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module,
 signatures, imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own.

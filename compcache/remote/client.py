@@ -173,8 +173,9 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _check_service(self, *, waits: bool) -> bool:
-        """Return whether a store may be asked. Stores whose pause is over are probed first; only callers with `waits` wait for the
-        probe.
+        """Return whether a store may be asked.
+
+        Stores whose pause is over are probed first; only callers with `waits` wait for the probe.
         """
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
@@ -314,8 +315,9 @@ class RemoteStore:
                 yield from adopted.imports
 
     def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
-        """Publish a module, given as bytes or as the path of a file that the helper has written. Returns None if the module is not
-        accepted.
+        """Publish a module, given as bytes or as the path of a file that the helper has written.
+
+        Returns None if the module is not accepted.
         """
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)

@@ -151,8 +151,9 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop uploads until a file of `size` bytes fits, finished uploads first; return the number of unfinished uploads that were
-        dropped.
+        """Drop uploads until a file of `size` bytes fits, finished uploads first.
+
+        Returns the number of unfinished uploads that were dropped.
         """
         excess = self.size() + size - self._limit
         dropped = 0

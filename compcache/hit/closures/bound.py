@@ -121,8 +121,9 @@ class BoundNames:
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
     def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice for a function that is bound to its copy in this closure; None if it is not. The choice has no further
-        needs.
+        """Return the choice for a function that is bound to its copy in this closure; None if it is not.
+
+        The choice has no further needs.
         """
         place = self._places.get(func_name)
         module = place() if place is not None else None
@@ -165,8 +166,9 @@ class BoundNames:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
     def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Return whether a load after the number `since` has bound a chosen function to another module. The caller holds the loader's
-        lock.
+        """Return whether a load after the number `since` has bound a chosen function to another module.
+
+        The caller holds the loader's lock.
         """
         for name, choice in chosen.items() if since != self.changes else ():
             place = self._places.get(name)

@@ -143,8 +143,9 @@ class LinkedClosures:
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice in a closure whose function another closure has too, and the reason; None if there is no such
-        choice.
+        """Return the name of a choice in a closure whose function another closure has too, and the reason.
+
+        The result is None if there is no such choice.
         """
         store = self._loader.store
         for name, choice in chosen.items():
@@ -157,8 +158,9 @@ class LinkedClosures:
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
-        """Return whether no other load has committed a chosen module, or bound a chosen function to another module, after the number
-        `since`.
+        """Return whether no other load has contradicted this one after the number `since`.
+
+        Another load contradicts it by committing a chosen module, or by binding a chosen function to another module.
 
         The caller holds the loader's lock.
         """

@@ -1,5 +1,6 @@
-"""Decides whether a linked closure is valid. Its image has code of several modules, its parts, and must equal what an ordinary load
-would bind.
+"""Decides whether a linked closure is valid.
+
+Its image has code of several modules, its parts, and must equal what an ordinary load would bind.
 
 A closure is valid if this cache would use all its parts: they exist, are intact and signed if keys are required, and have no maker or
 LLVM that the cache rejects. Also, each plain name that was bound at link time would be bound to the same module now. A closure that

@@ -67,8 +67,9 @@ class Backend(Protocol):
         """
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
-        """Return the object, or None if it does not exist. `begun` is called when the store begins to answer, if the client reports
-        that.
+        """Return the object, or None if it does not exist.
+
+        `begun` is called when the store begins to answer, if the client reports that.
 
         Raises:
             TooLargeError: the object has more than `largest` bytes. It was not read.
@@ -528,8 +529,9 @@ def _escape_pattern(prefix: str) -> str:
 
 
 def _limit_answers(kind: Any) -> Any:
-    """Return a subclass of a connection class that limits answers to the allowed size. The client itself trusts the lengths that a
-    server sends.
+    """Return a subclass of a connection class that limits answers to the allowed size.
+
+    The client itself trusts the lengths that a server sends.
     """
 
     class Bounded(kind):  # type: ignore[misc]

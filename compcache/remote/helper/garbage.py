@@ -84,8 +84,9 @@ class GarbageCollector:
         self._delivered: dict[str, Survey] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
-        """Remove the objects that two collections found useless. Optionally, also remove cards and packs that are too old, or unused for
-        too long.
+        """Remove the objects that two collections found useless.
+
+        Optionally, also remove cards and packs that are too old, or unused for too long.
 
         Args:
             grace: the least time between the two collections, in seconds.

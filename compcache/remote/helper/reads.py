@@ -127,8 +127,9 @@ class Reads:
             patience: the time limit of all tries of a request together, if that is longer.
             fresh: do not believe recent misses.
 
-        Returns: `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason, for example that
-          the module does not fit.
+        Returns:
+            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason, for example that the
+            module does not fit.
         """
         error: Exception | None = None
         try:
@@ -155,8 +156,9 @@ class Reads:
     async def cards(
         self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, the best of these shelves first. Concurrent callers share one request. Damaged cards
-        are ignored.
+        """Return the cards of a function by shelf, the best of these shelves first.
+
+        Concurrent callers share one request. Damaged cards are ignored.
 
         Raises:
             Exception: an error of the store's client. Then it is not known whether there are cards.
@@ -221,8 +223,9 @@ class Reads:
         return self._damaged.pop(key, self) is None
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """Return the module of a card that does not contain it, or None. With a `path`, the module is written there and the path is
-        returned.
+        """Return the module of a card that does not contain it, or None.
+
+        With a `path`, the module is written there and the path is returned.
 
         Raises:
             FormatError: the card states an impossible size.

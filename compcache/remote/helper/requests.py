@@ -80,8 +80,9 @@ class Requests:
         self, key: str, largest: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
     ) -> bytes | None:  # fmt: skip
-        """See `Backend.get`; `begun` is not called. Each try has `seconds`, and is preceded by a call of `require`, whose errors are
-        raised.
+        """See `Backend.get`; `begun` is not called.
+
+        Each try has `seconds`, and is preceded by a call of `require`, whose errors are raised.
         """
 
         async def get(begun: Callable[[], None]) -> bytes | None:
@@ -98,8 +99,9 @@ class Requests:
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part; return its size, or None if the object does not exist. See `get` for the other
-        arguments.
+        """Write an object into a new file, part by part; return its size, or None if the object does not exist.
+
+        See `get` for the other arguments.
         """
 
         async def save(_: Callable[[], None]) -> int | None:

@@ -217,8 +217,9 @@ class Helper:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
     def _choose_lease_store(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
-        """Return the store whose lease decides which host compiles; None if the asker does not compile, or if waiting takes longer than
-        compiling.
+        """Return the store whose lease decides which host compiles.
+
+        The result is None if the asker does not compile, or if waiting takes longer than compiling.
 
         The asker is told to wait until that is decided.
         """

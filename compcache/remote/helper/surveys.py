@@ -52,8 +52,9 @@ class Survey(NamedTuple):
     modules: tuple[str, ...]
 
     def holds(self, state: tuple[int, int]) -> bool:
-        """Return whether the survey describes an object in this state. For a delivery only the size is compared, because it only
-        proposes.
+        """Return whether the survey describes an object in this state.
+
+        For a delivery only the size is compared, because it only proposes.
         """
         return self.state == state or self.state == (state[0], 0)
 
