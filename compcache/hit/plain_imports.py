@@ -196,9 +196,9 @@ def _look_up_together(
         if place and place[1] < hit._LINKED:
             modules.setdefault(place[0], []).append((use, place[1]))
     done = set()
-    for wanted in modules.values():
+    for module_id, wanted in modules.items():
         other = find(wanted[0][0][1]) if len(wanted) >= _MANY else None
-        if other is None or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
+        if other is None or other.module_id != module_id or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
             continue
         image, size, _, _, _, key, _ = other.where[3]
         numbers = runtime.plain_functions(
