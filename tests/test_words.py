@@ -62,7 +62,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("text(5)", TypeError, "text(): s must be str or bytes, not int"),
     ("m([1], 2)", TypeError, "m(): argument 1 must be an address (int, None,"),
     ("m(2**70, 2)", OverflowError, "m(): argument 1 must be an address of 64 bits"),
-    ("m(b'abc')", TypeError, "m() takes 2 arguments, ptr, i64; 1 given; one buffer stands for an address and a length where"),
+    ("m(b'abc')", TypeError, "m() takes 2 arguments, ptr, i64; 1 given; one buffer is passed as an address and a length if"),
     ("f(1, 2, 3)", TypeError, "f() takes 2 arguments, a: f64, b: i64; 3 given"),
     ("f(5, a=1)", TypeError, "f() got two values for a"),
     ("f(a=1)", TypeError, "f() is missing b"),

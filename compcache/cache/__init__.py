@@ -1,4 +1,4 @@
-"""`Cache`: opening, look-ups, loading. Its other members are in the files beside this one, what a plain hit needs in `compcache.facade`."""
+"""`Cache`: opening, look-ups, loading. Its other members are in the files beside this one; `compcache.facade` has those of a plain hit."""
 
 from __future__ import annotations
 
@@ -65,20 +65,21 @@ class Cache(_Parts):
     def compile(self, source: Source) -> CompiledFunctions:
         """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
 
-        A name stands for the function and all that it reaches in the code, with its signature, the definitions of globals, the imports,
-        the options and the CPU that is asked for: an edit of one function, or of a comment, does not change the names of others, and only
-        functions that are not stored are compiled. If the same source, as text or bitcode, was compiled before, LLVM is not even imported.
+        A name identifies the function and all that it reaches in the code, with its signature, the definitions of globals, the
+        imports, the options and the requested CPU. An edit of one function, or of a comment, does not change the names of other
+        functions. Only functions that are not stored are compiled. If the same source was compiled before, as text or bitcode, LLVM
+        is not even imported.
 
         Args:
             source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
 
         Returns:
-            A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when
-            it is first asked for.
+            A mapping of plain names to call targets. ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when it is first
+            requested.
 
         Raises:
-            CompileError, LinkError, ...: what `add_module` raises about the source. Not being able to store the
-                result does not fail the call: one `CacheWarning`, and the functions work.
+            CompileError, LinkError, ...: the errors of `add_module` about the source. If the result cannot be stored, the call issues
+                one `CacheWarning`, and the functions work.
         """
         self._require_open()
         from compcache.content.names import NamedSource, read_names, seal
@@ -94,14 +95,15 @@ class Cache(_Parts):
         return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
 
     def _has_all(self, names: Iterable[str]) -> bool:
-        """Return whether the functions of one source are stored: the first by the rules of `has`, the others by the index."""
+        """Return whether the functions of one source are stored: the first by the rules of `has`, the others by the index alone."""
         first, *others = names
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def has(self, func_name: str | Identity) -> bool:
-        """Return whether the cache holds a realization of this function that this host can use; ``func_name in cache`` is the same.
+        """Return whether the cache has a realization of this function that this host can use. ``func_name in cache`` does the same.
 
-        It reads the index and one record at most; only `get_target` finds out whether everything that the function needs is there as well.
+        It reads the index and at most one record. Only `get_target` finds out whether the cache also has everything that the function
+        needs.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -115,17 +117,17 @@ class Cache(_Parts):
 
     @property
     def exists(self) -> bool:
-        """Whether the directory holds a cache: the first addition creates one."""
+        """Whether the directory contains a cache. The first addition creates it."""
         return self._store.is_cache()
 
     @property
     def readonly(self) -> bool:
-        """Whether it was opened with readonly=True."""
+        """Whether the cache was opened with readonly=True."""
         return self._store.readonly
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The directories of read-only caches (or bundles) below this one, in the order in which they are searched."""
+        """The directories of the read-only caches (or bundles) below this one, in the order in which they are searched."""
         return tuple([layer.source for layer in self._store.layers])
 
     def loaded(self) -> LoadedState:
@@ -137,10 +139,10 @@ class Cache(_Parts):
         return LoadedState(tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules))
 
     def unload(self, func_name: str | Identity) -> bool:
-        """Invalidate the modules that hold a function, and every call target returned from them.
+        """Invalidate the modules that contain a function, and every call target returned from them.
 
-        A running call finishes; later ones raise `TargetUnloadedError`. The code is unmapped when the
-        last object that could run it is gone.
+        A running call finishes. Later calls raise `TargetUnloadedError`. The code is unmapped when the last object that could run it
+        is gone.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -164,7 +166,7 @@ class Cache(_Parts):
 
         refuse_copies()
 
-    # ---------------------------------------------- what the methods above share
+    # ---------------------------------------------------------- internal methods
 
     def _open(
         self,
@@ -179,7 +181,12 @@ class Cache(_Parts):
         tune: bool,
         link: Any,
     ) -> None:
-        """Open the directory with any combination of arguments; see `Cache`."""
+        """Open the directory with any combination of arguments. See `Cache`.
+
+        Raises:
+            TypeError, ValueError: an argument is not valid.
+            UntrustedDirectoryError: other users can change the directory.
+        """
         signing_key, publish_key = self._keys_given
         remote, remote_mode = self._remote_given
         _require("path", path, (str, os.PathLike))
@@ -204,9 +211,9 @@ class Cache(_Parts):
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
     def _become_whole(self) -> None:
-        """Get a store and a loader, which plain hits do without: as they would be if the cache had been opened with them.
+        """Replace the loader of plain hits by a store and a full loader, as if the cache had been opened with them.
 
-        What the environment and the owner of the directory were then counts, not what they are by now.
+        The environment and the owner of the directory count as they were when the cache was opened.
         """
         loader, recorder = self._plain, self._plain._recorder
         loader.leave_plain()
@@ -225,7 +232,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss; return whether the function has been fetched, so that it can be loaded after all."""
+        """Count a miss. Returns whether the function was fetched from the remote store, so that it can be loaded after all."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -236,6 +243,7 @@ class Cache(_Parts):
         return False
 
     def _close_whole(self) -> None:
+        """Write waiting entries and statistics, and close the store."""
         if self._entries is not None:
             self._entries.flush()
         self._closed = True
@@ -248,6 +256,7 @@ class Cache(_Parts):
         self._store.close()
 
     def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+        """Load a function. A thread that builds receives only functions that the directory has."""
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
@@ -255,6 +264,7 @@ class Cache(_Parts):
         return self._load_stored(func_name, owner, accept)
 
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+        """Load a function, retargeting it if necessary, and count a hit unless this process had it already."""
         started = perf_counter()
         before = self._loader.held(func_name)
         try:
@@ -267,33 +277,33 @@ class Cache(_Parts):
             from compcache.closures.background import work_later
 
             work_later(self._session(), self._tuners, target, tunes=self._tunes)
-        if target is not before:  # otherwise this process had it already
+        if target is not before:  # the target was not in memory before
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
     def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
-        """Compile the kept bitcode for this host and load the function again; raise `error` where that does not help."""
+        """Compile the stored bitcode for this host and load the function again. Raise `error` if that does not help."""
         try:
             try:
                 from compcache.miss.retarget import load_retargeted
-            except ImportError:  # only the runtime is installed
+            except ImportError:  # llvmlite is not installed
                 raise error from error.__cause__
 
             target = load_retargeted(self._session(), func_name, owner, accept, error)
             self._store.stats.missed(error)
         finally:
-            del error  # its traceback has this frame
+            del error  # its traceback contains this frame
         return target
 
     def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """Return a hit, after a warning where it was compiled from something else than `build` returns now."""
+        """Return a hit, after a warning if it was compiled from another source than `build` returns now."""
         from compcache.miss.staleness import check_hit
 
         check_hit(self._session(), target, name, build)
         return target
 
     def _session(self) -> Session:
-        """Return this cache, to the miss path."""
+        """Return the session of this cache for the miss path, created at the first call."""
         if self._opened_session is None:
             from compcache.session import Session
 
@@ -304,14 +314,14 @@ class Cache(_Parts):
         return self._opened_session
 
     def _suggestion(self, func_name: str) -> str:
-        """Return similar names for the message of a `NotCachedError`; it runs when the message is read."""
+        """Return similar names, for the message of a `NotCachedError`. It runs when the message is read."""
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)
 
 
 class Suggesting:
-    """Adds similar names to the message of a `NotCachedError`."""
+    """A context manager that makes a `NotCachedError` suggest similar names."""
 
     __slots__ = ("_cache",)
 
@@ -319,7 +329,7 @@ class Suggesting:
         self._cache = cache
 
     def __enter__(self) -> None:
-        """Return the cache; nothing is prepared."""
+        """Do nothing."""
 
     def __exit__(self, _: object, error: object, __: object) -> None:
         if isinstance(error, NotCachedError):
@@ -335,6 +345,11 @@ def _size_in_bytes(size: int | str) -> int:
 
 
 def _require(name: str, value: object, kinds: tuple[type, ...]) -> None:
+    """Check the type of an argument of `Cache`; None is accepted.
+
+    Raises:
+        TypeError: it has another type.
+    """
     if value is not None and not isinstance(value, kinds):
         raise TypeError(f"Cache(): {name} must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}")
 
@@ -348,7 +363,7 @@ def _open_store(
     min_llvm: str | None,
     options: dict[str, Any],
 ) -> Store:
-    """Return the store of a directory. Settings that are not given come from the environment."""
+    """Open the store of a directory. Settings that are None come from the environment."""
     options["open_beneath"] = path_opener()
     rules = signing_key, trusted_keys, publish_key, min_llvm
     if rules != (None,) * 4 or any(map(setting, RULES)):
@@ -371,7 +386,11 @@ def _open_store(
 
 
 def func_names_of(names: Any) -> list[str]:
-    """Return the names of several functions, or of one, each given as such or as an `Identity`."""
+    """Return the func_names of several functions or of one. Each is given by its name or as an `Identity`.
+
+    Raises:
+        TypeError: `names` is neither iterable nor a name.
+    """
     if isinstance(names, str) or hasattr(names, "func_name"):
         return [func_name_of(names)]
     if not hasattr(names, "__iter__"):
@@ -380,20 +399,21 @@ def func_names_of(names: Any) -> list[str]:
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:
+    """Return the open cache of a directory, with a signing key or without one, or None if there is none."""
     known = open_caches.get((path, signed))
     cache = known() if known is not None else None
     return cache if cache is not None and not cache._closed else None
 
 
 def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
-    """Return the target that a pickled one stands for, from an open cache of this directory or a new one.
+    """Return the target for a pickled one, from an open cache of the directory or from a new one.
 
-    A pickle carries neither key nor trust. One of a cache with a signing key is loaded only with the key of an open cache
-    of the directory, or that of the environment.
+    A pickle carries neither a key nor trust. A target of a cache with a signing key is loaded only with the key of an open cache of the
+    directory, or with that of the environment.
 
     Raises:
-        NotCachedError: that cache does not hold the function (any more).
-        UntrustedDirectoryError: this process has no key, or would have to trust others who can write there.
+        NotCachedError: that cache does not have the function (any more).
+        UntrustedDirectoryError: this process has no key, or other users can write to the directory.
     """
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
     if cache is None:
@@ -413,9 +433,9 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
 
 
 def complete(part: type) -> Any:
-    """Replace the stand-ins for members that this class defines; return the class that has them all.
+    """Replace the stand-ins in `Cache` by the members that this class defines. Returns the class with all members.
 
-    What a program has put in such a place, as tests do, stays there. What it then puts back may be a stand-in.
+    A member that a program has replaced, as tests do, stays. If the program later restores it, it may restore a stand-in.
     """
     found = {name: vars(part)[name] for name in PARTS[part.__module__.removeprefix("compcache.cache").removeprefix(".")]}
     for member in found.values():
@@ -428,5 +448,5 @@ def complete(part: type) -> Any:
     return Facade
 
 
-if not TYPE_CHECKING:  # last: a signal handler that asks for something meanwhile meets all of this file, or nothing of it
+if not TYPE_CHECKING:  # last, so that a signal handler that imports this file meanwhile sees all of it or nothing
     Cache = complete(Cache)

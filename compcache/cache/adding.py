@@ -30,9 +30,9 @@ class Adding(Facade):
             The module_id of this host's module, 32 hexadecimal digits. The same code has the same module_id in every process.
 
         Raises:
-            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid; the message names
-            the culprit.
-            StorageError: it could not be stored. In each case the cache is as it was.
+            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid. The message names
+                the culprit.
+            StorageError: the module could not be stored. After any of these errors the cache is unchanged.
         """
         self._require_open()
         from compcache.miss.build import add
@@ -40,29 +40,29 @@ class Adding(Facade):
         return add(self._session(), source)[0]
 
     def add_modules(self, sources: Iterable[ModuleSource], group: str | None = None) -> list[str]:
-        """Compile many modules and publish them together, which costs less for each than `add_module` does.
+        """Compile many modules and publish them together. Each costs less than with `add_module`.
 
-        Sources may use functions and variables of one another, in any order: a library is the list of its files. Their definitions take
-        precedence over those of the platform, of libraries and of the cache. As in a static library, a module is loaded, and its
+        Sources may use functions and variables of one another, in any order: a library is the list of its files. Their definitions
+        take precedence over those of the platform, of libraries and of the cache. As in a static library, a module is loaded, and its
         constructors run, when one of its definitions is needed.
 
         Args:
-            sources: as `add_module` takes them; an iterator is read only as far as there is work to do.
-            group: the name of a group: the sources become one module with its own hidden names, as files linked into one shared object do.
-                A source that is unchanged since the group was last added is not optimized again.
+            sources: the sources, each as for `add_module`. An iterator is read only as fast as the sources are compiled.
+            group: the name of a group. The sources become one module with its own hidden names, like files linked into one shared
+                object. A source that is unchanged since the group was last added is not optimized again.
 
         Returns:
             The module_ids, in the order of the sources. Those of a group are equal.
 
         Raises:
-            ModulesNotAddedError: some of them could not be added. Its message and its `failures` name them; all others
-                are stored.
-            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise; nothing is stored.
+            ModulesNotAddedError: some sources could not be added. The message and `failures` name them; all other sources are stored.
+            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise. Nothing is stored.
             StorageError: the cache is read-only.
+            TypeError: `sources` is not iterable.
         """
         self._require_open()
         if not hasattr(sources, "__iter__"):
-            raise TypeError(f"add_modules() takes several sources, like [source], not one {type(sources).__name__}")
+            raise TypeError(f"add_modules(): sources must be several sources, like [source], not one {type(sources).__name__}")
         if group is not None:
             from compcache.miss.groups import add_group
 
@@ -74,17 +74,18 @@ class Adding(Facade):
     def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
         """Add modules as `add_modules` does, and remove the older modules whose functions all have newer realizations.
 
-        Loaded code stays loaded. A module stays if one of its functions has no newer realization; its other functions are no longer used.
+        Loaded code stays loaded. A module stays if one of its functions has no newer realization. The other functions of such a
+        module are no longer used.
 
         Args:
-            source_or_sources: as `add_module` or `add_modules` takes them.
+            source_or_sources: one source as for `add_module`, or several as for `add_modules`.
             group: as for `add_modules`. The group replaces all groups of this name; if a source is not valid, nothing is stored.
 
         Returns:
             The ids of the modules that were added, in the order of the sources.
 
         Raises:
-            ModulesNotAddedError, StorageError, ...: what `add_modules` raises; nothing was removed.
+            ModulesNotAddedError, StorageError, ...: the errors of `add_modules`. Nothing was removed.
         """
         self._require_open()
         from compcache.miss.replace import replace
@@ -92,14 +93,17 @@ class Adding(Facade):
         return list(replace(self._session(), source_or_sources, group))
 
     def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
-        """Link the code that functions reach in several modules; the result is one more realization of each.
+        """Link the code that functions reach in several modules. The result is one more realization of each function.
 
         Args:
-            names: the functions; None: all.
-            into: the name of a set, one image for all of them.
+            names: the functions, by their names or identities, or None for all.
+            into: the name of a set: all functions share one image.
+
+        Returns:
+            A report of the functions that were linked and of the others.
 
         Raises:
-            CompileError: there is no linker for shared objects.
+            CompileError: no linker for shared objects was found.
         """
         self._require_open()
         from compcache.closures.link import link

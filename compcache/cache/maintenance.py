@@ -1,4 +1,4 @@
-"""Members of `Cache` that check it, and remove from it."""
+"""Members of `Cache` that check a cache, and remove from it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ class Maintenance(Facade):
     def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
-        Modules that a remaining module needs stay. Call targets that are held, here or elsewhere, keep working.
+        Modules that a remaining module needs stay. Call targets that are held by this or another process keep working.
 
         Args:
             policy: which modules to remove.
             dry_run: remove nothing, and report what would be removed.
             progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            A report of the modules that were removed, or would be.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.
@@ -41,14 +44,14 @@ class Maintenance(Facade):
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
-        """Plan a prune for inspection, to be carried out by `carry_out`.
+        """Plan a prune for inspection. `carry_out` performs it.
 
         Args:
             policy: which modules to remove.
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            The plan; its `report` is that of a dry run.
+            The plan, with the `report` of a dry run.
         """
         self._require_open()
         from compcache.maintain.prune import propose
@@ -60,7 +63,10 @@ class Maintenance(Facade):
         """Carry out a planned prune, except for modules that were pinned, used or imported since.
 
         Args:
-            proposal: what `propose_prune` returned.
+            proposal: the result of `propose_prune`.
+
+        Returns:
+            A report of the modules that were removed.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.
@@ -71,18 +77,23 @@ class Maintenance(Facade):
         return carry_out(self._store, proposal)
 
     def compact(self, *, grace: float = 10.0, progress: Progress | None = None) -> CompactReport:
-        """Pack small modules together, thousands into one file, a *volume*, each compressed and otherwise unchanged.
+        """Pack small modules together, thousands into one file, a *volume*. Each module is compressed and otherwise unchanged.
 
-        Of modules that realize the same functions with the same content for the same hosts, only the newest stays. Loaded code keeps
-        working, and other processes find every function at all times.
+        Among modules that realize the same functions with the same content for the same hosts, only the newest stays. Loaded code
+        keeps working, and other processes find every function at all times.
 
         Args:
-            grace: how many seconds the old files stay beside the volume, for processes on other hosts that do not see the volume yet.
+            grace: for how many seconds the old files stay beside the volume, for processes on other hosts that do not see the volume
+                yet.
             progress: called now and then with (modules read, modules to read).
+
+        Returns:
+            A report of the modules that were packed and removed.
 
         Raises:
             StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
-            TypeError, ValueError: `grace` is not a number, or negative.
+            TypeError: `grace` is not a number.
+            ValueError: `grace` is negative.
         """
         self._require_open()
         from compcache.maintain.compact import compact
@@ -96,12 +107,12 @@ class Maintenance(Facade):
 
         Args:
             repair: put damaged files in quarantine, rebuild the index, remove leftovers, correct permissions.
-            checksums: read every module in full; without, only their records.
-            recompile: compile the code that is kept beside images again, and compare the result with the module.
+            checksums: read every module in full, rather than its records alone.
+            recompile: compile the code that is stored beside images again, and compare the result with the module.
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            What each step checked, and what it found. A directory without a cache is reported as an error.
+            The checks and the findings of each step. A directory without a cache is reported as an error.
 
         Raises:
             StorageError: `repair` is set and the cache is read-only.
@@ -114,7 +125,7 @@ class Maintenance(Facade):
         return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
 
     def pin(self, func_name: str | Identity) -> bool:
-        """Keep a function and its dependencies from being pruned. It need not be cached yet.
+        """Keep a function and its dependencies from being pruned. The function need not be cached yet.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -131,7 +142,7 @@ class Maintenance(Facade):
         return pin(self._store, func_name_of(func_name))
 
     def unpin(self, func_name: str | Identity) -> bool:
-        """Undo `pin`.
+        """Let a pinned function be pruned again.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -148,7 +159,7 @@ class Maintenance(Facade):
         return unpin(self._store, func_name_of(func_name))
 
     def pinned(self) -> tuple[str, ...]:
-        """Return the pinned functions, sorted."""
+        """Return the names of the pinned functions, sorted."""
         self._require_open()
         from compcache.maintain.pins import pinned
 
@@ -157,21 +168,21 @@ class Maintenance(Facade):
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label are removed with the last function of that label. A group is removed as a
-        whole. Later look-ups through this object miss; call targets that are held keep working.
+        Parts (`ModuleSource.part_of`) and entries of a label are removed with the last function of that label. A group is removed as
+        a whole. Later look-ups through this object miss. Call targets that are held keep working.
 
         Args:
             func_name: the function's name, or its `Identity`; or the name of a group, if no function has that name.
-            force: remove it even if its modules hold other functions, others import it or it is pinned.
-            derived: remove only the linked closures that contain it, or the set of this name; without a name, all of them.
+            force: remove the function even if its modules contain other functions, other modules import it, or it is pinned.
+            derived: remove only the linked closures that contain the function, or the set of this name; without a name, all of them.
 
         Returns:
             The ids of the removed modules.
 
         Raises:
-            TypeError: no name is given.
+            TypeError: no name is given, and `derived` is not set.
             NotCachedError: the function is not in the cache.
-            FunctionInUseError: it is in use as above; nothing was removed.
+            FunctionInUseError: one of the conditions that `force` overrides holds. Nothing was removed.
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()
@@ -180,7 +191,7 @@ class Maintenance(Facade):
         if derived:
             return remove_linked(self._store, None if func_name is None else func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() needs the name of a function")
+            raise TypeError("remove() needs the name of a function, unless derived=True is given")
         if self._entries is not None:
             self._entries.flush()
         with Suggesting(self):
@@ -190,10 +201,10 @@ class Maintenance(Facade):
         """Remove one module with all its realizations. Call targets that are held keep working.
 
         Args:
-            module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
+            module_id: its 32 hexadecimal digits, as `modules` and `add_module` return them.
 
         Returns:
-            Whether it existed.
+            Whether the module existed.
 
         Raises:
             StorageError: the cache is read-only, or the file could not be removed.
@@ -205,7 +216,7 @@ class Maintenance(Facade):
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove every module and return their number. Statistics and pins stay; call targets that are held keep working.
+        """Remove every module and return the number of modules. Statistics and pins stay. Call targets that are held keep working.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.

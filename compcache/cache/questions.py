@@ -29,8 +29,8 @@ class Questions(Facade):
         """List the stored functions.
 
         Args:
-            select: called with each name; only functions for which it returns something true are listed. None lists all.
-            folded: list those of one label, and what belongs to them, as one.
+            select: called with each name. Only functions for which it returns a true value are listed. None lists all.
+            folded: list the functions of one label, with their parts, as one.
             progress: called now and then with (modules read, modules to read).
 
         Returns:
@@ -46,21 +46,24 @@ class Questions(Facade):
         return iter([summary.func_name for summary in self.functions()])
 
     def __len__(self) -> int:
-        """Return the number of func_names. This lists every function; `info` counts at less cost."""
+        """Return the number of func_names. This lists every function. `info` counts them at less cost."""
         return len(self.functions())
 
     def __bool__(self) -> bool:
-        """Return true: an empty cache is a cache."""
+        """Return True: an empty cache is a cache, too."""
         return True
 
     def labelled(self, label: str) -> tuple[str, ...]:
         """List the functions that `Identity` or `compile` named with a label.
 
         Args:
-            label: the label; four digits or more of the digest may follow it, behind a hyphen.
+            label: the label; four or more digits of the digest may follow it, behind a hyphen.
 
         Returns:
-            Their func_names, sorted.
+            Their func_names, sorted. The result is empty if there are none.
+
+        Raises:
+            TypeError: `label` is not a str.
         """
         self._require_open()
         from compcache.inspect.names import labelled
@@ -70,13 +73,13 @@ class Questions(Facade):
         return labelled(self._store, label)
 
     def function(self, func_name: str | Identity) -> FunctionReport:
-        """Describe everything that the cache holds about one function.
+        """Describe everything that the cache contains about one function.
 
         Args:
             func_name: the function's name, or its `Identity`.
 
         Raises:
-            NotCachedError: no module on disk holds it.
+            NotCachedError: no stored module contains it.
         """
         self._require_open()
         from compcache.inspect.functions import describe_function
@@ -85,7 +88,7 @@ class Questions(Facade):
             return describe_function(self._store, self._loader, func_name_of(func_name))
 
     def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
-        """List every stored copy of a function, including those that this host cannot use; empty if there is none.
+        """List every stored copy of a function, including copies that this host cannot use. The result is empty if there are none.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -100,7 +103,7 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            transitive: include what these refer to, and so on.
+            transitive: include the functions that these refer to, and so on.
 
         Returns:
             Their func_names, nearest first.
@@ -120,8 +123,8 @@ class Questions(Facade):
         """Return the dependencies of functions, transitively and across modules.
 
         Args:
-            names: the functions, by their names or identities; None for all.
-            reverse: reverse the edges: they lead from each function to those that refer to it.
+            names: the functions, by their names or identities, or None for all.
+            reverse: reverse the edges: they lead from each function to the functions that refer to it.
             progress: called now and then with (modules read, modules to read).
 
         Raises:
@@ -139,8 +142,8 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: selects the realization; its first digits suffice. None is the one that a load would choose.
-            whole_module: return the code of its module instead.
+            module_id: selects the realization by its first digits. None selects the realization that a load would choose.
+            whole_module: return the code of the whole module.
 
         Raises:
             NotCachedError: no such realization is stored.
@@ -158,10 +161,11 @@ class Questions(Facade):
         Args:
             func_name: the function's name, or its `Identity`.
             module_id: selects the realization, as for `ir`.
-            whole_module: return the code of its module instead.
+            whole_module: return the code of the whole module.
 
         Raises:
-            NotCachedError, NoCodeError: as for `ir`.
+            NotCachedError: no such realization is stored.
+            NoCodeError: the module was stored without its code.
         """
         self._require_open()
         from compcache.inspect.assembly import function_asm
@@ -173,10 +177,13 @@ class Questions(Facade):
         """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
 
         Args:
-            func_name: the function's name, its `Identity`, or a label, which stands for the newest function with it and compares that with
-                the earlier ones.
-            identity: the function's identity, if the caller has it; variants are compared with it.
+            func_name: the function's name, its `Identity`, or a label. A label means its newest function, which is compared with the
+                earlier ones.
+            identity: the function's identity, if the caller has it; stored variants are compared with it.
             progress: called now and then with (modules read, modules to read).
+
+        Raises:
+            TypeError: `identity` is not an `Identity`.
         """
         self._require_open()
         from compcache.inspect.explain import explain, newest_of_label
@@ -195,7 +202,7 @@ class Questions(Facade):
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            One summary for each module, sorted by module_id; those of layers come last.
+            One summary for each module, sorted by module_id. Modules of layers come last.
         """
         self._require_open()
         from compcache.usage.listings import modules
@@ -206,10 +213,10 @@ class Questions(Facade):
         """Describe one stored module.
 
         Args:
-            module_id: its 32 hexadecimal digits, as `modules` and `add_module` give them.
+            module_id: its 32 hexadecimal digits, as `modules` and `add_module` return them.
 
         Raises:
-            FileNotFoundError: it is not there, or damaged.
+            FileNotFoundError: the module does not exist, or is damaged.
             ValueError: `module_id` does not have that form.
         """
         self._require_open()
@@ -232,11 +239,11 @@ class Questions(Facade):
         """Count the contents of the cache, and add up the counters of all processes that use it.
 
         Args:
-            since: count only from this time on, in seconds since the epoch, to the hour.
+            since: count only from this time on, in seconds since the epoch, rounded to the hour.
             progress: called now and then with (modules read, modules to read).
 
         Raises:
-            TypeError: `since` is not such a time.
+            TypeError: `since` is not a number.
         """
         self._require_open()
         from compcache.usage.statistics import cache_stats
@@ -248,14 +255,14 @@ class Questions(Facade):
         """Return the counters of `stats` over time.
 
         Args:
-            since: only from this time on, in seconds since the epoch, to the hour.
+            since: only from this time on, in seconds since the epoch, rounded to the hour.
             progress: called now and then with (modules read, modules to read).
 
         Returns:
             One period for each hour with counts, or for each day after a month; the oldest first.
 
         Raises:
-            TypeError: `since` is not such a time.
+            TypeError: `since` is not a number.
         """
         self._require_open()
         from compcache.usage.statistics import history

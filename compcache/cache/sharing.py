@@ -21,7 +21,7 @@ __all__ = ["Sharing"]
 
 
 class Sharing(Questions):
-    """Exports and imports bundles; asks the remote store, and uploads to it."""
+    """Exports and imports bundles, asks the remote store, and uploads to it."""
 
     def export(
         self,
@@ -33,17 +33,17 @@ class Sharing(Questions):
         minisign: bool = False,
         linked: bool = False,
     ) -> tuple[str, ...]:
-        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or to be used as a layer.
+        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or for use as a layer.
 
-        The same modules give the same bytes, in every process and on every host. Modules keep their signatures; with a
-        `publish_key` that key signs them as well.
+        The same modules give the same bytes, in every process and on every host. Modules keep their signatures. A `publish_key` adds
+        its own.
 
         Args:
             names: the functions, at least one, by their names or identities.
-            path: the file; one of this name is replaced.
+            path: the file. An existing file of this name is replaced.
             targets: CPUs (see `ModuleSource`): include the realizations that hosts with these CPUs would use. None includes every
                 realization.
-            closure: include all functions that these ones import, transitively.
+            closure: include all functions that these functions import, transitively.
             minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``) for `minisign -V`, with the
                 key that ``compcache key show --minisign`` prints.
             linked: include the linked closures (see `link`) all of whose parts are in the bundle.
@@ -71,15 +71,15 @@ class Sharing(Questions):
 
         Args:
             path: the bundle.
-            trusted_keys: public keys beside those of the cache (``name:base64``, or ``@path``). If there are any, one of them must have
-                signed each module.
+            trusted_keys: public keys in addition to those of the cache (``name:base64``, or ``@path``). If there are any keys, one of
+                them must have signed each module.
 
         Returns:
-            The func_names of all functions in it, sorted.
+            The func_names of all functions in the bundle, sorted.
 
         Raises:
-            FormatError: the file is not a bundle, or damaged, or a part of it is missing.
-            IntegrityError: a module is not signed, and there are trusted keys or it holds pickled values.
+            FormatError: the file is not a bundle, or is damaged, or a part of it is missing.
+            IntegrityError: a module lacks a required signature. Trusted keys require a signature, and so do pickled values.
             StorageError: the bundle could not be read, or the cache could not be written.
         """
         self._require_open()
@@ -96,12 +96,12 @@ class Sharing(Questions):
 
     @property
     def remote(self) -> RemoteStore | None:
-        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`."""
+        """The remote stores that the cache was opened with, for their `status`, `verify` and `collect_garbage`; None without any."""
         self._require_open()
         return self._session().remote()
 
     def has_many(self, names: Iterable[str | Identity]) -> tuple[bool, ...]:
-        """Return for many functions whether they are here or in the remote store.
+        """Return, for many functions, whether the cache or the remote store has them.
 
         Args:
             names: the functions, by their names or identities.
@@ -112,21 +112,21 @@ class Sharing(Questions):
         self._require_open()
         wanted = func_names_of(names)
         known = {name: self.has(name) for name in wanted}
-        absent = [name for name, there in known.items() if not there]
+        absent = [name for name, is_here in known.items() if not is_here]
         remote = self._session().remote()
         if absent and remote is not None:
             known.update(zip(absent, remote.has(absent), strict=True))
         return tuple(known[name] for name in wanted)
 
     def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
-        """Fetch functions that are not cached, and all that they import, from the remote store.
+        """Fetch functions that are not cached, and all their imports, from the remote store.
 
         Args:
             names: the functions, by their names or identities.
-            plain: also fetch names that do not stand for content.
+            plain: also fetch functions with plain names.
 
         Returns:
-            The func_names of the fetched functions.
+            The func_names of the fetched functions. The result is empty without a remote store.
         """
         self._require_open()
         remote = self._session().remote()
@@ -142,7 +142,7 @@ class Sharing(Questions):
             names: the functions, by their names or identities.
 
         Returns:
-            How many modules were queued; `flush_uploads` waits for them.
+            The number of modules that were queued. `flush_uploads` waits for them.
 
         Raises:
             NotCachedError: a function is not in the cache.
@@ -151,7 +151,7 @@ class Sharing(Questions):
         self._require_open()
         remote = self._session().remote()
         if remote is None or not remote.writes:
-            raise ValueError("push needs a remote store to write to: open the cache with remote= and remote_mode='write'")
+            raise ValueError("push() needs a remote store to write to: open the cache with remote= and remote_mode='write'")
         wanted = dict.fromkeys([each for name in func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
         found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
         count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
@@ -165,7 +165,7 @@ class Sharing(Questions):
             timeout: the longest wait, in seconds.
 
         Returns:
-            Whether nothing is left to upload.
+            Whether nothing is left to upload; True without a remote store.
         """
         self._require_open()
         remote = self._session().remote()

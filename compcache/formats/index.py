@@ -214,17 +214,6 @@ class Segment:
         self._tables = functions, modules
         return self._tables
 
-    def whole(self) -> tuple[Table, Table]:
-        """Read the segment, and return its function and module tables in memory, for many look-ups.
-
-        Raises:
-            OSError: the segment cannot be read.
-            FormatError: the segment is damaged, or other users can write to it.
-        """
-        opened, size = self._open_file()
-        functions, modules, *_ = runtime.open_segment(file_ops.read_at(self._files, opened.number, 0, size), size, self.name)
-        return functions, modules
-
     def _open_file(self) -> tuple[file_ops.Opened, int]:
         """Open the file; return it and its size. Raise `FormatError` if it is not a regular file of a trusted user."""
         try:

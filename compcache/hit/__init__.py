@@ -1,17 +1,18 @@
-"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone.
+"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone."""
 
-This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of hits,
-because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of `compcache.store` and
-`compcache.hit.loader`: whatever is not plain (keys, layers, several realizations without a known newest one, globals, damage, a failed
-look-up) gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+# This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
+# hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
+# `compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
+# globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+#
+# `compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
 
-Tables of targets and modules, and their locks, are explained in `compcache.hit.loader`. `LoadedModule` is a mapped image.
-"""
-
-# Files on the path of a hit do not import `__future__`, which takes half a million instructions: annotations are in quotes.
+# Long texts in the files of a plain hit are comments, because a fresh process reads docstrings.
+#
+# Files on the path of a hit do not import `__future__`, which costs half a million instructions. So annotations are in quotes.
 import os
 from _thread import RLock
-from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # importing `weakref` is slow
 from sys import audit
 from time import perf_counter
 
@@ -34,18 +35,19 @@ __all__ = [
     "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
 ]  # fmt: skip
 
-#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+#: The values of `compcache.store.PLACES`, which a plain hit does not import.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
-#: As `compcache.store.Store` has it.
+#: The value of `compcache.store.Store.KNOWN_FAULTS`.
 KNOWN_FAULTS = b""
 _SEGMENT_NAME = 31  # characters
-_READ_WHOLE = 1 << 16  # bytes of a segment
-_IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # as `compcache.formats.manifest` has them
+_READ_WHOLE = 1 << 16  # a segment with up to this many bytes is read whole
+_IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # the values of `compcache.formats.manifest`
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+_ENTER = _LOOK | os.O_DIRECTORY
 _OTHERS_WRITE = 0o022
 
 _lock: "Any" = RLock()
@@ -55,26 +57,22 @@ _PATIENCE = 10.0
 
 
 class LoadedModule:
-    """A mapped image and what its filled slots refer to.
-
-    `slots` maps the number of each filled slot, or the name of an import without a slot, to the object that must live as long as the
-    image: the defining module, or the decoded value of a global. `image` is None while the module is only claimed. `committed` says
-        whether a load that uses it has succeeded; `started`, whether constructors that wait for imports have run. `file` is kept for
-        linked closures. A module that is `given_up` was not mapped, and claims nothing, whatever keeps it alive.
-    """
+    """A mapped image and the objects that its filled slots refer to."""
 
     __slots__ = ("__weakref__", "committed", "file", "finish", "given_up", "image", "module_id", "size", "slots", "started")
 
     def __init__(self, module_id: bytes, size: int) -> None:
         self.module_id = module_id
         self.size = size
-        self.image: Any = None
-        self.committed = False
-        self.given_up = False
-        self.started = False
-        self.finish: Callable[[], None] | None = None
+        self.image: Any = None  # None while the module is only claimed
+        self.committed = False  # whether a load that uses the module has succeeded
+        self.given_up = False  # whether mapping failed: such a module claims nothing, whatever keeps it alive
+        self.started = False  # whether constructors that wait for imports have run
+        self.finish: Callable[[], None] | None = None  # runs the destructors
+        #: By the number of a filled slot, or the name of an import without a slot, the object that must live as long as the image:
+        #: the defining module, or the decoded value of a global.
         self.slots: dict[int | str, object] = {}
-        self.file: ModuleFile | None = None
+        self.file: ModuleFile | None = None  # kept for linked closures
 
 
 class Door:
@@ -88,53 +86,83 @@ class Door:
 
     def __init__(self, root: str, runtime: "Any") -> None:
         self.root = root
-        self.owner = os.geteuid()  # the owner of the directory while this is open, and of its files
+        self.owner = os.geteuid()  # the required owner of the directory and of its files
         self._runtime = runtime
-        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and the identity of that directory
+        self._entered: tuple[Opened, int, tuple[int, int]] | None = None  # the root, its descriptor, and its (device, inode)
         self._prefix = root if root.endswith("/") else root + "/"
         self._tree: Tree | None = None
 
     def enter(self) -> None:
-        """Open the root. A root that is a link, or that others can write to, is not opened."""
+        """Open the root. The path must not lead through a link.
+
+        Raises:
+            PermissionError: the root belongs to another user, or other users can write to it.
+            OSError: it cannot be opened.
+        """
         audit("open", self.root, None, _ENTER)
         opened = self._runtime.open_beneath(-1, self.root, _ENTER, 0)
         status = os.fstat(opened.number)
         if status.st_uid != self.owner or status.st_mode & _OTHERS_WRITE:
-            raise PermissionError(f"{self.root} is another user's, or others can write to it")
+            raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
 
     def renew(self) -> None:
-        """Open the root again if its path leads to another directory, or the program has closed its descriptor."""
+        """Open the root again if its path leads to another directory now, or if the program has closed its descriptor."""
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
             self.enter()
 
     def leave(self) -> None:
-        """Close the root; the next use opens it again. A number that the program has closed may be another file's, and stays open."""
+        """Close the root. The next use opens it again.
+
+        If the program has closed the descriptor, its number may be in use and is not closed again.
+        """
         entered, self._entered, self._tree = self._entered, None, None
-        if entered is not None and not _is_ours(entered):
+        if entered is not None and not _is_still_open(entered):
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0) -> "Opened":
         """See `Tree.open_owned`."""
         opened: Opened
         if flags & os.O_CREAT or not path.startswith(self._prefix):
-            opened = self._others().open_owned(path, flags, mode)
+            opened = self._full_tree().open_owned(path, flags, mode)
             return opened
+        opened = self._open(path, flags, False)
+        return opened
+
+    def open_if_there(self, path: str) -> "Opened | None":
+        """Open a file of the directory to read it. Returns None if it does not exist.
+
+        A missing file is no exception, whose handler would have to ask whether a signal handler has raised it.
+        """
+        opened: Opened | None = self._open(path, _READ, True)
+        return opened
+
+    def _open(self, path: str, flags: int, may_lack: bool) -> "Any":
         entered = self._entered
         while entered is None:
             self.enter()
             entered = self._entered
         audit("open", path, None, flags)
-        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode)
-        return opened
+        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, 0, may_lack)
+
+    def stat(self, path: str) -> os.stat_result:
+        """See `Tree.stat`."""
+        opened = self.open_owned(path, _LOOK)
+        return os.fstat(opened.number)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Tree.listdir`."""
+        opened = self.open_owned(path, _LIST)
+        return os.listdir(opened.number)
 
     def __getattr__(self, name: str) -> "Any":
-        """Return an attribute of `Tree`, which is imported for it."""
-        return getattr(self._others(), name)
+        """Return an attribute of `Tree`, which is imported at the first request."""
+        return getattr(self._full_tree(), name)
 
-    def _others(self) -> "Tree":
+    def _full_tree(self) -> "Tree":
+        """Return the `Tree` for this directory, created at the first request."""
         if self._tree is None:
             from compcache.files import Files, Tree
 
@@ -177,7 +205,7 @@ class PlainLoader:
     )
 
     def __init__(self, root: str, files: "Door | Tree | None") -> None:
-        """Load from this directory through `files`; with None, no hit is plain."""
+        """Load from this directory through `files`. With None, no hit is plain."""
         self._root = root
         self._files: Any = files
         self._names: bytes | None = None
@@ -190,21 +218,21 @@ class PlainLoader:
         self._closure: PlainClosure | None = None
         self._volumes: Volumes | None = None
         self.allow_pickle = False
-        self.maps_files = 2  # by the kind of their file system
+        self.maps_files = 2  # decided by the kind of the file system
         #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_name: dict[str, ref[TypedCallTarget]] = {}
         self._by_link: dict[str, ref[TypedCallTarget]] = {}
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
-        self.builds: set[object] = set()  # the builds under way
+        self.builds: set[object] = set()  # the running builds
         self.changed: object = None  # replaced whenever the tables change
         self._mine: dict[bytes, ref[LoadedModule]] = {}
-        self.merged: dict[str, ref[LoadedModule]] = {}  # the module that provides a variable defined by several
-        self.providers: dict[str, ref[LoadedModule]] = {}  # of the variables that other modules have imported
-        self.linked: LinkedClosures | None = None  # linked closures that it has met
+        self.merged: dict[str, ref[LoadedModule]] = {}  # by variable: the module that provides it, if several define it
+        self.providers: dict[str, ref[LoadedModule]] = {}  # by variable: the module from which other modules import it
+        self.linked: LinkedClosures | None = None  # the linked closures that look-ups have found
         self.closed = False
-        self.decoded = 0  # how many globals were decoded,
-        self.opened = 0  # and images mapped, by loads that succeeded
+        self.decoded = 0  # the number of globals decoded by loads that succeeded
+        self.opened = 0  # the number of images mapped by loads that succeeded
 
     def count_with(self, recorder_of: "Callable[[Any, str], Any]") -> None:
         """Count hits with the recorder of the directory."""
@@ -212,7 +240,7 @@ class PlainLoader:
         self._recorder.watch(self)
 
     def close_plain(self) -> None:
-        """Close the files that were opened without a store."""
+        """Write the counters, invalidate all targets, and close the files that were opened without a store."""
         if self._recorder is not None:
             self._recorder.flush()
         self.close()
@@ -220,7 +248,7 @@ class PlainLoader:
         self._closure = None
 
     def leave_plain(self) -> None:
-        """Close the files; no hit is plain any more."""
+        """Close the files. No hit is plain any more."""
         files, self._files, self._volumes = self._files, None, None
         self._names, self._functions, self._modules, self._rows = None, (), (), ()
         if files is not None:
@@ -229,14 +257,14 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function; None if it is not plain, or not known here."""
+        """Return the call target of a plain function, or None if the function is not plain, or not found here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
         try:
             found = self._look_up(func_name)
             target = self._commit_plain(*found, owner) if found is not None else None
-        except Exception as error:  # noqa: BLE001 - whatever it is, `Loader` meets it again and says what it means
+        except Exception as error:  # noqa: BLE001 - whatever the error is, `Loader` meets it again and reports it
             from compcache.files import reraise_interrupt
 
             reraise_interrupt(error)
@@ -247,7 +275,10 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, and all its imports if it has any."""
+        """Return the module and the record of a function, its closure and content, and all its imports if it has any.
+
+        The result is None if it is not plain.
+        """
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -273,7 +304,10 @@ class PlainLoader:
         return module, record, closure, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function (None if it cannot be used), and a function that returns payloads of its module's records."""
+        """Return the record of a function, and a function that returns payloads of its module's records.
+
+        The record is None if it cannot be used.
+        """
         segment, _, offset, number, _ = found
         opened, _, _, entry = where
         if entry is None:
@@ -294,26 +328,28 @@ class PlainLoader:
         return record, read
 
     def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
+        """Return a mapped module, mapping it if necessary."""
         module = self._loaded(module_id)
         if module is None:
             opened, path, total, entry = where
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, entry[0], lambda: _mapped(runtime, opened.number, path, entry[5], total, self.maps_files)
+                    module_id, entry[0], lambda: _map_image(runtime, opened.number, path, entry[5], total, self.maps_files)
                 )
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
+        """Open a module file.
+
+        Returns the file, its path, its size and its index entry. The entry is None if the file must be verified first.
+        """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        try:
-            opened = self._files.open_owned(path, _READ)
+        opened = self._files.open_if_there(path)
+        if opened is not None:
             stamp = runtime.stamp_of(opened.number, self._owner)
             size = 0 if stamp is None else stamp[1]
-        except FileNotFoundError as error:
-            from compcache.files import reraise_interrupt
-
-            reraise_interrupt(error)
+        else:
             from compcache.hit.plain_volumes import open_in_volume, volumes_of
 
             if self._volumes is None:
@@ -325,6 +361,10 @@ class PlainLoader:
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
+        """Look a function up in the index.
+
+        Returns what `runtime.newest` found and its linked closure, or None if the function is not plain.
+        """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
             return None
@@ -343,6 +383,7 @@ class PlainLoader:
         return (found, closure) if self._goes_with(closure) else None
 
     def _goes_with(self, closure: "PlainClosure | None") -> bool:
+        """Return whether a closure, or a module outside of closures (None), may be loaded beside everything that is loaded."""
         if closure is self._closure and (closure is None or self._loaded(closure.module_id) is not None):
             return True
         from compcache.hit.plain_closures import goes_with
@@ -350,7 +391,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: "Any") -> bool:
-        """Read the index's present segments; return False if it holds anything else."""
+        """Read the segments that the index has now. Returns False if the index contains a file that plain hits do not know."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
@@ -368,7 +409,7 @@ class PlainLoader:
             if stamp is None:
                 return False
             size = stamp[1]
-            source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _reader(files, opened)
+            source = files.pread(opened.number, size, 0) if size <= _READ_WHOLE else _make_reader(files, opened)
             one, other, at, length, _ = runtime.open_segment(source, size, name)
             functions.append(one)
             modules.append(other)
@@ -378,38 +419,45 @@ class PlainLoader:
         return True
 
     def _accept(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
-        """Return whether this host can run code whose requirement has this number. If so, its ids are accepted from now on."""
+        """Return whether this host can run code with a requirement, given by its number. If so, later look-ups accept its ids."""
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
             return False
         content = runtime.processor()
         words = runtime.processor_words(content)
-        platform = f"{os.uname().machine}-linux-elf"  # no code requires any other processor
+        platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
         if not words or not runtime.platform_serves(text, platform, os.confstr("CS_GNU_LIBC_VERSION") or ""):
             return False
         identity = runtime.digest(platform.encode() + content, 12).hex()
         if not runtime.processor_meets(text.rpartition("\0")[2], words, identity, runtime.processor_word):
             return False
-        to_load = text.rpartition("\0")[0] + "\0"
-        self._accepted |= {runtime.digest(t.encode("utf-8", "surrogatepass"), 8) for t in (text, to_load)}
+        without_features = text.rpartition("\0")[0] + "\0"
+        self._accepted |= {runtime.digest(t.encode("utf-8", "surrogatepass"), 8) for t in (text, without_features)}
         return target_id in self._accepted and features_id in self._accepted
 
     # ----------------------------------------------------------------- mapping
 
     def _loaded(self, module_id: bytes) -> "LoadedModule | None":
+        """Return a mapped module of this loader, or None."""
         known = self._mine.get(module_id)
         module = known() if known is not None else None
         return module if module is not None and module.image is not None else None
 
     def mapping(self) -> "Any":
-        """Return the lock of threads that map images and run constructors."""
-        return _Impatient() if _lock._is_owned() else _mapping
+        """Return the lock that a thread holds while it maps images and runs constructors."""
+        return _BoundedMappingLock() if _lock._is_owned() else _mapping
 
     def _map(self, module_id: bytes, size: int, map_image: "Callable[[], Any]") -> "LoadedModule":
+        """Claim a module, map it, and return it.
+
+        Raises:
+            LinkError: one of the module's own constructors asks for it.
+            ReentrantLoadError: this look-up interrupts the mapping of the module.
+        """
         module = LoadedModule(module_id, size)
         try:
             if not _claim(self._mine, module_id, module):
-                committed = self._loaded(module_id)  # by a thread that mapped it before it was unloaded
+                committed = self._loaded(module_id)  # a thread has mapped it meanwhile
                 if committed is not None:
                     return committed
                 from compcache.hit.interrupts import half_mapped, in_constructor
@@ -417,8 +465,8 @@ class PlainLoader:
                 raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
             module.image = map_image()
         finally:
-            if module.image is None:  # a reader of the traceback keeps the module alive
-                module.given_up = True  # nothing is called here: a signal handler that raises would leave the claim
+            if module.image is None:  # the traceback may keep the module alive
+                module.given_up = True  # no call here: a signal handler that raises would leave the claim in place
         return module
 
     # ------------------------------------------------------------------ commit
@@ -437,15 +485,15 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all its imports; None if another thread has bound something else."""
+        """Return the target of a function, bound to all its imports, or None if another thread has bound something else meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
         target: TypedCallTarget = runtime.make_target(module.image, function, entry, name, context)
         modules = parts.modules() if parts else {module.module_id: module}
         with _lock:
-            done = False
-            while not done:  # try again if an interrupt of this thread has changed the tables
+            is_committed = False
+            while not is_committed:  # try again if an interrupt of this thread has changed the tables
                 change = self.changed = object()
                 if self.closed or self._files is None or not self._goes_with(closure):
                     return None
@@ -457,11 +505,11 @@ class PlainLoader:
                 writes, updates = parts.bindings(runtime) if parts else (b"", [])
                 if parts:
                     if self.providers or self.merged:
-                        return None  # another thread has loaded what provides variables
-                    updates += parts.shared(self)
+                        return None  # another thread has loaded modules that provide variables
+                    updates += parts.provider_updates(self)
                 tables = *updates, *self._table_updates(name, target), self._mine, self._new_among(modules)
                 commit = runtime.commit
-                done = self.changed is change and commit(writes, tables) is None  # handlers run between lines
+                is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
                 self._closure = closure.note(self._closure, record, content)
             for loaded in modules.values():
@@ -470,16 +518,17 @@ class PlainLoader:
         return target
 
     def _are_current(self, modules: "dict[bytes, LoadedModule]") -> bool:
-        """Return whether none of the modules has been mapped again."""
+        """Return whether no other mapping of these modules has replaced them."""
         return all(self._loaded(key) in (None, module) for key, module in modules.items())
 
     def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any]":
         """Return the new rows for the table of loaded modules."""
-        # Not where the lock is taken: 3.12 and later compile a comprehension into the function around it, and what is raised right
-        # behind one does not reach the end of a `with`.
+        # This is not inlined where the lock is taken: 3.12 and later compile a comprehension into the function around it, and an exception
+        # that is raised right after a comprehension does not reach the end of a `with`.
         return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
 
     def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
+        """Return the updates of the tables of targets, as pairs of a table and its new rows."""
         key = f"{target.link_name}\0{func_name}"
         targets, by_name, by_link = self.targets, self._by_name, self._by_link
 
@@ -502,20 +551,24 @@ class PlainLoader:
         with _lock:
             self.closed = True
             self._mine.clear()
-            gone = self.invalidate(lambda _: True)
-        del gone  # here if this was the last reference: destructors may do anything
+            invalidated = self.invalidate(lambda _: True)
+        del invalidated  # outside of the lock, because destructors may run anything
 
     def invalidate(self, concerns: "Callable[[TargetContext], bool]") -> "list[TypedCallTarget]":
-        """Invalidate call targets, with `_lock` held; return those that were valid."""
+        """Invalidate the call targets whose context fulfils `concerns`, and remove them from the tables. The caller holds `_lock`.
+
+        Returns:
+            The targets that were valid. The caller must drop them after it has released the lock.
+        """
         self.changed = None
-        gone = []
+        invalidated = []
         for key, weak in [*self._by_link.items(), *self._ended.items()]:
             target = weak()
             context = target._context if target is not None else None
             if target is None or context is None or not concerns(context):
                 continue
             load_runtime().invalidate(target)
-            gone.append(target)
+            invalidated.append(target)
             name = context.func_name
             tables: tuple[tuple[dict[Any, Any], object], ...] = (
                 (self._by_link, key), (self._ended, key), (self.targets, name), (self._by_name, name),
@@ -523,11 +576,11 @@ class PlainLoader:
             for table, used in tables:
                 if table.get(used) is weak:
                     del table[used]
-        return gone
+        return invalidated
 
 
-class _Impatient:
-    """Takes `_mapping`, with a bounded wait: the thread that holds it may be waiting for `_lock`, which we hold."""
+class _BoundedMappingLock:
+    """Acquires `_mapping` with a bounded wait: the thread that holds it may be waiting for `_lock`, which this thread holds."""
 
     __slots__ = ()
 
@@ -535,17 +588,17 @@ class _Impatient:
         if not _mapping.acquire(timeout=_PATIENCE):
             from compcache.errors import ReentrantLoadError
 
-            raise ReentrantLoadError("a finalizer asks for a function while another thread maps a module: ask again later")
+            raise ReentrantLoadError("a finalizer asked for a function while another thread was mapping a module: ask again later")
 
     def __exit__(self, *_: object) -> None:
         _mapping.release()
 
 
-def _is_ours(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
+def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
     """Return whether a descriptor still belongs to the directory for which it was opened."""
     try:
         status = os.fstat(entered[1])
-    except OSError as error:  # a program that closes all descriptors, as daemons do, has closed it
+    except OSError as error:  # the program has closed it, as daemons do with all descriptors
         from compcache.files import reraise_interrupt
 
         reraise_interrupt(error)
@@ -554,38 +607,48 @@ def _is_ours(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
 
 
 def _is_segment_name(name: str) -> bool:
+    """Return whether a name is that of a segment which this version writes."""
     level, rest = name[:2], name[2 : -len(SEGMENT_SUFFIX)]
     is_made = name.endswith(SEGMENT_SUFFIX) and not level.strip("0123456789") and rest.strip("0123456789abcdef") == "-" and rest[0] == "-"
     return is_made and len(name) == _SEGMENT_NAME
 
 
-def _reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
+def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
     """Return a function that reads an open file and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
 
 
 def _rows(source: "Any", at: int, size: int) -> "Callable[[], bytes]":
+    """Return a function that returns the rows of a segment's requirements."""
     return lambda: source[at : at + size] if isinstance(source, bytes) else source(at, size)
 
 
-def _mapped(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
+def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
+    """Map an image from its file.
+
+    Raises:
+        OSError: this process has mapped the file already, or mapping is not safe here.
+    """
     image = runtime.map_image(descriptor, os.fsencode(path), key, size, maps_files)
     if image is None:
-        raise OSError(f"{path} is mapped by another owner, or not from here")
+        raise OSError(f"{path} is mapped already, or cannot be mapped from its file system")
     return image
 
 
 def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
-    """Return a reference that leaves the table with the module."""
+    """Return a weak reference that removes its row from the table when the module is gone."""
 
     def forget(_: "ref[LoadedModule]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
-        remove(table, key)  # bound above: when the interpreter ends, this file's globals go before the last modules
+        remove(table, key)  # bound above: when the interpreter ends, this file's globals are gone before the last modules
 
     return ref(module, forget)
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Make `module` the one for this key, unless there is another one. `_mapping` is held."""
+    """Enter `module` in the table for this key.
+
+    Returns False if another module, which was not given up, has the key. `_mapping` is held.
+    """
     known = table.get(key)
     other = known() if known is not None else None
     if other is not None and not other.given_up:
@@ -595,7 +658,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader of a directory that belongs to this user alone; None if it does not, or does not exist."""
+    """Return a loader for a directory that belongs to this user alone, or None if it does not, or does not exist."""
     try:
         door = Door(root, load_runtime())
         door.enter()

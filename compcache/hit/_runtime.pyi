@@ -1,25 +1,25 @@
-# The native half of the hit path: an extension module in C, whose sources are in `native/`.
+# The native half of the hit path: an extension module in C, with its sources in `native/`.
 
 from collections.abc import Callable, Container
-from typing import Any, Literal, NoReturn, final
+from typing import Any, Literal, NoReturn, final, overload
 
 from compcache.formats.table import Table
 from compcache.hit.target import TargetContext, TypedCallTarget
 
 ABI_VERSION: int
-#: The digest of the C sources that it was built from, and their names; those only where it is in a source checkout.
+#: The digest of the C sources that the module was built from. Their names, only in a source checkout.
 SOURCE_DIGEST: str
 SOURCES: str
 
 @final
-class Image: ...  # a library that is mapped as long as the object lives, or something that was mapped by others
+class Image: ...  # a library that is mapped as long as the object lives, or one that other code has mapped
 
 @final
 class Descriptor:  # an open file, closed with the last reference to it
-    number: int  # -1 once somebody else has closed it
+    number: int  # -1 once other code has closed it
 
 def map_image(descriptor: int, path: bytes, key: bytes, size: int = 0, mapping: int = 1, /) -> Image | None: ...
-def file_system(descriptor: int, /) -> tuple[str, bool]: ...  # its name, and whether files in it may be mapped
+def file_system(descriptor: int, /) -> tuple[str, bool]: ...  # its name, and whether its files may be mapped
 def stored(image: Image, /) -> bytes | None: ...
 def is_linking() -> bool: ...
 def open_library(path: bytes, /) -> Image: ...
@@ -59,7 +59,10 @@ def buffer_address(exporter: object, /) -> int: ...
 def processor() -> bytes: ...
 def processor_words(content: bytes, /) -> dict[str, int]: ...
 def processor_word(name: str, /) -> int: ...
+@overload
 def open_beneath(directory: int, path: str, flags: int, mode: int, /) -> Descriptor: ...
+@overload
+def open_beneath(directory: int, path: str, flags: int, mode: int, may_lack: bool, /) -> Descriptor | None: ...
 def memory_file(name: str, /) -> Descriptor: ...
 def uninterrupted(function: Callable[[list[Any]], None], /) -> None: ...
 def setup(

@@ -1,7 +1,4 @@
-"""Help texts and error messages of call targets, and the rarer kinds of pointers. Successful calls do not need this file.
-
-A successful call needs none of it, hence it is a file of its own.
-"""
+"""Help texts and error messages of call targets, and the rarer kinds of pointers. Successful calls do not import this file."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _PYTHON_TYPES = {"signed": "int", "unsigned": "int", "float": "float", "bool": "
 
 
 def describe(target: TypedCallTarget) -> str:
-    """Return the text that `help()` shows for one target."""
+    """Return the text that `help()` shows for a call target."""
     signature = target.signature
     names = signature.parameter_names()
     head = ", ".join(f"{n}: {p}" for n, p in zip(names, signature.parameters, strict=True))
@@ -40,6 +37,7 @@ def describe(target: TypedCallTarget) -> str:
 
 
 def _explain(parameter: Parameter) -> str:
+    """Return the description of a parameter: the values that it accepts."""
     if parameter.is_buffer:
         shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
         return f"a C-contiguous buffer of {parameter.type} elements{shape}"
@@ -54,86 +52,105 @@ def _explain(parameter: Parameter) -> str:
 
 
 def raise_unloaded(target: TypedCallTarget) -> NoReturn:
-    """Raise the error of a call target that was unloaded."""
+    """Raise `TargetUnloadedError` for a call target that was unloaded."""
     name = target._name
     raise TargetUnloadedError(
-        f"the compiled function {name!r} was unloaded: Cache.unload() was called for its module, or its cache was "
-        f"closed; ask an open cache for it again with get_target({name!r})",
+        f"the compiled function {name!r} was unloaded, by Cache.unload() or because its cache was closed: "
+        f"ask an open cache for it again with get_target({name!r})",
         func_name=name,
     )
 
 
 def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """Raise the error of a wrong number of arguments or a wrong name.
+    """Raise `TypeError` if the number of arguments or a name is wrong.
+
+    Args:
+        target: the call target.
+        given: the number of arguments passed by position.
+        names: the names of the other arguments, or None.
 
     Returns:
-        If nothing is wrong and there are names: the number of the argument for each parameter.
+        The number of the argument for each parameter, if there are names; otherwise None.
     """
     parameters = target.signature.parameters
     who = _shown_name(target)
     if names:
-        return _order(target, given, names)
+        return _match_names(target, given, names)
     if given != len(parameters):
-        plural = "" if len(parameters) == 1 else "s"
-        expected = f"{len(parameters)} argument{plural}, {_listed(target)}" if parameters else "no arguments"
+        expected = f"{_count_arguments(target)}, {_list_parameters(target)}" if parameters else "no arguments"
         raise TypeError(f"{who}() takes {expected}; {given} given{_hint_at_length(target, given)}")
     return None
 
 
-def _order(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the number of the argument for each parameter, if some arguments are passed by name."""
+def _match_names(target: TypedCallTarget, given: int, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the number of the argument for each parameter, if some arguments are passed by name.
+
+    Raises:
+        TypeError: the parameters have no names, or an argument is superfluous, repeated or missing, or a name is unknown.
+    """
     who = _shown_name(target)
     known = [parameter.name for parameter in target.signature.parameters]
     if not any(known):
         raise TypeError(
             f"{who}() takes no keyword arguments: the parameters of {target.signature.text()} have no names "
-            "(a signature gives them: 'f64(x: f64)')"
+            "(a signature can name them: 'f64(x: f64)')"
         )
     if given > len(known):
-        raise TypeError(f"{who}() takes {len(known)} arguments, {_listed(target)}; {given + len(names)} given")
+        raise TypeError(f"{who}() takes {_count_arguments(target)}, {_list_parameters(target)}; {given + len(names)} given")
     places = {number: number for number in range(given)}
     for number, name in enumerate(names, given):
         if name not in known:
-            raise TypeError(f"{who}() has no parameter {name!r}: it takes {_listed(target)}")
+            raise TypeError(f"{who}() has no parameter {name!r}: it takes {_list_parameters(target)}")
         if known.index(name) in places:
             raise TypeError(f"{who}() got two values for {name}")
         places[known.index(name)] = number
-    missing = [_where_of(target, number) for number in range(len(known)) if number not in places]
+    missing = [_name_parameter(target, number) for number in range(len(known)) if number not in places]
     if missing:
         raise TypeError(f"{who}() is missing {' and '.join(missing)}")
     return tuple([places[number] for number in range(len(known))])
 
 
 def _hint_at_length(target: TypedCallTarget, given: int) -> str:
-    """Return a hint for callers who pass a buffer for an address and omit its length."""
+    """Return a hint for callers who pass a buffer for an address and omit its length, or "" if it does not apply."""
     kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
     lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
     if given >= len(kinds) or not lengths:
         return ""
-    return "; one buffer stands for an address and a length where the signature says so: 'const u8[:]' for ptr, i64"
+    return "; one buffer is passed as an address and a length if the signature says so: 'const u8[:]' for ptr, i64"
 
 
 def _shown_name(target: TypedCallTarget) -> str:
-    """Return the name to show: for a content name its label."""
+    """Return the function's name for messages: the label of a content name."""
     return label_of(target._name) or target._name
 
 
-def _listed(target: TypedCallTarget) -> str:
+def _list_parameters(target: TypedCallTarget) -> str:
+    """Return the parameters with their names and types, separated by commas."""
     return ", ".join(f"{p.name}: {p}" if p.name else str(p) for p in target.signature.parameters)
 
 
-def _where_of(target: TypedCallTarget, index: int) -> str:
-    """Return a parameter by its name, or by its number if it has none."""
+def _count_arguments(target: TypedCallTarget) -> str:
+    """Return the number of parameters in words: "1 argument", "2 arguments"."""
+    count = len(target.signature.parameters)
+    return f"{count} argument{'' if count == 1 else 's'}"
+
+
+def _name_parameter(target: TypedCallTarget, index: int) -> str:
+    """Return the name of a parameter, or its number if it has none."""
     return target.signature.parameters[index].name or f"argument {index + 1}"
 
 
 def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
-    """Raise the error of one argument."""
+    """Raise the error for an argument with a wrong type or value.
+
+    Raises:
+        TypeError, ValueError, OverflowError, ArgumentBufferError: which one depends on the parameter's type and the value.
+    """
     parameter = target.signature.parameters[index]
-    where = f"{_shown_name(target)}(): {_where_of(target, index)} must be"
+    where = f"{_shown_name(target)}(): {_name_parameter(target, index)} must be"
     kind = type(value).__name__
     if parameter.is_buffer:
-        raise ArgumentBufferError(f"{where} {_buffer_wish(target, index)}, not {_buffer_offer(value, parameter.dimensions)}")
+        raise ArgumentBufferError(f"{where} {_describe_buffer(target, index)}, not {_describe_given(value, parameter.dimensions)}")
     if parameter.type.kind == CSTR:
         if isinstance(value, (str, bytes)):
             raise ValueError(f"{where} text without NUL and lone surrogates ({parameter.type})")
@@ -153,6 +170,7 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
 
 
 def _pointer_error(target: TypedCallTarget, index: int, value: object, where: str) -> TypeError:
+    """Return the error for a value that is not an address."""
     parameter = target.signature.parameters[index]
     kind = type(value).__name__
     try:
@@ -162,15 +180,15 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, where: st
         reraise_interrupt(error)
         return TypeError(f"{where} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
     if not contiguous:
-        return ArgumentBufferError(f"{where} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy, or an address")
+        return ArgumentBufferError(f"{where} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy or an address")
     declared = f"{parameter.name}: const ptr" if parameter.name else "const ptr"
     return ArgumentBufferError(
-        f"{where} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write there"
+        f"{where} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write to it"
     )
 
 
 def _short(value: object) -> str:
-    """Return a value in its form for messages."""
+    """Return the representation of a value, at most `_MAX_SHOWN` characters of it."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - a value of the caller's, or an integer that Python refuses to print
@@ -180,21 +198,25 @@ def _short(value: object) -> str:
 
 
 def _range(signed: bool, size: int) -> tuple[int, int]:
+    """Return the least and the greatest value of an integer type with `size` bytes."""
     bits = 8 * size
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
 
-def _buffer_wish(target: TypedCallTarget, index: int) -> str:
+def _describe_buffer(target: TypedCallTarget, index: int) -> str:
+    """Return a description of the buffer that a parameter requires."""
     parameter = target.signature.parameters[index]
     shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
     return f"a C-contiguous {parameter.type} buffer{shape}"
 
 
 def _dimensions(count: int) -> str:
+    """Return a number of dimensions in words."""
     return f"{count} dimension{'' if count == 1 else 's'}"
 
 
-def _buffer_offer(value: object, dimensions: int) -> str:
+def _describe_given(value: object, dimensions: int) -> str:
+    """Return a description of a value that is not the required buffer."""
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
             shape = [] if view.c_contiguous else ["non-contiguous"]
@@ -207,38 +229,38 @@ def _buffer_offer(value: object, dimensions: int) -> str:
 
 
 def find_pointer(value: object) -> int | None:
-    """Return the address of a pointer-like object; None if its buffer is the address, or if it has none."""
+    """Return the address in a ctypes object that is a pointer, or None for any other value. A ctypes value of another kind is a buffer."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
         return None
     if isinstance(value, (ctypes._Pointer, ctypes._CFuncPtr, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_wchar_p)):
         return ctypes.cast(value, ctypes.c_void_p).value or 0
-    if type(value).__name__ == "CArgObject":  # what ctypes.byref() returns; it has no public class
+    if type(value).__name__ == "CArgObject":  # the result of ctypes.byref(); it has no public class
         return ctypes.cast(value, ctypes.c_void_p).value or 0
     return None
 
 
 def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDirectoryError:
-    """Return the error about a pickled target from a cache whose signing key this process does not have."""
+    """Return the error for a pickled target from a cache whose signing key this process does not have."""
     return UntrustedDirectoryError(
-        f"a pickled call target stands for function {func_name!r} of the cache {path}, whose modules are signed, and "
+        f"a pickled call target refers to function {func_name!r} of the cache {path}, whose modules are signed, but "
         f"this process has no key: open Cache({path!r}, signing_key=...) first, or set {variable}",
         path=path,
     )
 
 
 def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
-    """Return the error about a pickled target whose function is no longer in its cache."""
+    """Return the error for a pickled target whose function is no longer in its cache."""
     return NotCachedError(
-        f"a pickled call target stands for function {func_name!r} of the cache {path}, which cannot be found there ({error})",
+        f"a pickled call target refers to function {func_name!r} of the cache {path}, which is not there any more ({error})",
         func_name=func_name,
         cache_dir=path,
     )
 
 
 def refuse_copies() -> NoReturn:
-    """Raise the error about copying or pickling a cache."""
+    """Raise the `TypeError` for copying or pickling a cache."""
     raise TypeError(
-        "a Cache cannot be copied or pickled: it holds open files, loaded code and perhaps a signing key; pass its path "
-        "and open it where it is needed, with the key or trust that is there (call targets can be pickled)"
+        "a Cache cannot be copied or pickled, because it holds open files, loaded code and perhaps a signing key: pass its path "
+        "and open it where it is needed, with the key or trust of that process (call targets can be pickled)"
     )

@@ -40,26 +40,27 @@ class CompiledFunctions(_Functions):
         return dict(self._names)
 
     def __getitem__(self, name: str) -> TypedCallTarget:
-        """Return the call target of a function.
+        """Return the call target of a function, loaded at the first request.
 
         Raises:
             KeyError: the source has no such function.
-            SignatureError, UndefinedSymbolError, ...: what `Cache.get_target` raises.
+            SignatureError, UndefinedSymbolError, ...: the errors of `Cache.get_target`.
         """
         held = self._held.get(name)
         if held is None:
             if name not in self._names:
-                raise KeyError(self._unknown(name))
+                raise KeyError(self._unknown_message(name))
             held = self._held[name] = self._load(self._names[name])
         return held
 
     def __getattr__(self, name: str) -> TypedCallTarget:
         if name.startswith("__") or name not in self._names:
-            raise AttributeError(self._unknown(name), name=name, obj=self)
+            raise AttributeError(self._unknown_message(name), name=name, obj=self)
         return self[name]
 
-    def _unknown(self, name: str) -> str:
-        return f"the source has no function {name!r}; it has {', '.join(map(repr, list(self._names)[:20]))}"
+    def _unknown_message(self, name: str) -> str:
+        """Return the message about a function that the source does not have, with the names of up to 20 functions that it has."""
+        return f"the source has no function {name!r}; its functions are {', '.join(map(repr, list(self._names)[:20]))}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

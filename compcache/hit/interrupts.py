@@ -1,33 +1,36 @@
-"""The errors of look-ups in signal handlers and finalizers that interrupt a load and meet its half-finished state."""
+"""The errors of look-ups that interrupt a load, from a signal handler or a finalizer, and meet its half-finished state."""
 
 from __future__ import annotations
 
 from compcache.errors import LinkError, ReentrantLoadError
 
-__all__ = ["before_start", "half_mapped", "in_constructor", "named"]
+__all__ = ["before_start", "half_mapped", "in_constructor", "with_name"]
 
 _INTERRUPTED = "asked from a signal handler or a finalizer during a load"
 
 
 def half_mapped(module_id: bytes) -> ReentrantLoadError:
-    """Return the exception for a module that this thread is mapping."""
+    """Return the exception for a request of a module that this thread is mapping."""
     return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
 
 
 def in_constructor(module_id: bytes) -> LinkError:
-    """Return the exception for a module that one of its own constructors requests."""
+    """Return the exception for a request of a module by one of its own constructors."""
     name = module_id.hex()
-    return LinkError(f"module {name} is being mapped: a constructor of it asks for it", module_id=name)
+    return LinkError(f"module {name} is being mapped, and one of its constructors asks for it: remove that call", module_id=name)
 
 
 def before_start(module_id: bytes) -> ReentrantLoadError:
-    """Return the exception for a module whose constructors this thread is about to run."""
-    return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}, which was not started: ask again when it has returned")
+    """Return the exception for a request of a module whose constructors this thread is about to run."""
+    return ReentrantLoadError(
+        f"{_INTERRUPTED} of module {module_id.hex()}, whose constructors have not run: ask again when it has returned"
+    )
 
 
-def named(error: Exception, func_name: str) -> Exception:
-    """Return the exception of a look-up with the name of the function. An error about a half-imported file becomes a `ReentrantLoadError`;
-    others are unchanged.
+def with_name(error: Exception, func_name: str) -> Exception:
+    """Return the exception of a look-up with the name of the function.
+
+    An error about a half-imported file of this package becomes a `ReentrantLoadError`. Other errors are returned unchanged.
     """
     if _is_half_imported(error):
         module = getattr(getattr(error, "obj", None), "__name__", "") or getattr(error, "name", "")
@@ -40,7 +43,7 @@ def named(error: Exception, func_name: str) -> Exception:
 def _is_half_imported(error: Exception) -> bool:
     """Return whether the error comes from a file of this package that this thread is importing."""
     if isinstance(error, (ImportError, AttributeError)) and "partially initialized module" in str(error):
-        return True  # what is not there yet was imported from it, or read as its attribute
+        return True  # the handler imported a missing name from the file, or read it as an attribute
     if isinstance(error, ImportError):
         return False
     traceback = error.__traceback__

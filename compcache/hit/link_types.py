@@ -1,7 +1,7 @@
-"""Decides whether a module's use of a symbol fits its definition in another one: link types, and the rules of `docs/linking.md`.
+"""Decides whether a module's use of a symbol fits its definition in another module, by the rules of `docs/linking.md`.
 
-A link type is a text that says what the ABI passes where (`docs/format.md`, "Records"). Where the digests of definition and use are
-equal, nothing of this is needed, and a load does not read this file.
+A link type is a text that says which values the ABI passes in which places (`docs/format.md`, "Records"). If the digests of definition and
+use are equal, a load does not import this file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
     "united",
 ]
 
-#: Marks behind the parameters of a use: the result is not used; the function is not called, its address is taken.
+#: Marks after the parameters of a use: the result is not used; the function is not called, but its address is taken.
 IGNORED, ADDRESS = "ignored", "address"
 #: The prefix of a variable's type, and the text for an unknown size.
 VARIABLE, _UNKNOWN = "variable", "?"
@@ -53,31 +53,34 @@ _PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
 def united(types: Iterable[str]) -> str:
-    """Return the type of a use, from the types of its call sites."""
+    """Return the type of a use from the types of its call sites."""
     found = set(types)
     return OR.join(sorted(text for text in found if not (text.endswith(IGNORED) and _without(text, IGNORED) in found)))
 
 
 def type_digest(text: str) -> bytes:
-    """Return the digest of a type in records. Equal digests of a definition and a use fit.
+    """Return the digest of a type in records. A definition and a use with equal digests fit.
 
-    The digest of a use is that of the definition that it expects exactly.
+    The digest of a use is the digest of the definition that the use expects exactly.
     """
-    alternatives = sorted({_expected(part) for part in text.split(OR)})
+    alternatives = sorted({_expected_definition(part) for part in text.split(OR)})
     return digest([OR.join(alternatives).encode("utf-8", "surrogatepass")], size=DIGEST_SIZE, person=b"compcache-type")
 
 
 def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
-    """Return the link type for the `link_type` of a record; empty if it is not known.
+    """Return the link type for the `link_type` of a record, or "" if it is not known.
+
+    `read_record` returns the payload of the record at an offset. Errors of `read_record` are passed on.
 
     Raises:
-        FormatError: its record is damaged; and what `read_record` raises, which gives the payload of a record.
+        FormatError: the record of the link type is damaged.
     """
     offset = int.from_bytes(kind[DIGEST_SIZE:], "little")
     return decode_link_type(read_record(offset)) if offset else ""
 
 
-def _expected(use: str) -> str:
+def _expected_definition(use: str) -> str:
+    """Return the definition that one alternative of a use expects exactly."""
     if use.startswith(VARIABLE):
         return use if CONSTANT in use else _without(use, WRITTEN)
     plain = _without(use, IGNORED).replace("{", "").replace("}", "")
@@ -90,9 +93,9 @@ def _without(text: str, mark: str) -> str:
 
 
 def fits(definition: str, use: str) -> tuple[bool, str]:
-    """Return whether a use can be bound to a definition, with the reason if not, or a warning if so; empty for neither.
+    """Return whether a use can be bound to a definition, and a text: the reason if it cannot, a warning if it is doubtful, or "".
 
-    Both are link types. An empty one is unknown, and fits.
+    Both arguments are link types. An empty one is unknown, and fits.
     """
     doubts = ""
     for part in use.split(OR) if definition and use else ():
@@ -108,29 +111,29 @@ def _fits(definition: str, use: str) -> tuple[bool, str]:
     if use.startswith(VARIABLE):
         if is_variable:
             return _variable_fits(definition.split(" "), use.split(" "))
-        return (False, "it is a function, and is written to") if use.endswith(WRITTEN) else (True, "")
+        return (False, "it is a function, and the module writes to it") if use.endswith(WRITTEN) else (True, "")
     called = _Function(use)
     if is_variable:
-        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and is called")
+        return (True, "") if ADDRESS in called.marks else (False, "it is a variable, and the module calls it")
     return _function_fits(_Function(definition), called)
 
 
 def _variable_fits(definition: list[str], use: list[str]) -> tuple[bool, str]:
     size, expected = definition[1], use[1]
     if _UNKNOWN not in (size, expected) and int(expected) > int(size):
-        return False, f"it has {size} bytes, and {expected} are expected"
+        return False, f"it has {size} bytes, and the module expects {expected}"
     if (THREAD_LOCAL in definition) != (THREAD_LOCAL in use):
-        kind, other = ("", " not") if THREAD_LOCAL in definition else (" not", "")
-        return False, f"it is{kind} thread-local, and used as one that is{other}"
+        kind, other = ("", "not ") if THREAD_LOCAL in definition else ("not ", "")
+        return False, f"it is {kind}thread-local, and the module expects a variable that is {other}thread-local"
     if CONSTANT in definition and WRITTEN in use:
-        return False, "it is constant, and is written to"
+        return False, "it is constant, and the module writes to it"
     if int(use[3]) > int(definition[3]):
-        return True, f"it is aligned to {definition[3]}, and code that uses it expects {use[3]}"
+        return True, f"it is aligned to {definition[3]}, and the module expects an alignment of {use[3]}"
     return True, ""
 
 
 class _Function:
-    """The parts of a function's type. `fixed` counts the parameters before variable ones."""
+    """The parts of a function's link type. `fixed` is the number of parameters before the variable ones."""
 
     __slots__ = ("fixed", "marks", "parameters", "result", "text", "variadic")
 
@@ -148,12 +151,12 @@ class _Function:
 
     @property
     def convention(self) -> str:
-        """The calling convention; empty for that of C."""
+        """The calling convention, or "" for that of C."""
         return " ".join([mark for mark in self.marks if mark not in (IGNORED, ADDRESS)])
 
 
 def _pieces(text: str) -> list[Piece]:
-    """Yield the passed values one by one, each with whether it is part of a structure."""
+    """Return the passed values one by one, each with whether it is part of a structure."""
     found = []
     is_part = False
     for part in text.split(", ") if text and text != "void" else ():
@@ -164,12 +167,13 @@ def _pieces(text: str) -> list[Piece]:
 
 
 def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
+    """Return whether calls of a use fit a definition, with the reason or a warning. See `fits`."""
     if definition.convention != use.convention:
         conventions = [function.convention or "that of C" for function in (definition, use)]
-        return False, "its calling convention is {}, and it is called by {}".format(*conventions)
+        return False, "its calling convention is {}, and the module calls it by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
-        return False, f"it takes {len(definition.parameters)} arguments, and {len(use.parameters)} are passed"
-    is_promoted = use.variadic and not definition.variadic  # C passes it so without a prototype
+        return False, f"it takes {_count_arguments(len(definition.parameters))}, and the module passes {len(use.parameters)}"
+    is_promoted = use.variadic and not definition.variadic  # C promotes arguments of a function without a prototype
     binds, doubts = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not binds:
         return False, doubts
@@ -181,33 +185,40 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
     if ADDRESS in use.marks:
         return True, ""
     if definition.variadic and not use.variadic:
-        doubts = doubts or "it takes a variable number of arguments, and is called as one that does not"
+        doubts = doubts or "it takes a variable number of arguments, and the module calls it with a fixed number"
     return True, doubts
 
 
-def _parameters_fit(taken: list[Piece], given: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:
+def _count_arguments(count: int) -> str:
+    """Return a number of arguments in words: "1 argument", "2 arguments"."""
+    return f"{count} argument{'' if count == 1 else 's'}"
+
+
+def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:
+    """Return whether the passed values fit the parameters, with the reason or a warning. See `fits`."""
     doubts = ""
-    for number, (expected, passed) in enumerate(zip(taken, given, strict=False), 1):
-        fit, lacks = _passes(expected, passed)
+    for number, (expected, passed) in enumerate(zip(expected_values, passed_values, strict=False), 1):
+        fit, lacks_extension = _passes(expected, passed)
         if is_promoted and passed[0] == "i32" and expected[0].partition(" ")[0] in _PROMOTED:
-            fit = lacks = True
-        why = f"its parameter {number} is {expected[0]}, and {passed[0]} is passed"
+            fit = lacks_extension = True
+        why = f"its parameter {number} is {expected[0]}, and the module passes {passed[0]}"
         if not fit:
             return False, why
-        doubts = doubts or (why if lacks else "")
+        doubts = doubts or (why if lacks_extension else "")
     return True, doubts
 
 
 def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
-    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # the caller relies on it
+    """Return whether the returned value fits what the caller expects, with the reason or a warning. See `fits`."""
+    pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # here the caller relies on extensions
     if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
         return True, ""
     shown = [", ".join([piece for piece, _ in pieces]) or "void" for pieces in (returned, expected)]
-    return len(returned) == len(expected) and all(fit for fit, _ in pairs), "it returns {}, and {} is expected".format(*shown)
+    return len(returned) == len(expected) and all(fit for fit, _ in pairs), "it returns {}, and the module expects {}".format(*shown)
 
 
 def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
-    """Return whether a value is passed where it is expected, and whether an expected extension is missing."""
+    """Return whether the ABI passes a value in the place where it is expected, and whether an expected extension is missing."""
     if expected[0] == passed[0]:
         return True, False
     first, second = expected[0].split(" "), passed[0].split(" ")
@@ -219,22 +230,23 @@ def _passes(expected: Piece, passed: Piece) -> tuple[bool, bool]:
 
 
 def _is_same_place(first: list[str], second: list[str], *, in_structure: bool) -> bool:
-    """Return whether the ABI passes these different types in the same way."""
-    if first[0] == second[0] == "ptr":  # one states the size of the room for a returned structure
+    """Return whether the ABI passes these two different types in the same place."""
+    if first[0] == second[0] == "ptr":  # one type states the size of the memory for a returned structure
         return {len(first), len(second)} == {1, 3}
     kinds = {first[0], second[0]}
     if len(first) != 1 or len(second) != 1:
         return False
-    if in_structure and all(map(_is_in_register, kinds)):  # compilers write parts of a structure in one way or the other
+    if in_structure and all(map(_is_in_register, kinds)):  # compilers differ in how they write the parts of a structure
         return True
     has_vector = any(kind.startswith("v") for kind in kinds)
     return has_vector and _vector_bits(first[0]) == _vector_bits(second[0]) != 0
 
 
 def _is_in_register(kind: str) -> bool:
+    """Return whether a value of this type is passed in one general register."""
     return kind == "ptr" or (kind[0] == "i" and kind[1:].isdecimal() and int(kind[1:]) <= _REGISTER_BITS)
 
 
 def _vector_bits(kind: str) -> int:
-    """Return the size of a value in a vector register."""
+    """Return the number of bits of a value in a vector register, or 0 for another kind of value."""
     return int(kind[1:]) if kind[0] == "v" and kind[1:].isdecimal() else _FLOAT_BITS.get(kind, 0)

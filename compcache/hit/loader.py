@@ -1,23 +1,23 @@
 """The hit path: from a function's name to a callable, loading only what that function needs.
 
-A load is a transaction in three steps. *Plan* (`compcache.hit.plan`): choose a realization for the function and for everything that its
-import slots name, reading one record each; a realization that cannot be satisfied is passed over, and cycles are
-ordinary (a greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the
-closure (`compcache.hit.needs`). *Commit*: fill slots and tables in one native call. A failure before the commit leaves nothing behind.
+A load is a transaction in three steps. *Plan* (`compcache.hit.plan`): choose a realization for the function and for everything that
+its import slots name, reading one record each. A realization that cannot be satisfied is passed over, and cycles are ordinary (a
+greatest fixed point, computed by elimination). *Prepare*: map the images, decode the globals of the closure (`compcache.hit.needs`).
+*Commit*: fill slots and tables in one native call. A failure before the commit leaves nothing behind.
 
-A load maps a module once, however many functions it takes from it, and a `Loader` has each module once: a thread claims a module before it
+A load maps a module once, however many functions it uses of it, and a `Loader` has each module once: a thread claims a module before it
 maps it, so constructors run once, whatever other threads and cycles of imports do.
 
 Ownership points one way: target -> context -> module -> image, and module -> what its filled slots refer to (decoded
 globals, modules of other functions). All tables hold weak references. Modules and targets belong to one `Loader`,
-that is to one `Cache` object, so that no `Loader` sees, changes or unloads anything of another. The dynamic
-linker maps a file once per process: a second loader, or the same one after an unload while the old mapping is still in
-use, maps a private copy.
+that is to one `Cache` object, so no `Loader` sees, changes or unloads anything of another. The dynamic linker maps a
+file once per process: a second loader, or the same one after an unload while the old mapping is still in use, maps a
+private copy.
 
-Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held) and is
+Locking: `_lock` guards the tables. It is reentrant (a garbage collection may run anything while it is held). It is
 never held while files are read, images mapped, globals decoded or modules imported: unloading waits for nothing.
 `_mapping` is held while a module is mapped and its constructors run, as the dynamic linker holds a lock of its own. It is taken before
-`_lock`; a thread that already has `_lock` (a finalizer in a garbage collection) does not wait for it.
+`_lock`; a thread that already has `_lock` (a finalizer in a garbage collection) does not wait for it without a bound.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from compcache.store import IsNear, Store
 
     Accept = Callable[[ModuleFile], object]
-    #: Key in `LoadedModule.slots`, name, places, link type.
+    #: Key in `LoadedModule.slots`, name, positions in the image, link type.
     Import = tuple[int | str, str, bytes, bytes]
 
 __all__ = ["Choice", "LoadedModule", "Loader", "Source", "Sources"]
 
-#: The most module files that a load keeps open. It closes them then, and opens those again that it maps later.
+#: The most module files that a load keeps open. Beyond that, it closes them, and opens a file again when it maps the module.
 _MOST_FILES = 64
 
 #: 1: images are mapped from their files everywhere; 0: nowhere; otherwise it depends on the file system (`native/places.c`).
@@ -63,10 +63,13 @@ _BY_FILE_SYSTEM = 2
 
 
 class Source:
-    """A module as one load sees it: its open file, and the mapped module once there is one.
+    """A module as one load sees it.
 
-    `suspended` says that the file was closed to save a descriptor; the next read opens it again. `listed` is the knowledge of its records
-    in a load of several modules.
+    Attributes:
+        file: the module file.
+        loaded: the mapped module, or None.
+        suspended: whether the file was closed to save a descriptor. The next read opens it again.
+        listed: the known records of the module, in a load of several modules.
     """
 
     __slots__ = ("file", "listed", "loaded", "suspended")
@@ -78,49 +81,66 @@ class Source:
         self.listed: Listed | None = None
 
     def read_record(self, store: Store, offset: int) -> bytes:
-        """Return the payload of a record. Raises what `ModuleFile.read_record` and `Store.open_module` do."""
+        """Return the payload of a record. Raises the errors of `ModuleFile.read_record` and `Store.open_module`."""
         if self.listed is not None and self.listed.records:
             return self.listed.read_record(offset)
         return self.open_file(store).read_record(offset)
 
     def suspend(self) -> None:
-        """Close the descriptor for now."""
+        """Close the file until it is needed again."""
         self.file.close()
         self.suspended = True
 
     def open_file(self, store: Store) -> ModuleFile:
-        """Return the file, open. Raises what `Store.open_module` does."""
+        """Return the file, opened if it was suspended. Raises the errors of `Store.open_module`."""
         if self.suspended:
             self.file = store.open_module(self.file.module_id)
             self.suspended = False
         return self.file
 
     def release(self) -> None:
-        """Release everything that the load holds for the module."""
+        """Release everything that the load holds of the module."""
         self.file.close()
         self.loaded = None
 
 
 class Sources(dict[bytes, Source]):
-    """The modules that one load has opened, the decision function for realizations, and what is known about several modules."""
+    """The modules that one load has opened, by module_id.
+
+    Attributes:
+        root: the function to load.
+        accept: rules out realizations of the root. See `Loader.load`.
+        since: the number of loads that had bound something when this load began, if there are linked closures.
+        listing: the lists of records of several modules, or None.
+        opened: the modules whose files have not been closed since.
+        bound: the modules of earlier bindings.
+    """
 
     __slots__ = ("accept", "bound", "listing", "opened", "root", "since")
 
     def __init__(self, root: str, accept: Accept | None, since: int) -> None:
         self.root = root
         self.accept = accept
-        self.since = since  # the number of loads that had bound something, if there are linked closures
+        self.since = since
         self.listing: Listing | None = None
-        self.opened: list[Source] = []  # those whose files have not been closed since
-        self.bound: list[Source] = []  # the modules of earlier bindings
+        self.opened: list[Source] = []
+        self.bound: list[Source] = []
 
 
 class Choice:
     """One realization that a plan has chosen, and its remaining needs.
 
-    `offset` is the place of the record, 0 for a stub, which has none. `settled` are imports without alternatives (`compcache.hit.settle`);
-    only one of each module is in `imports`. `start` numbers the function that runs the constructors of its module, if these wait for
-    imports. `has_needs` says that the needs of the function were read.
+    Attributes:
+        source: the module.
+        module_id: the id of the module.
+        record: the function's record.
+        offset: the offset of the record, or 0 for a stub, which has no record.
+        imports: the imports to bind.
+        settled: imports without alternatives (`compcache.hit.settle`). Only one import from each module of these is in `imports`.
+        globals: the global variables to decode.
+        start: the number of the function that runs the module's constructors, if they wait for imports.
+        has_needs: whether the needs of the function were read.
+        fills: the decoded globals, or None before decoding.
     """
 
     __slots__ = ("fills", "globals", "has_needs", "imports", "module_id", "offset", "record", "settled", "source", "start")
@@ -139,14 +159,14 @@ class Choice:
 
     @property
     def loaded(self) -> LoadedModule:
-        """The mapped module of the realization."""
+        """The mapped module of the realization, which must be mapped."""
         loaded = self.source.loaded
         assert loaded is not None
         return loaded
 
 
 class Loader(PlainLoader):
-    """Loads functions of one store. Its tables hold modules and call targets as long as others refer to them."""
+    """Loads functions of one store. Its tables contain modules and call targets for as long as other objects refer to them."""
 
     __slots__ = ()
 
@@ -157,7 +177,7 @@ class Loader(PlainLoader):
         self.adopt(store)
 
     def adopt(self, store: Store) -> None:
-        """Load functions of this store from now on."""
+        """Load functions of this store from now on. A linked closure that plain hits have loaded stays in use."""
         self.store = store
         store.listener = ref(self)
         store.stats.watch(self)
@@ -178,41 +198,48 @@ class Loader(PlainLoader):
 
         Args:
             func_name: the function.
-            owner: kept alive by the target.
-            accept: called with the file of each candidate; raises an error that rules it out. Only an accepted realization is returned.
+            owner: an object that the target keeps alive.
+            accept: called with the file of each candidate; raises an error to rule the candidate out. Then only an accepted
+                realization is returned.
 
         Raises:
             NotCachedError: this host can use none of the realizations.
-            ReentrantLoadError: this thread was interrupted while loading the same function.
-            CompcacheError: there are realizations, but none can be loaded; the reason against the first one.
+            ReentrantLoadError: this look-up interrupts a load of the same function by this thread.
+            CompcacheError: there are realizations, but none can be loaded. This is the error of the first one.
         """
         try:
             return self._load_newest(func_name, owner, accept)
         except (ImportError, NameError, AttributeError, ReentrantLoadError) as error:
             reraise_interrupt(error)
-            from compcache.hit.interrupts import named
+            from compcache.hit.interrupts import with_name
 
-            raise named(error, func_name) from error.__cause__
+            raise with_name(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+        """Load a function. If that fails and the index has changed since it was read, read it again and repeat."""
         store = self.store
-        again, known = store.index.is_listed, store.index.segments  # by a former look-up
+        again, known = store.index.is_listed, store.index.segments  # of a former look-up
         while True:
             try:
                 return self._load(func_name, owner, accept, again=again)
             except CompcacheError:
-                # If nothing is known, the look-up has just read the disk.
+                # If this directory has no realization, the look-up has just read the disk.
                 if not any(store.find_here(func_name)) or not (store.renew_index() or store.index.segments is not known):
                     raise
-                again, known = False, store.index.segments  # it has changed meanwhile
+                again, known = False, store.index.segments  # the index has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
+        """Load a function, from a linked closure if possible.
+
+        The load is repeated if another thread has loaded or unloaded one of the modules.
+        """
         target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
-        while target is None:  # try again if another thread has loaded or unloaded one of the modules
+        while target is None:
             target = self._load_once(func_name, owner, accept, again=again)
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
+        """Load a function. Returns None if another thread has replaced one of the modules."""
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
@@ -240,22 +267,23 @@ class Loader(PlainLoader):
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
     ) -> tuple[Choice | None, Exception | None]:
-        """Return the first realization, and the error that rules it out."""
+        """Open the first realization that exists. Returns it, or None and the error that rules it out, or None twice if there is none."""
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), None
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                break  # pruned since the index was read
+                break  # the module was removed since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 return None, error
         return None, None
 
     def _prepare_alone(self, choice: Choice, sources: Sources) -> bool:
-        """Prepare a realization that needs no other module, the usual case, without a plan; return False if it needs one.
+        """Prepare a realization that needs no other module, the usual case, without a plan. Returns False if it needs a plan.
 
-        Raises an error that rules it out.
+        Raises:
+            CompcacheError, OSError: the realization is ruled out.
         """
         if choice.record.entry == NO_ENTRY:
             return False
@@ -275,11 +303,13 @@ class Loader(PlainLoader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of a function. Of those with the same content, the ones in loaded or near modules come first.
+        """Yield (module_id, offset) for the realizations of a function.
 
-        `linked` includes those of linked closures.
+        Among those with the same content, loaded or near modules come first.
+
+        `linked` includes realizations in linked closures. `again` is the parameter of `Store.find`.
         """
-        # All that have a name of content have the same. `again` is that of `Store.find`.
+        # All realizations of a content name have the same content.
         if is_ordered(func_name):
             found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
             yield from self._unmarked(func_name, found, linked=linked)
@@ -293,6 +323,7 @@ class Loader(PlainLoader):
         yield from later
 
     def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
+        """Yield candidates without those of linked closures that are not valid. A closure that the function is bound to comes first."""
         first = next(found, None)  # the look-up renews the index, which affects the bindings
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:
@@ -315,11 +346,12 @@ class Loader(PlainLoader):
         return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
-        """Read the record of a realization. Raises an error that rules it out.
+        """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.
 
-        `sources` has the modules that this load has opened; the caller releases them.
+        Raises:
+            CompcacheError, OSError: the realization is ruled out.
         """
-        bound = self.linked.bound.chosen(func_name, module_id, sources) if self.linked is not None and not offset else None
+        bound = self.linked.bound.choice_of_copy(func_name, module_id, sources) if self.linked is not None and not offset else None
         if bound is not None:
             return bound
         source = self.open_source(module_id, sources)
@@ -339,7 +371,8 @@ class Loader(PlainLoader):
         return Choice(source, record, offset)
 
     def _open_source(self, module_id: bytes, sources: Sources) -> Source:
-        several = len(sources)
+        """Open a module and add it to `sources`. If the load has too many files open, they are closed first."""
+        has_others = len(sources)
         if len(sources.opened) == _MOST_FILES:
             for source in sources.opened:
                 source.suspend()
@@ -348,7 +381,7 @@ class Loader(PlainLoader):
         try:
             self.require_usable(file)
             source = Source(file, self._loaded(module_id))
-            if several:
+            if has_others:
                 from compcache.hit.plan import list_records
 
                 list_records(self, source, sources)
@@ -362,7 +395,7 @@ class Loader(PlainLoader):
         return source
 
     def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
-        """Return the stub for importers of a function that this processor cannot run; None if there is none."""
+        """Return the stub for importers of a function that this processor cannot run, or None if the cache has no stub."""
         from compcache.hit.stubs import find_stub
 
         found = find_stub(self, func_name, sources)
@@ -373,14 +406,14 @@ class Loader(PlainLoader):
         return sources.get(module_id) or self._open_source(module_id, sources)
 
     def condemn(self, sources: Sources, module_id: bytes, error: FormatError) -> CompcacheError:
-        """Return the exception for a module that does not decode. This load stops using the module."""
+        """Remove a malformed module from this load, and return the exception to raise."""
         source = sources.pop(module_id)
         source.loaded = None
         return self.store.condemn(source.file, error)
 
     def holds(self, name: str, *, to_import: bool = False) -> bool:
-        """Return whether this host can use a realization of a function; with `to_import`, variables and hidden functions count as well."""
-        # It reads the index and one record at most.
+        """Return whether this host can use a realization of a function. With `to_import`, variables and hidden functions count, too."""
+        # This reads the index and, usually, one record.
         for module_id, offset in self.store.find(name):
             try:
                 with self.store.open_module(module_id) as module:
@@ -397,18 +430,18 @@ class Loader(PlainLoader):
 
             if has_stub(self, name):
                 return True
-        # Another process may have added one meanwhile.
+        # Another process may have added a realization meanwhile.
         return self.store.index.refresh() and self.holds(name, to_import=to_import)
 
     def require_usable(self, file: ModuleFile) -> None:
-        """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or the cache's options exclude it."""
+        """Raise `IncompatibleTargetError` if this host cannot run the code of a module, or if the cache's options exclude it."""
         if file.target_id not in self.store.processor().accepted or self.store.min_llvm or file.flags not in MAPPED_IN_PLACE:
             from compcache.hit.plan import require_usable
 
             require_usable(self.store, file)
 
     def require_features(self, file: ModuleFile, record: FunctionRecord) -> None:
-        """Raise `IncompatibleTargetError` if this host lacks what the function requires."""
+        """Raise `IncompatibleTargetError` if this host lacks features that the function requires."""
         if record.target_id not in self.store.processor().accepted:
             from compcache.hit.plan import require_features
 
@@ -421,7 +454,7 @@ class Loader(PlainLoader):
     # ---------------------------------------------------------------- prepare
 
     def _prepare(self, plan: Plan, chosen: dict[str, Choice]) -> bool:
-        """Map images and decode globals; return False if a chosen realization turned out to be unusable."""
+        """Map images and decode globals. Returns False if a chosen realization cannot be used, which the plan then rejects."""
         for name, choice in chosen.items():
             try:
                 self.provide(choice.source)
@@ -437,7 +470,7 @@ class Loader(PlainLoader):
         return True
 
     def start(self, chosen: dict[str, Choice]) -> None:
-        """Run the constructors of modules that have waited for their imports."""
+        """Run the constructors that have waited for their imports."""
         if any(choice.start is not None and not choice.loaded.started for choice in chosen.values()):
             from compcache.hit.starts import start_modules
 
@@ -447,7 +480,7 @@ class Loader(PlainLoader):
                 start_modules(self.runtime(), (b"".join(writes), updates), functions)
 
     def provide(self, source: Source) -> None:
-        """Map the module, or wait for the thread that is mapping it. It is mapped once for all functions and threads."""
+        """Map a module, or wait for the thread that maps it. It is mapped once for all functions and threads."""
         if source.loaded is None:
             suspended = source.suspended
             file = source.open_file(self.store)
@@ -457,6 +490,11 @@ class Loader(PlainLoader):
                 source.suspend()
 
     def _map_image(self, file: ModuleFile) -> Any:
+        """Map the image of a module, from its file if possible.
+
+        Raises:
+            LinkError: the image cannot be mapped.
+        """
         try:
             return self._map_file(file) or self._load_image(file)
         except (OSError, ValueError) as error:
@@ -467,8 +505,10 @@ class Loader(PlainLoader):
             raise LinkError(f"module {name} cannot be mapped: {error}", module_id=name) from error
 
     def _map_file(self, file: ModuleFile) -> Any:
-        """Return the image, mapped from the open file; None if its kind is not mapped this way, this process has mapped it already, or
-        mapping fails or is not safe.
+        """Return the image, mapped from the open file.
+
+        Returns None if images of this kind are not mapped this way, if this process has mapped the file already, or if mapping fails
+        or is not safe.
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
@@ -476,7 +516,7 @@ class Loader(PlainLoader):
             return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size, self.maps_files)
         except OSError as error:
             reraise_interrupt(error)
-            return None  # a noexec mount
+            return None  # for example a noexec mount
 
     def _load_image(self, file: ModuleFile) -> Any:
         from compcache.images.kinds import load_image
@@ -491,9 +531,12 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, sources: Sources) -> TypedCallTarget | None:
-        """Fill slots and tables; return None if another thread has replaced one of the modules.
+        """Fill slots and tables, and return the target. Returns None if another thread has replaced one of the modules.
 
-        An existing target is returned, unless `sources.accept` adds a condition to the name.
+        An existing target is returned, unless `sources.accept` requires another realization.
+
+        Raises:
+            StorageError: the cache was closed while the function was loaded.
         """
         runtime = self.runtime()
         target = self._make_target(runtime, chosen[func_name], owner)
@@ -503,19 +546,19 @@ class Loader(PlainLoader):
         if linked is not None:
             linked.keep_files(chosen)
         with hit._lock:
-            done = False
-            while not done:  # again where what interrupts this thread has changed the tables meanwhile
+            is_committed = False
+            while not is_committed:  # repeated if an interrupt of this thread has changed the tables
                 change = self.changed = object()
                 if self.closed:
-                    raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded")
+                    raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded: open it again")
                 existing = self.held(func_name)
                 if existing is not None and (sources.accept is None or _is_of(existing, chosen[func_name])):
                     return existing
                 if self.linked is not linked or not self._are_current(modules) or not self._agree(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
-                mine = self._new_among(modules)
-                updates += [*self._table_updates(func_name, target), self._mine, mine]
+                new_modules = self._new_among(modules)
+                updates += [*self._table_updates(func_name, target), self._mine, new_modules]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                     from compcache.hit.closures.providers import provider_updates
 
@@ -523,7 +566,7 @@ class Loader(PlainLoader):
                 if linked is not None and bound:
                     updates += linked.bound.updates(bound)
                 stores, tables, commit = b"".join(writes), tuple(updates), runtime.commit
-                done = self.changed is change and commit(stores, tables) is None  # handlers run between lines
+                is_committed = self.changed is change and commit(stores, tables) is None  # handlers run between lines
             for module in modules.values():
                 self.opened += not module.committed
                 module.committed = True
@@ -531,7 +574,7 @@ class Loader(PlainLoader):
         return target
 
     def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
-        """Return whether all variables are still those of the chosen modules. Another thread may have bound them elsewhere."""
+        """Return whether all variables still belong to the chosen modules. Another thread may have bound them to other modules."""
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
 
@@ -540,6 +583,11 @@ class Loader(PlainLoader):
         return not self.linked or self.linked.agree(chosen, bound, since)
 
     def _make_target(self, runtime: Any, root: Choice, owner: object) -> TypedCallTarget:
+        """Return a new call target for a realization.
+
+        Raises:
+            CompcacheError: the record does not fit the image.
+        """
         record = root.record
         context = TargetContext(
             record.name,
@@ -555,13 +603,13 @@ class Loader(PlainLoader):
             target: TypedCallTarget = runtime.make_target(root.loaded.image, record.function, record.entry, record.name, context)
         except IndexError as error:
             reraise_interrupt(error)
-            from compcache.hit.needs import misfit
+            from compcache.hit.needs import quarantine_misfit
 
-            raise misfit(self, root, error) from None
+            raise quarantine_misfit(self, root, error) from None
         return target
 
     def bindings(self, chosen: dict[str, Choice]) -> tuple[list[bytes], list[dict[Any, Any]]]:
-        """Return the stores into images, and the records of them, that bind the chosen realizations to what they use."""
+        """Return the stores into images, and the table updates that record them, which bind the chosen realizations to what they use."""
         if not any(choice.imports or choice.fills for choice in chosen.values()):
             return [], []
         from compcache.hit.needs import collect_stores
@@ -571,19 +619,20 @@ class Loader(PlainLoader):
     # ---------------------------------------------------- memory, for `compcache.hit.memory`
 
     def lock(self) -> Any:
-        """Return the lock of the tables in this process; a forked child has another one."""
+        """Return the lock of the tables. A forked child has another one."""
         return hit._lock
 
     def forget(self, module_id: bytes) -> None:
         """Hide a module, and everything bound to it, from later look-ups. Call targets stay valid."""
-        if module_id in self._mine or self.linked is not None:  # it may be in a closure
+        if module_id in self._mine or self.linked is not None:  # a linked closure may contain the module
             from compcache.hit.memory import forget
 
             forget(self, module_id)
 
     def forget_name(self, func_name: str, module_id: bytes) -> None:
-        """Let the next look-up of a function read the directory, unless the function belongs to this module. Call targets in use stay
-        valid.
+        """Let the next look-up of a function read the directory, unless the loaded function belongs to this module.
+
+        Call targets in use stay valid.
         """
         target = self.held(func_name)
         if target is not None and (target._context is None or target._context.module.module_id != module_id):
@@ -592,7 +641,7 @@ class Loader(PlainLoader):
             forget_name(self, func_name)
 
     def unload(self, func_name: str) -> int:
-        """Invalidate every call target of the modules in which this loader found the function; return their number."""
+        """Invalidate every call target of the modules in which this loader found the function. Returns their number."""
         from compcache.hit.memory import unload
 
         return unload(self, func_name)
@@ -604,5 +653,6 @@ class Loader(PlainLoader):
 
 
 def _is_of(target: TypedCallTarget, choice: Choice) -> bool:
+    """Return whether a target belongs to the module of a choice."""
     context = target._context
     return context is not None and context.module is choice.loaded

@@ -1,6 +1,6 @@
 """Logs hits, misses, compilations, waits and refusals to the logger ``compcache``, one line each.
 
-Read by caches that are opened while `COMPCACHE_DEBUG` is set or `logging` is imported; others know nothing of it.
+Caches that are opened while `COMPCACHE_DEBUG` is set or `logging` is imported use this file; other caches do not import it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _logger = logging.getLogger("compcache")
 
 
 def logging_recorder_for(files: Tree, root: str, *, readonly: bool) -> LoggingRecorder:
-    """Return a recorder that logs, and counts like the one of `recorder_for`."""
-    _set_up()
+    """Return a recorder that logs events, and counts them like the one of `recorder_for`."""
+    _configure_logging()
     return LoggingRecorder(recorder_for(files, root, readonly=readonly))
 
 
-def _set_up() -> None:
-    """With `COMPCACHE_DEBUG`, log to standard error unless the program has configured logging; once per process."""
+def _configure_logging() -> None:
+    """With `COMPCACHE_DEBUG`, log to standard error once per process, unless the program has configured logging."""
     if not is_on(DEBUG_VARIABLE):
         return
     if not _logger.handlers and not _logger.hasHandlers():
@@ -48,7 +48,7 @@ def _set_up() -> None:
 
 
 class LoggingRecorder(NullRecorder):
-    """Logs each event, and passes it on to the recorder that counts."""
+    """Logs each event, and passes it to the recorder that counts."""
 
     __slots__ = ("_counts",)
 
@@ -66,7 +66,7 @@ class LoggingRecorder(NullRecorder):
 
     def hit(self, func_name: str, module_id: bytes, seconds: float = 0.0) -> None:
         """Record that a function was loaded."""
-        _logger.debug("hit %s: module %s, %s", func_name, module_id.hex()[:_SHORT_ID], _time(seconds))
+        _logger.debug("hit %s: module %s, %s", func_name, module_id.hex()[:_SHORT_ID], _format_time(seconds))
         self._counts.hit(func_name, module_id)
 
     def missed(self, error: Exception, func_name: str = "") -> None:
@@ -76,7 +76,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.missed(error)
 
     def refused(self, name: str, reason: str) -> None:
-        """Record that a file is not used, or a function was not cached."""
+        """Record that a file is not used, or that a function was not cached."""
         _logger.debug("refused %s: %s", name, reason)
 
     def asked(self, name: str, answer: str) -> None:
@@ -84,14 +84,14 @@ class LoggingRecorder(NullRecorder):
         _logger.debug("remote store %s: %s", name, answer)
 
     def waited(self, what: str, seconds: float, *, owned: bool | None) -> None:
-        """Record that another process or thread was waited for."""
-        end = "and then did it here" if owned else "until it was done"
-        _logger.debug("waited %s for another process or thread to %s, %s", _time(seconds), what, end)
+        """Record that this thread waited for another process or thread."""
+        end = "and then did so itself" if owned else "until it was done"
+        _logger.debug("waited %s for another process or thread to %s, %s", _format_time(seconds), what, end)
 
     def compiled(self, seconds: float, names: Sequence[str] = ()) -> None:
         """Record that a module was compiled."""
         shown = ", ".join(names[:_SHOWN_NAMES]) + (f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else "")
-        _logger.debug("compiled %s in %s", shown, _time(seconds))
+        _logger.debug("compiled %s in %s", shown, _format_time(seconds))
         self._counts.compiled(seconds)
 
     def added(self, size: int) -> None:
@@ -100,7 +100,7 @@ class LoggingRecorder(NullRecorder):
         self._counts.added(size)
 
     def count(self, counter: str, amount: float = 1, func_name: str = "", module_id: bytes = b"") -> None:
-        """Count something that happened."""
+        """Add an amount to a counter."""
         self._counts.count(counter, amount, func_name, module_id)
 
     def write_by(self, files: Tree) -> None:
@@ -108,21 +108,23 @@ class LoggingRecorder(NullRecorder):
         self._counts.write_by(files)
 
     def watch(self, loader: Loader) -> None:
-        """Count what this loader holds as used each time the journal is written."""
+        """Record the modules of this loader that are in memory as used, each time the journal is written."""
         self._counts.watch(loader)
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Write pending items."""
+        """Write the pending events."""
         self._counts.flush(now_held=now_held)
 
     def reset(self) -> None:
-        """Start counting from zero."""
+        """Set the counters to zero."""
         self._counts.reset()
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
+    """Return a time in seconds as text, in ms below a second."""
     return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def _first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, without suggestions."""
     return str(error.args[0]).partition("\n")[0] if error.args else ""

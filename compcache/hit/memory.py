@@ -1,5 +1,6 @@
-"""Functions and modules in memory, as look-ups find them, and the events that end that: removal, unloading, building. Hits do not read this
-file.
+"""Functions and modules in memory, and the events that hide them from look-ups: removal, unloading, building.
+
+Hits do not import this file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def begin_build(loader: Loader, build: object) -> None:
 
 
 def end_build(loader: Loader, build: object) -> None:
-    """End a build, if it has begun."""
+    """End a build. Unknown builds are ignored. After the last one, look-ups use memory again."""
     with loader.lock():
         loader.builds.discard(build)
         if not loader.builds:
@@ -36,18 +37,18 @@ def end_build(loader: Loader, build: object) -> None:
 
 
 def modules_behind(module: LoadedModule) -> list[LoadedModule]:
-    """Return a module and everything to which it is bound, directly or indirectly."""
+    """Return a module and all modules that it is bound to, directly or indirectly."""
     found = {module: None}
     stack = [module]
     while stack:
-        bound = [other for other in _bound(stack.pop()) if other not in found]
+        bound = [other for other in _bound_modules(stack.pop()) if other not in found]
         found.update(dict.fromkeys(bound))
         stack += bound
     return list(found)
 
 
-def _bound(module: LoadedModule) -> list[LoadedModule]:
-    """Return the objects in its slots, except values of global variables."""
+def _bound_modules(module: LoadedModule) -> list[LoadedModule]:
+    """Return the modules that the slots of a module refer to."""
     values: list[Any] = list(module.slots.values())
     return [value for value in values if hasattr(value, "module_id")]
 
@@ -56,47 +57,47 @@ def forget(loader: Loader, module_id: bytes) -> None:
     """Implement `Loader.forget`. Modules that are bound to a removed module must be loaded again, because they would keep using it."""
     linked = loader.linked
     if linked is not None and module_id in linked and linked.is_whole(module_id):
-        return  # it stands for modules of which none is gone
+        return  # all modules with code in this closure exist
     with loader.lock():
         modules = [loader._loaded(module_id), *(linked.closures_of(module_id) if linked is not None else ())]
-        gone = {user for module in modules if module is not None for user in _users_of(loader, module)}
-        if not gone:
+        forgotten = {user for module in modules if module is not None for user in _users_of(loader, module)}
+        if not forgotten:
             return
         loader.changed = None
         for names in (loader.merged, loader.providers):
-            for name in [name for name, weak in list(names.items()) if weak() in gone]:
+            for name in [name for name, weak in list(names.items()) if weak() in forgotten]:
                 del names[name]
-        for user in gone:
+        for user in forgotten:
             loader._mine.pop(user.module_id, None)
         for key, weak in list(loader._by_link.items()):
             target = weak()
             context = target._context if target is not None else None
-            if target is not None and context is not None and context.module in gone:
-                _end(loader, target, key, context.func_name)
+            if target is not None and context is not None and context.module in forgotten:
+                _hide(loader, target, key, context.func_name)
 
 
 def forget_name(loader: Loader, func_name: str) -> None:
-    """See `Loader.forget_name`."""
+    """Implement `Loader.forget_name` for a function in memory."""
     with loader.lock():
         target = loader.held(func_name)
         if target is not None:
             loader.changed = None
-            _end(loader, target, f"{target.link_name}\0{func_name}", func_name)
+            _hide(loader, target, f"{target.link_name}\0{func_name}", func_name)
 
 
 def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
-    """Return a module and all loaded ones that are bound to it, directly or indirectly."""
+    """Return a module and all loaded modules that are bound to it, directly or indirectly."""
     return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 
-def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> None:
-    """Keep a target only for `unload` and `close`."""
+def _hide(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> None:
+    """Hide a target from look-ups, keeping it only for `unload` and `close`."""
     ended, token = loader._ended, object()
 
-    def leave(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
+    def forget_target(_: ref[TypedCallTarget], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(ended, token)
 
-    ended[token] = ref(target, leave)
+    ended[token] = ref(target, forget_target)
     loader._by_link.pop(key, None)
     for table in (loader.targets, loader._by_name):
         known = table.get(func_name)
@@ -105,13 +106,13 @@ def _end(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> N
 
 
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:
-    """Return journal lines for everything that loaders hold. They count nothing, and uses have no name."""
+    """Return journal lines that record all modules of these loaders as used at the time `now`. They add nothing to counters."""
     modules = {module.module_id for known in loaders if (loader := known()) is not None for module in loader.loaded_modules()}
     return [f"{now} loads 0 {module_id.hex()} {name_key('').hex()}" for module_id in sorted(modules)]
 
 
 def unload(loader: Loader, func_name: str) -> int:
-    """See `Loader.unload`."""
+    """Implement `Loader.unload`."""
     modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
     if loader.linked is not None:
         modules.update([house.module_id for module_id in modules if (house := loader.linked.house_of(module_id)) is not None])
@@ -121,5 +122,5 @@ def unload(loader: Loader, func_name: str) -> int:
     with loader.lock():
         for module_id in modules:
             loader._mine.pop(module_id, None)
-        gone = loader.invalidate(lambda context: context.module.module_id in modules)
-    return len(gone)  # dropped here if this was the last reference: destructors may do anything
+        invalidated = loader.invalidate(lambda context: context.module.module_id in modules)
+    return len(invalidated)  # dropped here, outside of the lock, because destructors may run anything

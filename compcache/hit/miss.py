@@ -19,7 +19,7 @@ _REASONS = {
 
 
 def miss_reason(error: BaseException) -> str:
-    """Return the reason behind an error of a load: absent, cpu, maker, damaged, dependency, global, signature, link, storage, other."""
+    """Return the reason for an error of a load: absent, cpu, maker, damaged, dependency, global, signature, link, storage or other."""
     name = type(error).__name__
     if name == "NotCachedError":
         return miss_reason(error.__cause__) if error.__cause__ is not None else "absent"

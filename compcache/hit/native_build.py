@@ -1,6 +1,6 @@
-"""The sources of the extension module, and the errors where it is missing or was built from other sources.
+"""The sources of the extension module, and the errors for an extension module that is missing or was built from other sources.
 
-setup.py runs this file alone, for paths and digest: it imports nothing of the package.
+setup.py runs this file alone, for the paths and the digest, so it imports nothing of the package.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _BUILD = "in a source checkout run `make build`, or `pip install -e .`"
 
 
 def source_paths() -> list[str]:
-    """Return the C files and headers."""
+    """Return the paths of the C files and headers, sorted."""
     return [os.path.join(_SOURCES, name) for name in sorted(os.listdir(_SOURCES)) if name.endswith((".c", ".h"))]
 
 
 def source_digest() -> str:
-    """Return a digest that changes with any of them."""
+    """Return a digest of the names and contents of all C files and headers."""
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
@@ -35,7 +35,7 @@ def source_digest() -> str:
 
 
 def missing(error: ImportError) -> ImportError:
-    """Return the error for an extension module that is missing."""
+    """Return the exception to raise if the extension module cannot be imported."""
     return ImportError(
         f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the package again",
         name=error.name,
@@ -46,8 +46,8 @@ def require_same_sources(extension: ModuleType) -> None:
     """Check that an extension module was built from the sources beside it.
 
     Raises:
-        ImportError: the sources differ; the message names the command to run.
+        ImportError: the sources differ. The message names the command to run.
     """
     if source_digest() != extension.SOURCE_DIGEST:
         path = extension.__file__
-        raise ImportError(f"{path} was not built from the sources in {_SOURCES} as they are now: {_BUILD}", path=path)
+        raise ImportError(f"{path} was not built from the sources that {_SOURCES} has now: {_BUILD}", path=path)

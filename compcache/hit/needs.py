@@ -1,7 +1,6 @@
-"""The needs of a function beside its module's code: reads their records, decodes globals, fills slots. Hits without needs do not read this
-file.
+"""The needs of a function apart from its module's code: reads their records, decodes globals, fills slots.
 
-Hits of functions that need nothing do not read this file.
+Hits of functions that need nothing do not import this file.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from compcache.formats.records import GlobalRecord
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source
 
-__all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "misfit", "read_needs", "read_records"]
+__all__ = ["Kept", "Listed", "collect_stores", "decode_globals", "quarantine_misfit", "read_needs", "read_records"]
 
 _WORD = 8
-#: The most bytes of a module's records that are read at once.
+#: A module's section of records is read whole if it has at most this many bytes.
 _MOST_RECORDS = 1 << 15
-#: Libraries of native symbols stay loaded: their addresses are in slots, and other code of theirs may be running.
+#: Libraries of native symbols stay loaded: slots contain their addresses, and their code may be running.
 _libraries: dict[str, object] = {}
 
 
@@ -35,10 +34,14 @@ _libraries: dict[str, object] = {}
 
 
 class Listed:
-    """The records of a module of which a load reads several.
+    """The records of a module, for a load that reads several of them.
 
-    `records` is their section, if it was read at once; `needs` are the decoded needs; `natives` are the symbols of the process that were
-    found for it. `is_in_listing` says that a load of several modules has listed its functions.
+    Attributes:
+        is_in_listing: whether a load of several modules has listed the module's functions.
+        key: the key of the module.
+        records: the section of records, or b"" if it is too large to be read whole.
+        needs: the decoded needs, by offset.
+        natives: the symbols of the process that were found for the module.
     """
 
     __slots__ = ("is_in_listing", "key", "natives", "needs", "records")
@@ -51,11 +54,15 @@ class Listed:
         self.natives: set[str] = set()
 
     def read_record(self, offset: int) -> bytes:
-        """Return the verified payload of a record; see `compcache.formats.manifest.read_frame`."""
+        """Return the verified payload of a record. See `compcache.formats.manifest.read_frame`.
+
+        Raises:
+            FormatError: there is no intact record at the offset.
+        """
         records = self.records
         start = offset + FRAME.size
         if start > len(records):
-            raise FormatError(f"no record at offset {offset}")
+            raise FormatError(f"there is no record at offset {offset}")
         length, expected = FRAME.unpack_from(records, offset)
         payload = records[start : start + length]
         if len(payload) != length or check(payload, offset, self.key if offset else b"") != expected:
@@ -64,7 +71,7 @@ class Listed:
 
 
 def read_records(loader: Loader, source: Source) -> Listed:
-    """Read the records of a module at once, unless there are many. A load needs several of them.
+    """Return the records of a module, read at once unless the section is large.
 
     Raises:
         StorageError: the file cannot be read.
@@ -79,10 +86,10 @@ def read_records(loader: Loader, source: Source) -> Listed:
 
 
 def read_needs(loader: Loader, choice: Choice) -> None:
-    """Collect everything that the function reaches, unless this was done. Filled slots cost nothing.
+    """Collect the unfilled imports, the globals and the native symbols that the function reaches, once per choice.
 
     Raises:
-        FormatError: a record does not decode.
+        FormatError: a record is malformed.
         StorageError: the file cannot be read.
         UndefinedSymbolError: the process lacks a native symbol.
     """
@@ -116,6 +123,7 @@ def read_needs(loader: Loader, choice: Choice) -> None:
 
 
 def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> None:
+    """Add the globals in these records to a choice, or the number of the function that runs constructors."""
     from compcache.formats.records import decode_global
 
     for offset in offsets:
@@ -127,11 +135,16 @@ def _read_globals(loader: Loader, choice: Choice, offsets: tuple[int, ...]) -> N
 
 
 def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], known: set[str]) -> None:
+    """Check that the process has these native symbols, and add them to `known`.
+
+    Raises:
+        UndefinedSymbolError: a symbol is missing.
+    """
     symbol = loader.runtime().find_undefined(tuple([name for name in natives if name not in known]))
     if symbol is not None:
         raise UndefinedSymbolError(
-            f"function {choice.record.name!r} of module {choice.module_id.hex()} uses the native symbol "
-            f"{symbol!r}, which this process does not have",
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs the native symbol {symbol!r}, which this process "
+            "does not have: load the library that defines it first",
             symbols=[symbol],
             func_name=choice.record.name,
             module_id=choice.module_id.hex(),
@@ -143,9 +156,13 @@ def _require_natives(loader: Loader, choice: Choice, natives: dict[str, None], k
 
 
 class Kept:
-    """The decoded value of a global, its bytes in the slot, and what the slot held before it.
+    """The decoded value of a global in a slot.
 
-    Running code may still use the previous value, which therefore lives as long.
+    Attributes:
+        data: the bytes in the slot.
+        value: the object to keep alive.
+        before: the previous content of the slot. Running code may still use it, so it lives as long.
+        revalidate: whether later loads check the global again.
     """
 
     __slots__ = ("before", "data", "revalidate", "value")
@@ -158,10 +175,10 @@ class Kept:
 
 
 def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, bytes, Kept]]:
-    """Return the bytes for each global that is not stored yet, and the objects to keep alive with them.
+    """Return (record, bytes, value) for each global that is not stored yet.
 
     Raises:
-        GlobalValidationError: a global has changed; the message names it and the function.
+        GlobalValidationError: a global has changed. The message names it and the function.
     """
     fills = []
     for record in choice.globals:
@@ -181,7 +198,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
-    """Return the bytes for a global; None if it is stored already and still valid."""
+    """Return the bytes and the value of a global, or None if it is stored already and still valid."""
     from compcache.globals.definition import Storage, decode_definition, loaded
 
     known = choice.loaded.slots.get(record.slot)
@@ -209,7 +226,11 @@ class _LoadContext:
         return address
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Return the address of a native symbol; 0 if it is not defined."""
+        """Return the address of a native symbol, or 0 if it is not defined. With `library`, that library is opened first.
+
+        Raises:
+            GlobalValidationError: the library cannot be loaded.
+        """
         runtime = self._loader.runtime()
         opened = None
         if library is not None:
@@ -231,7 +252,7 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
     """Return the stores into the slots of the chosen modules, and the updates of their tables.
 
     Raises:
-        IntegrityError: the records of one do not fit its image; it is in quarantine now.
+        IntegrityError: the records of a module do not fit its image. The module was moved to quarantine.
     """
     runtime = loader.runtime()
     by_module: dict[bytes, list[Choice]] = {}
@@ -248,23 +269,23 @@ def collect_stores(loader: Loader, chosen: dict[str, Choice]) -> tuple[list[byte
                 writes.append(stores)
         except IndexError as error:
             reraise_interrupt(error)
-            raise misfit(loader, choices[0], error) from None
+            raise quarantine_misfit(loader, choices[0], error) from None
         if filled:
             updates += [module.slots, filled]
     return writes, updates
 
 
 def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices: list[Choice]) -> tuple[dict[int | str, object], bytes]:
-    """Return the contents of each slot of one module, and the stores."""
+    """Return the new contents of the slots of one module, and the stores that write them."""
     slots = module.slots
     filled: dict[int | str, object] = {}
     bindings = []
     for settled in [settled for choice in choices for settled in choice.settled]:
         loaded = settled.source.loaded
-        assert loaded is not None  # the plan has one choice in it
-        new = [(*item, number) for item, number in zip(settled.imports, settled.functions, strict=True) if item[0] not in slots]
-        bindings += [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, _, places, _, number in new]
-        filled.update(dict.fromkeys([item[0] for item in new], loaded))
+        assert loaded is not None  # the plan has kept one choice in this module
+        unfilled = [(*item, number) for item, number in zip(settled.imports, settled.functions, strict=True) if item[0] not in slots]
+        bindings += [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, _, places, _, number in unfilled]
+        filled.update(dict.fromkeys([item[0] for item in unfilled], loaded))
     for choice in choices:
         for key, name, places, _ in choice.imports:
             if key not in filled and key not in slots:
@@ -275,18 +296,19 @@ def _fill(runtime: Any, chosen: dict[str, Choice], module: LoadedModule, choices
     for choice in choices:
         for record, data, keep in choice.fills or ():
             if slots.get(record.slot) is keep.before:
-                stores.append(_store(runtime.address(module.image, record.slot), data))
+                stores.append(_encode_store(runtime.address(module.image, record.slot), data))
                 filled[record.slot] = keep
     return filled, b"".join(stores)
 
 
-def _store(address: int, data: bytes) -> bytes:
+def _encode_store(address: int, data: bytes) -> bytes:
+    """Encode one store for `runtime.commit`: an address, and data padded to words."""
     return b"".join([
         address.to_bytes(_WORD, "little"), len(data).to_bytes(_WORD, "little"), data, bytes(-len(data) % _WORD),
     ])  # fmt: skip
 
 
-def misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
-    """Quarantine a module whose records name things that its image does not have; return the exception."""
+def quarantine_misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
+    """Quarantine a module whose records do not fit its image. Returns the exception to raise."""
     store = loader.store
     return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")

@@ -1,6 +1,6 @@
 """Plain hits of linked closures that an earlier process has found valid.
 
-A function of a closure is plain if it needs no other module, and everything loaded belongs to the same closure.
+A function of a closure is plain if it needs no other module, and all loaded modules belong to the same closure.
 """
 
 import os
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "goes_with"]
 
-#: As `compcache.store.PLACES` has them, which a plain hit does not read.
+#: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIX = "closures-v1", ".closure"
-#: As `compcache.hit.closures` writes these files: what they begin with, before a seal, and where the closure, the state of the index,
-#: whether it holds, how many modules are in it, and the modules begin.
+#: The layout that `compcache.hit.closures` writes: the magic, a seal, then the offsets of the closure, the state of the index, the flag of
+#: validity, the number of modules in the closure, and the modules.
 MAGIC = b"CCCLOSE6"
 _CLOSURE, _STATE, _HOLDS, _HOMES, PARTS = 24, 40, 56, 60, 64
 _LARGEST = 1 << 16
@@ -27,10 +27,15 @@ _ID_SIZE = 16
 
 
 class PlainClosure:
-    """A linked closure that plain hits have loaded: its parts, and how many of these, the first, it contains.
+    """A linked closure that plain hits have loaded.
 
-    It is valid for the index with these `segments`. `where` has its open file, its path and size, and its index entry. `bound` are its
-    loaded functions: their records, and their contents.
+    Attributes:
+        module_id: the id of the closure.
+        segments: the names of the index's files for which the closure is valid.
+        parts: the modules from which it is derived.
+        homes: how many of these, from the first one, the closure contains.
+        where: its open file, path, size and index entry, or None.
+        bound: the records and contents of its loaded functions.
     """
 
     __slots__ = ("bound", "homes", "module_id", "parts", "segments", "where")
@@ -44,7 +49,10 @@ class PlainClosure:
         self.bound: list[tuple[tuple[Any, ...], bytes]] = []
 
     def note(self, known: "PlainClosure | None", record: "tuple[Any, ...]", content: bytes) -> "PlainClosure":
-        """Record that a function is bound here, or in the same closure in its `known` state; return that closure."""
+        """Record that a function is bound to this closure.
+
+        Returns the closure that has the record: `known` if it is an earlier state of this one.
+        """
         closure = known if known is not None and known.module_id == self.module_id else self
         closure.segments = self.segments
         closure.bound.append((record, content))
@@ -52,15 +60,15 @@ class PlainClosure:
 
 
 def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
-    """Return a linked closure that is recorded as valid in this state of the index; None if there is no such record.
+    """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
 
     Args:
         runtime: the native runtime.
         files: the object that reads the directory.
         root: the directory.
-        segments: the names of the files of the index, each with a slash.
+        segments: the names of the files of the index, each followed by a slash.
         module_id: the closure.
-        owner: the user whose file it must be.
+        owner: the user who must own the closure's file.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -85,7 +93,7 @@ def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | Non
 
 
 def goes_with(loader: "PlainLoader", closure: "PlainClosure | None") -> bool:
-    """Return whether everything loaded belongs to this linked closure, or to none. Otherwise it takes more to decide what may be loaded."""
+    """Return whether all loaded modules belong to this linked closure, or to no closure if it is None. Otherwise the hit is not plain."""
     known = loader._closure
     if known is not None and loader._loaded(known.module_id) is None:
         known = None

@@ -1,38 +1,50 @@
 """Plain hits of functions with needs: symbols of the process, and functions of other modules that each have one preferred realization.
 
-The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Variables that are decoded, or defined by several modules,
-uses by other types than that of the definition, and what this host cannot run are not plain.
+The choices of a `Plan` (`compcache.hit.plan`) are then known without one. Not plain are variables that are decoded or that several
+modules define, uses with another type than the definition's, and code that this host cannot run.
 """
 
 from compcache import hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Iterable
+    from typing import Any, Literal, TypeAlias
 
     from compcache.hit import LoadedModule, PlainLoader
 
-__all__ = ["Part", "Parts", "follow"]
+    #: Of an import: its key, its name, its places, and the link type of the use.
+    Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
 
-#: As `compcache.formats.manifest` has them.
+__all__ = ["Part", "Parts", "follow", "only_places"]
+
+#: The values of `compcache.formats.manifest`.
 _NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
 _VARIABLE, _MERGED = "= variable ", "= merged variable "
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: How many files one such load has open.
+#: The most module files that one such load opens.
 _MOST_MODULES = 64
+#: The least number of functions of one module that are looked up together, and the most bytes of records that are read for each.
+_MANY, _BYTES_OF_EACH = 32, 1024
 
 
 class Part:
-    """A function of a load: its module, opened as `where` says, its record, and its imports.
+    """A function of a load.
 
-    `imports` has the name of each and its places in the image, by the number of its slot, or by its name if it has places. `read` gives
-    the payload of a record; `loaded` is the mapped module, once there is one. `start` numbers the function that runs the constructors of
-    the module, where these wait for imports.
+    Attributes:
+        module_id: its module.
+        where: the opened file of the module.
+        record: the function's record.
+        read: returns the payload of a record of the module.
+        imports: the name of each import and its positions in the image, by the number of its slot, or by its name if it has positions.
+        together: imports that were looked up together: another function of their module, and for each its key, its positions and its
+            number there.
+        loaded: the mapped module, or None.
+        start: the number of the function that runs the module's constructors, if they wait for imports.
     """
 
-    __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "where")
+    __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "together", "where")
 
     def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]") -> None:
         self.module_id = module_id
@@ -40,17 +52,26 @@ class Part:
         self.record = record
         self.read = read
         self.imports: dict[int | str, tuple[str, bytes]] = {}
+        self.together: list[tuple[Part, list[tuple[int | str, bytes, int]]]] = []
         self.loaded: Any = None
         self.start: int | None = None
 
+    def targets(self, parts: "Parts") -> "dict[int | str, tuple[LoadedModule, bytes, int]]":
+        """Return for each import the mapped module that provides it, its places, and the number of the function there."""
+        found = {key: (parts[name].loaded, places, parts[name].record[4]) for key, (name, places) in self.imports.items()}
+        for other, rows in self.together:
+            loaded = other.loaded
+            found |= {key: (loaded, places, number) for key, places, number in rows}
+        return found
+
 
 class Parts(dict[str, Part]):
-    """The functions of a load, by name."""
+    """The functions of a plain load, by name."""
 
     __slots__ = ()
 
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
-        """Map their modules, and run the constructors that wait for imports. Raises `OSError` where one cannot be mapped."""
+        """Map the modules, and run the constructors that wait for imports. Raises `OSError` if a module cannot be mapped."""
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
         if any(part.start is not None and not part.loaded.started for part in self.values()):
@@ -61,11 +82,11 @@ class Parts(dict[str, Part]):
                 start_modules(runtime, self.bindings(runtime), functions)
 
     def modules(self) -> "dict[bytes, LoadedModule]":
-        """Return their modules."""
+        """Return the modules of the functions, by module_id."""
         return {part.module_id: part.loaded for part in self.values()}
 
     def bindings(self, runtime: "Any") -> "tuple[bytes, list[dict[Any, Any]]]":
-        """Return the stores into images that bind the functions to each other, and the records of them.
+        """Return the stores into images that bind the functions to each other, and the table updates that record them.
 
         Raises:
             IndexError: the records of a module do not fit its image.
@@ -73,20 +94,20 @@ class Parts(dict[str, Part]):
         stores, updates = [], []
         for part in self.values():
             slots: dict[Any, Any] = part.loaded.slots
-            imports = {key: (self[name], places) for key, (name, places) in part.imports.items() if key not in slots}
+            targets = part.targets(self)
+            imports = {key: target for key, target in targets.items() if key not in slots} if slots else targets
             if imports:
                 image = part.loaded.image
                 bound = [
-                    (key if isinstance(key, int) else -1, places, other.loaded.image, other.record[4])
-                    for key, (other, places) in imports.items()
+                    (key if isinstance(key, int) else -1, places, loaded.image, number) for key, (loaded, places, number) in imports.items()
                 ]
                 stores.append(runtime.bind(image, bound))
                 runtime.require_writable(image, stores[-1])
-                updates += [slots, {key: other.loaded for key, (other, _) in imports.items()}]
+                updates += [slots, {key: loaded for key, (loaded, _, _) in imports.items()}]
         return b"".join(stores), updates
 
-    def shared(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
-        """Return what to record about the modules that provide the variables which others of the load use."""
+    def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
+        """Return the table updates for the modules that provide the variables of this load."""
         tables = (_VARIABLE, loader.providers), (_MERGED, loader.merged)
         return [
             item
@@ -98,14 +119,16 @@ class Parts(dict[str, Part]):
 def follow(
     loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
 ) -> "Parts | None":
-    """Return a function with all its direct and indirect imports; empty if it imports nothing; None if that is not plain.
+    """Return a function with all its direct and indirect imports.
+
+    The result is empty if it imports nothing, or None if one of them is not plain.
 
     Args:
         loader: the loader.
         runtime: the native runtime.
         module_id: the module of the function.
-        where: its file, as the loader has opened it.
-        record: that of the function.
+        where: the opened file of the module.
+        record: the function's record.
         read: returns the payload of a record of the module.
 
     Raises:
@@ -114,18 +137,25 @@ def follow(
     root = Part(module_id, where, record, read)
     parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
     natives: set[str] = set()
-    for part in waiting:  # grows while it is walked
+    for part in waiting:  # the list grows in the loop
         uses = _read_needs(runtime, part, loader._loaded(part.module_id), natives)
         if uses is None:
             return None
-        for name, kind in uses:
-            other = parts.get(name)
-            if other is None:
-                other = _find(loader, runtime, name, places)
-                if other is None:
-                    return None
+
+        def find(name: str) -> "Part | None":
+            other = parts.get(name) or _find(loader, runtime, name, places)
+            if other is not None and name not in parts:
                 parts[name] = other
                 waiting.append(other)
+            return other
+
+        if len(uses) >= _MANY:
+            uses = _look_up_together(loader, runtime, part, uses, find)
+        for key, name, at, kind in uses:
+            other = find(name)
+            if other is None:
+                return None
+            part.imports[key] = name, at
             if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
                 return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
@@ -133,26 +163,71 @@ def follow(
     return parts if any(part.imports or part.start is not None for part in waiting) else Parts()
 
 
-def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[tuple[str, bytes]] | None":
-    """Return the unbound imports of a function, and the link types of their uses; None if it has variables."""
+def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[Use] | None":
+    """Return the unbound imports of a function, each with its key, its positions and the link type of its use.
+
+    The result is None if the function has variables to decode.
+    """
     uses = []
     waiting = [part.record[6]] if part.record[6] else []
-    for offset in waiting:  # grows while it is walked
+    for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
-        if not _are_starts(runtime, part, variables):
+        if not _note_starts(runtime, part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
             if loaded is None or key not in loaded.slots:
-                part.imports[key] = name, places[number] if key is name else b""
-                uses.append((name, kinds[number] if kinds else b""))
+                uses.append((key, name, places[number] if key is name else b"", kinds[number] if kinds else b""))
         natives.update(symbols)
         waiting += [child for child in children if child not in waiting]
     return uses
 
 
+def _look_up_together(
+    loader: "PlainLoader", runtime: "Any", part: Part, uses: "list[Use]", find: "Callable[[str], Part | None]"
+) -> "list[Use]":
+    """Look up many imports of a function at once, if they are from one module.
+
+    An import is looked up here if its only realization fits and needs nothing. Returns the other imports, and at least one of each
+    module. The errors are those of `follow`.
+    """
+    modules: dict[bytes, list[tuple[Use, int]]] = {}
+    for use, place in zip(uses, only_places(runtime, loader._functions, [use[1] for use in uses]), strict=True):
+        if place and place[1] < hit._LINKED:
+            modules.setdefault(place[0], []).append((use, place[1]))
+    done = set()
+    for module_id, wanted in modules.items():
+        other = find(wanted[0][0][1]) if len(wanted) >= _MANY else None
+        if other is None or other.module_id != module_id or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
+            continue
+        image, size, _, _, _, key, _ = other.where[3]
+        numbers = runtime.plain_functions(
+            loader._files.pread(other.where[0].number, size, image), key, [use[1] for use, _ in wanted], [offset for _, offset in wanted],
+            [use[3] for use, _ in wanted], loader._accepted,
+        )  # fmt: skip
+        rows = [(use[0], use[2], number) for (use, _), number in zip(wanted[1:], numbers[1:], strict=True) if number is not None]
+        part.together.append((other, rows))
+        done.update([row[0] for row in rows])
+    return [use for use in uses if use[0] not in done]
+
+
+def only_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> "list[tuple[bytes, int] | Literal[False] | None]":
+    """Return, for each name, the module_id and the record offset of its only realization in all tables.
+
+    A name without a realization has None, and a name with several has False.
+    """
+    places: list[Any] = [None] * len(names)
+    for table in tables:
+        also = runtime.places_of_names(table, names)
+        places = [
+            place if other is None or other == place else other if place is None else False
+            for place, other in zip(places, also, strict=True)
+        ]
+    return places
+
+
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name; None if there is none, or if choosing it takes more than this."""
+    """Return the function of this name, or None if it is missing or choosing its realization is not plain."""
     found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None
@@ -162,13 +237,13 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
             return None
         where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
     record, read = loader._read_function(runtime, name, found, where)
-    if record is None or (record[2].startswith(hit._LINK_ONLY) and not _is_only(loader, runtime, name)):
+    if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
     return Part(found[1], where, record, read)
 
 
-def _are_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Note what runs the constructors of a module; return whether these records are of nothing else, as of variables to decode."""
+def _note_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
+    """Record the function that runs a module's constructors. Returns False if a record is of something else, a variable to decode."""
     for offset in offsets:
         _, slot, _, _, kind, _ = runtime.global_record(part.read(offset))
         if kind != _STARTUP:
@@ -177,7 +252,6 @@ def _are_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
     return True
 
 
-def _is_only(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
-    """Return whether there is one realization of a name: of variables it takes more than the newest to say which is meant."""
-    places = {runtime.places_of_names(table, [name])[0] for table in loader._functions} - {None}
-    return len(places) == 1 and False not in places
+def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
+    """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
+    return bool(only_places(runtime, loader._functions, [name])[0])

@@ -1,4 +1,4 @@
-"""Chooses realizations for a function and for everything in its import closure. Plain hits do not read this file."""
+"""Chooses realizations for a function and for everything in its import closure. Plain hits do not import this file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Listing", "Plan", "list_records", "require_features", "require_usable"]
 
-#: How many functions a segment of the index can have for one table of what several such segments hold; how many modules a load has
-#: when it makes one for the next.
+#: Segments of the index with at most this many functions are combined into one table in memory, once a load has this many modules.
 _MOST_GATHERED = 128
 _MANY_MODULES = 2
 #: The least number of imports of one function that are looked up together.
@@ -51,10 +50,12 @@ _APART = "\0"
 
 
 class Listing:
-    """The listed modules of a load with several.
+    """The lists of functions in a load of several modules.
 
-    `functions` has the first place of each name in their records, as a hint. `repeated` are the names with further places. `unlisted`
-    counts the modules whose records were not read at once.
+    Attributes:
+        functions: the first place (module_id, offset) of each name, as a hint.
+        repeated: the names with further places.
+        unlisted: the number of modules whose records were not read at once.
     """
 
     __slots__ = ("functions", "repeated", "unlisted")
@@ -66,7 +67,7 @@ class Listing:
 
 
 def list_records(loader: Loader, source: Source, sources: Sources) -> None:
-    """Read the records of a module at once, and list the functions in them.
+    """Read the records of a module at once, and list its functions for the load.
 
     Raises:
         StorageError: the file cannot be read.
@@ -79,11 +80,11 @@ def list_records(loader: Loader, source: Source, sources: Sources) -> None:
     else:
         listing.unlisted += 1
     if len(sources) == _MANY_MODULES:
-        _gather(loader.store.index)
+        _combine_small_segments(loader.store.index)
 
 
 class _SmallTables:
-    """The entries of several tables, verified."""
+    """The verified entries of several tables, in memory."""
 
     __slots__ = ("_entries",)
 
@@ -118,24 +119,29 @@ class _SmallSegments(Segment):
             self._texts |= segment.requirements
 
 
-def _gather(index: Index) -> None:
-    """Let an index look names up in one table with all its small segments, until it changes."""
+def _combine_small_segments(index: Index) -> None:
+    """Let an index look names up in one table for all its small segments, until the index changes."""
     segments = index.segments
     if index.gathered is not None and index.gathered[0] is segments:
         return
     try:
         small = [segment for segment in segments if segment.functions.count <= _MOST_GATHERED]
         together = _SmallSegments(index, small)
-    except (FormatError, OSError) as error:  # a look-up tells
+    except (FormatError, OSError) as error:  # a look-up reports the error
         reraise_interrupt(error)
         return
     index.gathered = segments, [*[segment for segment in segments if segment not in small], together]
 
 
 class _Node:
-    """One function of a plan: its untried realizations, the chosen one, and the first reason against another.
+    """One function of a plan.
 
-    `uses` are the link types that its dependents expect, by digest, each with one of these; the chosen realization fits all of them.
+    Attributes:
+        candidates: its untried realizations.
+        choice: the chosen realization, which fits all `uses`, or None.
+        dependents: the functions that import it.
+        error: the first error against a realization, or None.
+        uses: the link types that the dependents expect, by digest, each with one of these dependents.
     """
 
     __slots__ = ("candidates", "choice", "dependents", "error", "uses")
@@ -148,13 +154,22 @@ class _Node:
         self.uses: dict[bytes, tuple[Choice, bytes]] = {}
 
     def note(self, error: Exception) -> None:
-        """Keep the first error, without its traceback: frames that hold the plan would keep all their callers' objects."""
+        """Keep the first error, without its traceback: the traceback's frames refer to the plan, and to all objects of their callers."""
         if self.error is None:
             self.error = error.with_traceback(None)
 
 
 class Plan:
-    """Chooses the realizations of a function and of everything in its import closure."""
+    """Chooses the realizations of a function and of everything in its import closure.
+
+    Args:
+        loader: the loader.
+        root: the function.
+        candidates: the root's realizations after the first.
+        sources: the modules of the load.
+        opened: the root's first realization, or None.
+        error: the error of the first realization, or None.
+    """
 
     def __init__(
         self,
@@ -165,7 +180,7 @@ class Plan:
         opened: Choice | None,
         error: Exception | None,
     ) -> None:
-        """Continue with the root's `candidates` after `opened`, or after the first one's error."""
+        """Begin with the root."""
         self._loader = loader
         self._root = root
         self._sources = sources
@@ -174,11 +189,15 @@ class Plan:
         if error is not None:
             self._nodes[root].note(error)
         self._pending = [root]
-        self._may_lack = False  # whether some function has run out of realizations
-        self._apart: dict[tuple[str, bytes], str] = {}  # the nodes for users that expect an unusual type, by name and digest
+        self._may_lack = False  # whether any function has run out of realizations
+        self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
 
     def choose(self) -> dict[str, Choice]:
-        """Return the chosen realizations of the root and everything that it reaches, or the error because of which it cannot be loaded."""
+        """Return the chosen realizations, by name, of the root and of everything that it reaches.
+
+        Raises:
+            CompcacheError: the root cannot be loaded.
+        """
         while True:
             self._choose_pending()
             chosen = self._reachable()
@@ -190,6 +209,7 @@ class Plan:
             self.reject(*conflict)
 
     def _choose_pending(self) -> None:
+        """Choose a realization for each pending function."""
         while self._pending:
             name = self._pending.pop()
             node = self._nodes[name]
@@ -197,9 +217,9 @@ class Plan:
                 self._advance(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
-        """Yield the realizations of an import. Modules that this load uses come before others that are not loaded.
+        """Yield the realizations of an import. Those in modules that this load uses come first.
 
-        For a plain name, yield the newest, and those with the same content.
+        For a plain name, these are the newest realization and those with the same content.
         """
         later = []
         loader = self._loader
@@ -216,7 +236,7 @@ class Plan:
         listing = self._sources.listing
         own = listing.functions.get(name) if listing is not None else None
         if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):
-            own = None  # modules that are loaded come first, and the index tells whether one of them has it
+            own = None  # realizations in loaded modules come first, and the index lists them
         elif provider is None or own[0] == provider.module_id:
             yield own
         for candidate in loader.candidates(name, linked=True):
@@ -232,10 +252,13 @@ class Plan:
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return a choice in a module that defines a variable which the load has from another module, and the reason against it."""
+        """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
+
+        Its module defines a variable that the load has from another module.
+        """
         listing = self._sources.listing
         variables = {name: choice for name, choice in chosen.items() if choice.record.signature.startswith(VARIABLE)}
-        if listing is not None and not listing.unlisted:  # variables that another module of the load has, too, are known
+        if listing is not None and not listing.unlisted:  # then the variables that several modules define are known
             variables = {name: choice for name, choice in variables.items() if name in listing.repeated}
         if not variables:
             return None
@@ -244,14 +267,14 @@ class Plan:
             for module_id, offset in self._loader.store.find(choice.record.name):
                 other = by_module.get(module_id)
                 if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
-                    from compcache.hit.closures.providers import defines_for_all, second_provider
+                    from compcache.hit.closures.providers import defines_for_all, second_provider_error
 
                     if defines_for_all(self._loader, chosen[other].source, offset):
-                        return other, second_provider(variable, module_id, choice.module_id)
+                        return other, second_provider_error(variable, module_id, choice.module_id)
         return None
 
     def _advance(self, name: str, node: _Node) -> None:
-        """Choose the next realization of a function, or fail its dependents if all were tried."""
+        """Choose the next usable realization of a function. If all were tried, handle its dependents."""
         choice, self._opened = self._opened, None
         while choice is not None or (choice := self._next(name, node)) is not None:
             try:
@@ -272,7 +295,11 @@ class Plan:
         self._exhaust(name, node)
 
     def _exhaust(self, name: str, node: _Node) -> None:
-        """Handle a function without usable realizations: bind its importers to its stub, or let them fail."""
+        """Handle a function without usable realizations: bind its importers to its stub, or reject them.
+
+        Raises:
+            CompcacheError: the function is the root.
+        """
         if name == self._root:
             raise self._root_error(node)
         if isinstance(node.error, IncompatibleTargetError):
@@ -280,15 +307,15 @@ class Plan:
             if node.choice is not None:
                 return
         self._may_lack = True
-        for use, (user, kind) in list(node.uses.items())[1:]:  # the first error against one of them
-            self._set_apart(name, use, user, kind)
+        for use, (user, kind) in list(node.uses.items())[1:]:  # the other types get a node of their own
+            self._split_node(name, use, user, kind)
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 
     def _follow(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
-        settled = self._settled(choice)
+        settled = self._settle_imports(choice)
         for _, imported, _, kind in choice.imports:
             other = nodes.get(imported)
             if other is None:
@@ -302,8 +329,8 @@ class Plan:
                 other = self._join(imported, other, choice, kind)
             other.dependents[name] = None
 
-    def _settled(self, choice: Choice) -> dict[str, Choice]:
-        """Return the targets of many imports that leave nothing to choose."""
+    def _settle_imports(self, choice: Choice) -> dict[str, Choice]:
+        """Return the choices for many imports that leave nothing to choose, by name."""
         if len(choice.imports) < _MANY_IMPORTS or self._apart or self._may_lack:
             return {}
         from compcache.hit.settle import settle
@@ -311,23 +338,23 @@ class Plan:
         return settle(self._loader, self._sources, choice)
 
     def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
-        """Return the node of an import with this expected type."""
+        """Return the node of an import for a user that expects this type."""
         use = kind[:_DIGEST]
         if (name, use) in self._apart:
             return self._nodes[self._apart[name, use]]
         is_open = node.choice is None and name in self._pending
         try:
             fits = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
-        except (CompcacheError, OSError) as error:  # choosing for it meets the error again
+        except (CompcacheError, OSError) as error:  # choosing for the new node meets the error again
             reraise_interrupt(error)
             fits = False
         if not fits:
-            return self._set_apart(name, use, user, kind)
+            return self._split_node(name, use, user, kind)
         node.uses[use] = user, kind
         return node
 
-    def _set_apart(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
-        """Return the node for importers that expect a different type of a function than others."""
+    def _split_node(self, name: str, use: bytes, user: Choice, kind: bytes) -> _Node:
+        """Add a node for importers that expect another type of a function than others, and return it."""
         node = self._nodes[name]
         node.uses.pop(use, None)
         key = self._apart[name, use] = f"{name}{_APART}{len(self._apart)}"
@@ -337,25 +364,26 @@ class Plan:
         self._pending.append(key)
         return apart
 
-    def _target(self, name: str, kind: bytes) -> str:
-        """Return the node of an import."""
+    def _node_name(self, name: str, kind: bytes) -> str:
+        """Return the name of the node for an import of this type."""
         return self._apart.get((name, kind[:_DIGEST]), name)
 
     def _require_type(self, name: str, node: _Node, choice: Choice) -> None:
-        """Check that a realization fits the first of its users. Users that it does not fit get another one.
+        """Check that a realization fits its first user. Other users that it does not fit get another node.
 
         Raises:
-            SignatureMismatchError: it does not fit.
+            SignatureMismatchError: the realization does not fit the first user.
         """
         if not node.uses or (len(node.uses) == 1 and choice.record.link_type[:_DIGEST] in node.uses):
             return
         for number, (use, (user, kind)) in enumerate(list(node.uses.items())):
             if not self._fits(choice, user, kind):
                 if number == 0 and name != self._root:
-                    raise _misfit(choice, user, *self._types(choice, user, kind))
-                self._set_apart(name, use, user, kind)
+                    raise _mismatch_error(choice, user, *self._types(choice, user, kind))
+                self._split_node(name, use, user, kind)
 
     def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
+        """Return whether a realization has the type that a user expects."""
         own = choice.record.link_type
         if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
             return True
@@ -364,21 +392,22 @@ class Plan:
         return fits(*self._types(choice, user, kind))[0]
 
     def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """Return the link types of a realization and of its use, as texts; empty if unknown."""
-        return self._type(choice, choice.record.link_type), self._type(user, kind)
+        """Return the link types of a realization and of its use, as texts, or "" if unknown."""
+        return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, kind)
 
-    def _type(self, choice: Choice, kind: bytes) -> str:
+    def _read_link_type(self, choice: Choice, kind: bytes) -> str:
+        """Return a link type as text, or "" if unknown. A malformed record condemns the module."""
         from compcache.hit.link_types import read_type
 
         try:
             return read_type(lambda offset: choice.source.read_record(self._loader.store, offset), kind)
         except FormatError as error:
             if choice.module_id not in self._sources:
-                raise  # it was condemned before
+                raise  # the module was condemned before
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _next(self, name: str, node: _Node) -> Choice | None:
-        """Return the next realization of a function whose record can be read."""
+        """Return the next realization of a function that can be opened, or None."""
         if self._apart:
             name = name.partition(_APART)[0]
         for module_id, offset in node.candidates:
@@ -390,20 +419,21 @@ class Plan:
                 choice = self._loader.open_candidate(name, module_id, offset, self._sources)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                continue  # pruned since the index was read
+                continue  # the module was removed since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 node.note(error)
                 continue
-            return self._stronger(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
+            return self._strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
         return None
 
-    def _stronger(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
-        """Return the definition of a variable that replaces a weak one: one that is not merged, as linkers choose, or the longest of common
-        blocks that are arrays.
+    def _strongest(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
+        """Return the definition that replaces a weak one, as linkers choose it.
+
+        That is a definition that is not merged, or else the longest of common blocks that are arrays.
         """
-        all_of_it, best = [where, *node.candidates], weak
-        for candidate in all_of_it[1:]:
+        places, best = [where, *node.candidates], weak
+        for candidate in places[1:]:
             try:
                 choice = self._loader.open_candidate(name, *candidate, self._sources)
             except (CompcacheError, OSError) as error:
@@ -414,10 +444,11 @@ class Plan:
                 best, where = choice, candidate
             if is_definition:
                 break
-        node.candidates = iter([candidate for candidate in all_of_it if candidate != where])
+        node.candidates = iter([candidate for candidate in places if candidate != where])
         return best
 
     def _read_needs(self, choice: Choice) -> None:
+        """Read the needs of a choice. A malformed record condemns the module."""
         try:
             listed = choice.source.listed
             if listed is None or not listed.is_in_listing:
@@ -427,29 +458,36 @@ class Plan:
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
     def _require_imports(self, choice: Choice) -> None:
+        """Check that no import of a choice has run out of realizations.
+
+        Raises:
+            UndefinedSymbolError: an import has none.
+        """
         for _, imported, _, kind in choice.imports:
-            node = self._nodes.get(self._target(imported, kind))
+            node = self._nodes.get(self._node_name(imported, kind))
             if node is not None and node.uses and kind[:_DIGEST] not in node.uses:
-                continue  # perhaps only other expected types are missing
+                continue  # realizations may be missing only for other types
             if node is not None and node.choice is None and imported not in self._pending:
                 exhausted = imported != choice.record.name and not _may_have_more(node)
                 if exhausted:
                     raise self._missing_import(choice, imported, node)
 
     def _drop_dependent(self, name: str, missing: str, missing_node: _Node) -> None:
+        """Reject the choice of a dependent if it imports the missing function."""
         node = self._nodes[name]
         choice = node.choice
-        if choice is not None and any(self._target(imported, kind) == missing for _, imported, _, kind in choice.imports):
+        if choice is not None and any(self._node_name(imported, kind) == missing for _, imported, _, kind in choice.imports):
             node.note(self._missing_import(choice, missing, missing_node))
             node.choice = None
             self._pending.append(name)
 
     def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
+        """Return the error for an import without usable realizations."""
         why = f" ({node.error})" if node.error is not None else ""
         imported = imported.partition(_APART)[0]
         error = UndefinedSymbolError(
-            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_shown(imported)}, of which the cache "
-            f"{self._loader.store.root} holds no usable realization{why}; add a module that defines it",
+            f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_describe_symbol(imported)}, but the cache "
+            f"{self._loader.store.root} has no usable realization of it{why}; add a module that defines it",
             symbols=[imported],
             func_name=choice.record.name,
             module_id=choice.module_id.hex(),
@@ -458,13 +496,14 @@ class Plan:
         return error
 
     def reject(self, name: str, error: Exception) -> None:
-        """Reject a chosen realization that failed later, and continue without it."""
+        """Reject a chosen realization that failed later. `choose` then continues without it."""
         node = self._nodes[name]
         node.note(error)
         node.choice = None
         self._pending.append(name)
 
     def _reachable(self) -> dict[str, Choice]:
+        """Return the choices for the root and everything that it reaches, by name."""
         chosen: dict[str, Choice] = {}
         stack = [self._root]
         while stack:
@@ -475,13 +514,14 @@ class Plan:
             assert choice is not None
             chosen[name] = choice
             if self._apart:
-                choice.imports = [(key, self._target(other, kind), places, kind) for key, other, places, kind in choice.imports]
+                choice.imports = [(key, self._node_name(other, kind), places, kind) for key, other, places, kind in choice.imports]
             stack += [imported for _, imported, _, _ in choice.imports]
         return chosen
 
     def _root_error(self, node: _Node) -> Exception:
+        """Return the error for the root."""
         name, root = self._root, self._loader.store.root
-        error, node.error = node.error, None  # the frames of what is raised hold the plan
+        error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
             problem = error or self._loader.store.index.problem
             why = f": {problem}" if problem else ""
@@ -492,12 +532,12 @@ class Plan:
         return error
 
 
-def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
-    """Return why a realization is skipped: its type is not the one that its user expects."""
+def _mismatch_error(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
+    """Return the reason why a realization is skipped: its type is not the one that its user expects."""
     from compcache.hit.link_types import fits
 
     return SignatureMismatchError(
-        f"{_shown(choice.record.name)} of module {choice.module_id.hex()} is {defined}, and {user.record.name!r} of module "
+        f"{_describe_symbol(choice.record.name)} of module {choice.module_id.hex()} is {defined}, but {user.record.name!r} of module "
         f"{user.module_id.hex()} uses it as {used}: {fits(defined, used)[1]}",
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
@@ -505,7 +545,7 @@ def _misfit(choice: Choice, user: Choice, defined: str, used: str) -> SignatureM
 
 
 def _length(choice: Choice) -> int:
-    """Return the length of an array variable, from its LLVM type; 0 for others."""
+    """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
     count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
     return int(count) if by and count.isdecimal() else 0
 
@@ -523,8 +563,8 @@ def _chain(first: tuple[bytes, int], rest: Iterator[tuple[bytes, int]]) -> Itera
     yield from rest
 
 
-def _shown(symbol: str) -> str:
-    """Return a symbol with its name in source code, if compilers have mangled it."""
+def _describe_symbol(symbol: str) -> str:
+    """Return a symbol in quotes, with its name in source code if compilers have mangled it."""
     if not symbol.startswith(("_Z", "_R")):
         return repr(symbol)
     from compcache.images.libraries import demangle
@@ -534,24 +574,30 @@ def _shown(symbol: str) -> str:
 
 
 def _require_entry(choice: Choice) -> None:
+    """Check that Python can call a function.
+
+    Raises:
+        SignatureError: it can only be imported.
+    """
     record = choice.record
     if record.signature.startswith(LINK_ONLY):
         raise SignatureError(
             f"{record.name!r} of module {choice.module_id.hex()} is a {record.signature.removeprefix(LINK_ONLY)}, which other modules can "
-            "import and Python cannot call: to call a hidden function, name it in functions="
+            "import but Python cannot call: to call a hidden function, name it in functions="
         )
     if record.entry == NO_ENTRY:
         raise SignatureError(
             f"function {record.name!r} of module {choice.module_id.hex()} cannot be called from Python: "
-            f"{record.signature.removeprefix('! ')}; other modules can import it, for example one that passes its values through pointers"
+            f"{record.signature.removeprefix('! ')}; call it from another module, for example one that passes its values through pointers"
         )
 
 
 def require_usable(store: Store, file: ModuleFile) -> None:
-    """Check that this host can run the code of a module.
+    """Check that this host can run the code of a module, and that the cache's options allow it.
 
     Raises:
-        IncompatibleTargetError: the host cannot run it; the message says why.
+        IncompatibleTargetError: the module cannot be used. The message says why.
+        KnownFaultError: a maker of the module is known to make wrong code.
     """
     if store.min_llvm:
         _require_llvm(store, file)
@@ -571,19 +617,25 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     module = file.module_id.hex()
     if record.abi != host.ABI_VERSION or record.triple != platform:
         raise IncompatibleTargetError(
-            f"module {module} is for {record.triple} (ABI {record.abi}), this process is {platform} (ABI {host.ABI_VERSION})",
+            f"module {module} is for {record.triple} (ABI {record.abi}), but this process is {platform} "
+            f"(ABI {host.ABI_VERSION}): compile it here",
             module_id=module,
         )
     if not host.libc_serves(record.libc):
         raise IncompatibleTargetError(
-            f"module {module} needs {record.libc} or later, this process has {host.this_libc() or 'another C library'}: compile it "
-            "here, or on the oldest system that is to use it",
+            f"module {module} needs {record.libc} or later, but this process has {host.this_libc() or 'another C library'}: compile it "
+            "here, or on the oldest system that will use it",
             module_id=module,
         )
     accepted.add(file.target_id)
 
 
 def _require_sound(store: Store, file: ModuleFile) -> None:
+    """Check that no maker of a module is known to make wrong code. The refusal is recorded once per file.
+
+    Raises:
+        KnownFaultError: a maker has a known fault.
+    """
     from compcache.formats.known_faults import fault_of
     from compcache.formats.makers import read_makers
 
@@ -595,12 +647,18 @@ def _require_sound(store: Store, file: ModuleFile) -> None:
 
 
 def _require_llvm(store: Store, file: ModuleFile) -> None:
+    """Check that a module was compiled by a version of LLVM that this cache accepts.
+
+    Raises:
+        IncompatibleTargetError: the version is older than `min_llvm`.
+    """
     from compcache.formats.records import decode_module, version_numbers
 
     compiled_by = decode_module(file.read_record(0)).llvm_version
     if version_numbers(compiled_by) < version_numbers(store.min_llvm):
         raise IncompatibleTargetError(
-            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, and this cache takes none older than {store.min_llvm}",
+            f"module {file.module_id.hex()} was compiled by LLVM {compiled_by}, "
+            f"but this cache requires {store.min_llvm} or later (min_llvm)",
             module_id=file.module_id.hex(),
         )
 
@@ -619,14 +677,14 @@ def require_features(store: Store, file: ModuleFile, record: FunctionRecord) -> 
     if not processor.meets(features):
         module = file.module_id.hex()
         raise IncompatibleTargetError(
-            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_lacking(processor, features)}",
+            f"function {record.name!r} of module {module} was compiled for {header.cpu} and uses {_describe_missing(processor, features)}",
             module_id=module,
         )
     processor.accept(header.requirement(features))
 
 
-def _lacking(processor: Processor, features: str) -> str:
-    """Describe the features that the processor lacks."""
+def _describe_missing(processor: Processor, features: str) -> str:
+    """Return up to eight features that the processor lacks, in words."""
     from compcache.targets.processor_words import missing
 
     return f"{', '.join(missing(features, processor)[:8])}, which this {processor.cpu() or 'processor'} does not have"

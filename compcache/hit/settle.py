@@ -1,8 +1,8 @@
 """Finds the targets of many imports that leave nothing to choose, in one pass through the index and the records.
 
-A plan looks at one import after the other, at all realizations of it and at what each of them needs. Most functions have one realization,
-in a module with many others, and need nothing. For these the native runtime answers for a list of names at once, without an object for
-each. Imports with anything unusual, such as damage, are left to the plan.
+A plan examines one import after the other, with all its realizations and their needs. Most functions have one realization, in a
+module with many other functions, and need nothing. For such functions the native runtime answers for a list of names at once, without
+an object for each. Imports with anything unusual, such as damage, are left to the plan.
 """
 
 from __future__ import annotations
@@ -10,37 +10,41 @@ from __future__ import annotations
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED, decode_function
+from compcache.hit.plain_imports import only_places
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal
+    from typing import Any
 
     from compcache.formats.index import Segment
-    from compcache.formats.table import Table
     from compcache.hit.loader import Choice, Import, Loader, Source, Sources
 
 __all__ = ["Settled", "settle"]
 
-#: The least number of records of one module that are read together.
+#: The least number of imports of one module that are settled together.
 _MANY = 32
-#: The most bytes of a table, or of records, that are read for each name: as many as one look-up reads.
+#: The most bytes of records that are read for each name: as many as one look-up reads.
 _BYTES_OF_EACH = 1024
 
 
 class Settled:
-    """Imports of a function that are bound to one module: `functions` has for each its number there."""
+    """Imports of a function that are bound to one module. `functions` has the number of each imported function in that module."""
 
     __slots__ = ("_offset", "functions", "imports", "source")
 
     def __init__(self, source: Source, found: list[tuple[Import, int, int]]) -> None:
         self.source = source
         self.imports = [item for item, _, _ in found]
-        self._offset = found[0][1]  # of the record of the first
+        self._offset = found[0][1]
         self.functions = [number for _, _, number in found]
 
     def first(self, store: Store, choice_of: type[Choice]) -> dict[str, Choice]:
-        """Return what the first of them is bound to, by name, as a plan has it. Raises the errors of reading a record."""
+        """Return the choice for the first import, by name, as a plan expects it.
+
+        Raises:
+            CompcacheError, OSError: the record cannot be read.
+        """
         choice = choice_of(self.source, decode_function(self.source.read_record(store, self._offset)), self._offset)
         choice.has_needs = True
         return {self.imports[0][1]: choice}
@@ -49,9 +53,9 @@ class Settled:
 def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     """Move the imports of a function that have exactly one realization, which fits and needs nothing, to its `settled`.
 
-    One import of each module stays, so that the plan sees the module. The targets of these are returned by name.
+    One import of each module stays, so that the plan sees the module. The choices for these imports are returned by name.
 
-    Only functions with plain names, in a cache without layers and linked closures, and not while variables of other modules have
+    Only plain names are settled, in a cache without layers and linked closures. Nothing is settled while variables of other modules have
     providers, because near modules are preferred then.
     """
     store = loader.store
@@ -60,29 +64,24 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     imports = [item for item in user.imports if is_ordered(item[1])]
     found: dict[str, Choice] = {}
     try:
-        for module_id, wanted in _by_module(store.index.segments, loader.runtime(), imports).items():
-            functions = _functions_of(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
+        for module_id, wanted in _group_by_module(store.index.segments, loader.runtime(), imports).items():
+            functions = (
+                _settled_functions(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
+            )
             if functions:
                 settled = Settled(sources[module_id], functions)
                 found |= settled.first(store, type(user))
-                gone = set(map(id, settled.imports[1:]))
-                user.imports = [item for item in user.imports if id(item) not in gone]
+                moved = set(map(id, settled.imports[1:]))
+                user.imports = [item for item in user.imports if id(item) not in moved]
                 user.settled.append(settled)
-    except (CompcacheError, OSError) as error:  # the plan meets it
+    except (CompcacheError, OSError) as error:  # the plan meets the error again
         reraise_interrupt(error)
     return found
 
 
-def _by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
-    """Return, by module, the imports with exactly one realization in all segments, each with the offset of its record."""
-    names = [item[1] for item in imports]
-    places: list[tuple[bytes, int] | Literal[False] | None] = [None] * len(names)
-    for segment in segments:
-        also = runtime.places_of_names(_functions(segment, len(names)), names)
-        places = [
-            place if other is None or other == place else other if place is None else False
-            for place, other in zip(places, also, strict=True)
-        ]
+def _group_by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
+    """Return, by module_id, the imports with exactly one realization in all segments, each with the offset of its record."""
+    places = only_places(runtime, [segment.functions for segment in segments], [item[1] for item in imports])
     found: dict[bytes, list[tuple[Import, int]]] = {}
     for item, place in zip(imports, places, strict=True):
         if place and place[1] < LINKED:
@@ -90,30 +89,27 @@ def _by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import
     return found
 
 
-def _functions(segment: Segment, names: int) -> Table:
-    """Return the function entries of a segment, read into memory if so many look-ups would read as much of it anyway."""
-    table = segment.functions
-    return segment.whole()[0] if table.size <= names * _BYTES_OF_EACH else table
+def _settled_functions(
+    loader: Loader, sources: Sources, module_id: bytes, wanted: list[tuple[Import, int]]
+) -> list[tuple[Import, int, int]]:
+    """Return the functions of a module that need nothing, can run here and have the expected type, with their numbers.
 
-
-def _functions_of(loader: Loader, sources: Sources, module_id: bytes, wanted: list[tuple[Import, int]]) -> list[tuple[Import, int, int]]:
-    """Return those functions of a module that need nothing, can run here and have the expected type, with their numbers.
-
-    Raises the errors of opening the module.
+    Raises:
+        CompcacheError, OSError: the module cannot be opened.
     """
     store = loader.store
     source = loader.open_source(module_id, sources)
     if source.listed is None or not source.listed.is_in_listing:
         return []
     numbers = loader.runtime().plain_functions(
-        _records(source, store, len(wanted)), source.file.key, [item[1] for item, _ in wanted], [offset for _, offset in wanted],
+        _read_records(source, store, len(wanted)), source.file.key, [item[1] for item, _ in wanted], [offset for _, offset in wanted],
         [item[3] for item, _ in wanted], store.processor().accepted,
     )  # fmt: skip
     return [(item, offset, number) for (item, offset), number in zip(wanted, numbers, strict=True) if number is not None]
 
 
-def _records(source: Source, store: Store, names: int) -> bytes:
-    """Return a module's section of records; nothing if it is much larger than these functions need."""
+def _read_records(source: Source, store: Store, names: int) -> bytes:
+    """Return a module's section of records, or b"" if the section is much larger than what single look-ups would read."""
     if source.listed is not None and source.listed.records:
         return source.listed.records
     if source.file.records > names * _BYTES_OF_EACH:

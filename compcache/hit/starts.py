@@ -11,7 +11,7 @@ __all__ = ["start_modules"]
 
 
 class _StartedModule(LoadedModule):
-    """Of modules that refer to one another in a cycle, the garbage collector finalizes all before it takes any apart."""
+    """A module with destructors to run. The garbage collector finalizes all modules of a cycle before it clears any of them."""
 
     __slots__ = ()
 
@@ -23,15 +23,18 @@ class _StartedModule(LoadedModule):
 def start_modules(
     runtime: "Any", bindings: "tuple[bytes, list[dict[Any, Any]]]", functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]"
 ) -> None:
-    """Run the constructors that have waited for what their modules import, each after those of the modules that it imports from.
+    """Run the constructors that have waited for the imports of their modules, each after those of the modules that it imports from.
 
-    What is bound for them stays bound, whatever becomes of the load.
+    The bindings that constructors need stay, even if the load fails.
 
     Args:
         runtime: the native runtime.
-        bindings: what to store in the images so that they find each other, and what to record about it.
-        functions: all of the load, by name: the module of each, the function that runs the module's constructors if these wait, and the
-            names of its imports.
+        bindings: the stores into the images, and the table updates that record them.
+        functions: by name, all functions of the load: the module, the number of the function that runs the module's constructors if they
+            wait, and the names of the imports.
+
+    Raises:
+        ReentrantLoadError: this look-up interrupts the start of one of the modules.
     """
     stores, updates = bindings
     runtime.commit(stores, tuple(updates))
@@ -48,14 +51,14 @@ def start_modules(
 
 
 def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]") -> "list[str]":
-    """Return the names, each after its imports unless they form a cycle."""
+    """Return the names in an order in which each comes after its imports, except in cycles."""
     order: list[str] = []
     seen: set[str] = set()
     for root in functions:
         stack = [(root, False)]
         while stack:
-            name, is_done = stack.pop()
-            if is_done:
+            name, is_expanded = stack.pop()
+            if is_expanded:
                 order.append(name)
             elif name not in seen:
                 seen.add(name)
@@ -65,11 +68,11 @@ def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[
 
 
 def _start(runtime: "Any", module: LoadedModule, number: int) -> None:
-    """Run the constructors of a module by its function with this number. The next number runs the destructors."""
+    """Run the constructors of a module by its function with this number. The function with the next number runs the destructors."""
     image, finish = module.image, runtime.finish
     try:
-        module.finish = lambda: finish(image, number + 1)  # a constructor that requests its own module finds this, too
-        module.__class__ = _StartedModule  # `finish` is called before anything that the destructors may use goes
+        module.finish = lambda: finish(image, number + 1)  # set first, so that a constructor that requests its module finds it
+        module.__class__ = _StartedModule  # its finalizer calls `finish` before anything that destructors may use is gone
         runtime.start(image, number)
     finally:
-        module.started = True  # until then other threads wait
+        module.started = True  # other threads wait until now

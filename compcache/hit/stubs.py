@@ -1,4 +1,4 @@
-"""The targets of imports that a processor cannot run: stubs (`compcache.build.stubs`), the last resort of a plan."""
+"""The last resort of a plan: stubs (`compcache.build.stubs`) for imports that this processor cannot run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["find_stub", "has_stub"]
 
-#: The signature of a stub.
+#: The signature in the record of a stub.
 _SIGNATURE = LINK_ONLY + "stub"
 
 
 def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
-    """Return the stub of a function, preferably in a module that this load uses already; None if no stub can run here."""
+    """Return the stub of a function, preferably from a module that this load uses already, or None if this host can run none."""
     found = list(loader.store.find(index_name(STUB, name)))
     found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
     for module_id, offset in found:
@@ -36,7 +36,7 @@ def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, Func
 
 
 def has_stub(loader: Loader, name: str) -> bool:
-    """Return whether there is a stub of a function that can run here."""
+    """Return whether the cache has a stub of a function that this host can run."""
     for module_id, offset in loader.store.find(index_name(STUB, name)):
         try:
             with loader.store.open_module(module_id) as file:
@@ -49,10 +49,10 @@ def has_stub(loader: Loader, name: str) -> bool:
 
 
 def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
-    """Return the number of a stub's symbol; None if this processor cannot run its module.
+    """Return the number of a stub's symbol, or None if the record is not the stub of this function, or if this processor cannot run it.
 
     Raises:
-        FormatError: the record does not describe a stub of this function.
+        FormatError: the record is malformed.
     """
     record = decode_entry(file.read_record(offset))
     number, features = decode_stub(record.data)

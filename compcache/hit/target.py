@@ -1,11 +1,10 @@
-"""Typed call targets: compiled functions as Python callables; and the native runtime of this process, which makes them.
+"""Typed call targets: compiled functions as Python callables. Also loads the native runtime of this process, which makes them."""
 
-`TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), carries the
-vectorcall slot and owns image and context, so that the code and everything that it uses live as long as the target.
-
-The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, and once for all
-versions of CPython except free-threaded ones. What it calls back is given to it here, before it is used.
-"""
+# `TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), has the vectorcall slot
+# and owns image and context, so the code and everything that it uses live as long as the target.
+#
+# The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, once for all
+# versions of CPython except free-threaded ones. `install` gives it the Python functions that it calls.
 
 import os
 
@@ -32,7 +31,7 @@ else:
     Parameters = Result = None
 
     class _Typed:
-        """Stands for the generic base class, whose declaration for type checkers is not imported."""
+        """The base class at run time. The generic one above is for type checkers."""
 
         __slots__ = ()
         __class_getitem__ = classmethod(lambda cls, _: cls)
@@ -42,7 +41,7 @@ __all__ = ["TargetContext", "TypedCallTarget", "install", "link_name_of", "load_
 
 
 def link_name_of(symbol: str, module_id: bytes) -> str:
-    """Return the name of one realization: its symbol and the module that holds it."""
+    """Return the name of one realization: its symbol and the id of its module."""
     return f"{symbol}@{module_id.hex()}"
 
 
@@ -57,24 +56,24 @@ class TargetContext:
     ) -> None:  # fmt: skip
         self.func_name = func_name
         self.symbol = symbol
-        self.module = module
+        self.module = module  # the loaded module
         self.signature_text = signature_text
-        self.cache_path = cache_path
-        self.signed = signed
-        self.owner = owner
-        self.layers = layers
+        self.cache_path = cache_path  # the directory of the cache
+        self.signed = signed  # whether the cache has a signing key
+        self.owner = owner  # kept alive by the target
+        self.layers = layers  # the directories of the cache's layers
 
 
 class TypedCallTarget(_Typed[Parameters, Result]):
-    """A compiled function: call it with arguments of the types in its `signature`, by position, or by name where it has names.
+    """A compiled function: call it with arguments of the types in its `signature`, by position, or by name if the parameters have names.
 
-    A call checks the number and the types of the arguments and raises `TypeError`, `OverflowError` or `ValueError`
-    as CPython's own functions do. Arguments of buffer type (`T[:]`) are taken from any C-contiguous buffer of that
-    element type, without a copy. A target keeps everything alive that its code needs. It can be pickled, copied and weakly referenced.
-    After `unload` or `close` it raises `TargetUnloadedError`.
+    A call checks the number and the types of the arguments and raises `TypeError`, `OverflowError` or `ValueError` as CPython's own
+    functions do. For a buffer type (`T[:]`), it accepts any C-contiguous buffer of that element type, and makes no copy. A target
+    keeps everything alive that its code needs. It can be pickled, copied and weakly referenced. After `unload` or `close` a call
+    raises `TargetUnloadedError`.
 
     For type checkers it is generic in the types that Python passes and receives: ``TypedCallTarget[[float, int], float]``. Without them,
-    all types are accepted; the signature itself is known only at run time.
+    all types are accepted. The signature itself is known only at run time.
     """
 
     __slots__ = ()
@@ -88,7 +87,7 @@ class TypedCallTarget(_Typed[Parameters, Result]):
 
     @property
     def func_name(self) -> str:
-        """The identity under which the cache knows the function."""
+        """The name under which the cache knows the function."""
         _require_valid(self)
         return self._name
 
@@ -100,7 +99,7 @@ class TypedCallTarget(_Typed[Parameters, Result]):
 
     @property
     def module_id(self) -> str:
-        """The module that the code is in, as `Cache.add_module` returned it."""
+        """The id of the module that contains the code, as `Cache.add_module` returned it."""
         module_id: bytes = _require_valid(self).module.module_id
         return module_id.hex()
 
@@ -164,25 +163,25 @@ class TypedCallTarget(_Typed[Parameters, Result]):
         return self
 
 
-# ------------------------------------------------------------------------- the runtime's side
+# ------------------------------------------------------------------------- the native runtime
 
 _runtime: "Any" = None
-_loaded: "Any" = None  # the same; tests put doubles here
+_loaded: "Any" = None  # the installed runtime; tests replace it by doubles
 
 
 def load_runtime() -> "Any":
-    """Return the native runtime of this process.
+    """Return the native runtime of this process, installed at the first call.
 
     Raises:
-        ImportError: the extension module is not there, was not built from the sources beside it, or cannot work here
-            (in a subinterpreter); the message says what to do.
+        ImportError: the extension module is missing, was not built from the sources beside it, or cannot work here
+            (in a subinterpreter). The message says what to do.
     """
-    global _loaded  # noqa: PLW0603 - an extension module is one per process
+    global _loaded  # noqa: PLW0603 - a process has one extension module
     if _loaded is None:
         try:
             import compcache.hit._runtime as extension
         except ImportError as error:
-            if error.name is None:  # the extension itself refuses
+            if error.name is None:  # the extension itself raised the error
                 raise
             from compcache.hit.native_build import missing
 
@@ -199,15 +198,17 @@ def load_runtime() -> "Any":
 
 
 def _register_forks(runtime: "Any") -> None:
-    """Let `compcache.forks` act around each fork. A signal handler that raises there does not stop it."""
+    """Let `compcache.forks` act around each fork. An exception of a signal handler meanwhile does not stop it."""
     if hasattr(os, "register_at_fork"):
-        from _functools import partial  # type: ignore[import-not-found] # what `functools` has, without its import
+        from _functools import partial  # type: ignore[import-not-found] # importing `functools` is slow
 
         hooks = {when: partial(runtime.uninterrupted, _at_fork(when)) for when in ("before", "after_in_parent", "after_in_child")}
         os.register_at_fork(**hooks)
 
 
 def _at_fork(when: str) -> "Callable[[list[Any]], None]":
+    """Return the hook for one moment of a fork."""
+
     def act(done: "list[Any]") -> None:
         from compcache import forks
 
@@ -217,16 +218,22 @@ def _at_fork(when: str) -> "Callable[[list[Any]], None]":
 
 
 def path_opener() -> "OpenBeneath | None":
-    """Return the function that opens files below a directory in one call; None if the native runtime cannot be loaded."""
+    """Return the function that opens files below a directory in one call, or None if the native runtime cannot be loaded."""
     try:
         opener: OpenBeneath = load_runtime().open_beneath
-    except ImportError:  # a load will say why
+    except ImportError:  # a load reports the reason
         return None
     return opener
 
 
 def _require_current(extension: "ModuleType") -> None:
-    """Check that the extension is current, in a source checkout: read the sources if one is newer (or the folder, for new files)."""
+    """Check, in a source checkout, that the extension was built from the present sources.
+
+    The sources are read only if a file, or their folder, is newer than the extension.
+
+    Raises:
+        ImportError: the sources differ.
+    """
     folder = f"{os.path.dirname(str(extension.__file__))}/native/"
     built = os.stat(str(extension.__file__)).st_mtime_ns
     try:
@@ -244,23 +251,29 @@ def _is_valid(target: "TypedCallTarget") -> bool:
 
 
 def _require_valid(target: "TypedCallTarget") -> "TargetContext":
+    """Return the context of a target.
+
+    Raises:
+        TargetUnloadedError: the target was unloaded.
+    """
     if not _is_valid(target):
         _raise_unloaded(target)
     return target._context
 
 
 def install(runtime: "Any") -> None:
-    """Give the native runtime its base class and hooks; once per process, before any target is made."""
-    global _runtime  # noqa: PLW0603 - the native module is one per process, and so is what it calls back
+    """Give the native runtime its base class and hooks. Called once per process, before any target is made."""
+    global _runtime  # noqa: PLW0603 - a process has one native runtime
     native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _find_pointer)
     native_type.__doc__ = property(_documentation)
     _runtime = runtime
 
 
-# Called by native code and `help()` for messages, which are in a file that a hit does not read.
+# Native code and `help()` call these functions for messages. The messages are in a file that a hit does not import.
 
 
 def _documentation(target: "TypedCallTarget") -> str:
+    """Return the text of `help()` for a target."""
     if not _is_valid(target):
         return f"{target._name}: unloaded"
     from compcache.hit.call_errors import describe
@@ -287,6 +300,7 @@ def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoRet
 
 
 def _find_pointer(value: object) -> "int | None":
+    """Return the address that a pointer argument means, or None if its buffer is the address, or if it has none."""
     if isinstance(value, TypedCallTarget):
         return value.address
     from compcache.hit.call_errors import find_pointer

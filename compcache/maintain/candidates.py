@@ -1,8 +1,8 @@
-"""Finds the modules that a prune may remove, and those that affect the decision. Other modules are read, but not kept in memory.
+"""The modules that a prune may remove, and the modules that affect the decision. Other modules are read and not kept in memory.
 
-`choose` returns the plan that `compcache.maintain.policy` would make of all modules. Candidates are chosen by kind and last use (a
-superset of what will go); for limits, they are the least recently used ones. The decision also depends on their importers, on modules that
-realize the same functions, and so on upwards: these are read as well. Everything else is only counted.
+`Chooser.choose` returns the plan that `compcache.maintain.policy` would make from all modules. Candidates are a superset of the modules
+that will be removed: for limits, the least recently used modules. The decision also depends on the importers of candidates, on modules that
+realize the same functions, and on the importers of those. These modules are read, too. All other modules are only counted.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Census", "Chooser"]
 
-#: The factor for a second look if the first one did not suffice.
+#: The factor by which the number of candidates grows if the first candidates did not suffice.
 _MORE = 1.5
-#: The generation of modules whose generation is not stale.
+#: A common generation for all modules whose generation is not stale.
 _FRESH = object()
 
 
 class Census:
-    """The number of modules, the packs among them, and the total size."""
+    """The number of modules in the slices added so far, without packs; the packs; and their total size in bytes."""
 
     def __init__(self) -> None:
         self.modules = self.size = 0
         self.packs: set[bytes] = set()
 
     def add(self, each: Slice) -> None:
-        """Count a slice."""
+        """Add the modules of a slice to the counts."""
         packs = [module_id for module_id, is_pack in each.kinds().items() if is_pack]
         self.packs.update(packs)
         self.modules += len(each.present) - len(packs)
@@ -56,16 +56,16 @@ class Census:
 
 
 class Chooser:
-    """Decides what a prune removes.
+    """Chooses the modules that a prune removes. Set up once for each prune.
 
     Args:
-        store: the directory.
-        uses: its statistics.
-        policy: what to remove.
-        now: the time that ages count from.
-        census: of all modules.
+        store: the cache directory.
+        uses: the statistics of the directory.
+        policy: the policy of the prune.
+        now: the time from which ages count, in seconds since the epoch.
+        census: the counts of all modules.
         spare: modules that are kept as if they were pinned.
-        progress: called with (modules read, modules to read) now and then.
+        progress: called now and then with the numbers of read modules and of all modules.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Chooser:
         self.makers: set[str] = set()
 
     def choose(self) -> Plan:
-        """Return the plan; see the module."""
+        """Return the plan of the prune."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
         copies = self._copies() if self._policy.duplicates else frozenset()
         size, count = self._excess()
@@ -101,7 +101,7 @@ class Chooser:
             found = {entry.module_id: entry for entry in self._entries(slices) if self._may_go(entry, fresh, copies, chosen)}
             found.update(chosen.entries())
             horizon = chosen.horizon
-            del chosen  # which would hold them twice
+            del chosen  # it would hold its entries in memory a second time
             found.update({key: entry for key, entry in self._read(slices, {*self._linked, *slices.unlisted}).items() if key not in found})
             self._add_deciding(slices, found)
             plan = self._plan(found, fresh, horizon)
@@ -110,14 +110,17 @@ class Chooser:
             size, count = ceil(size * _MORE), ceil(count * _MORE)
 
     def _excess(self) -> tuple[int, int]:
-        """Return how many bytes and modules exceed the limits."""
+        """Return the numbers of bytes and of modules above the limits of the policy."""
         policy, census = self._policy, self._census
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
 
     def _plan(self, found: Mapping[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+        """Return the plan of the policy for the candidates and the modules that affect the decision."""
+
         def close(entry: Entry) -> Entry:
-            if entry.parts:  # itself in place of the remaining ones: it has parts
+            """Return an entry with its parts among the candidates, and with the common generation if it is fresh."""
+            if entry.parts:  # parts outside the candidates stay; the entry itself replaces them, because it must have parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
@@ -132,7 +135,7 @@ class Chooser:
     # ------------------------------------------------------------------------------------------ entries
 
     def _uses_of_parts(self) -> dict[bytes, float]:
-        """Return the uses of linked closures, which count as uses of their parts."""
+        """Return the last use of each module through linked closures: a use of a closure counts as a use of its parts."""
         used = self._uses.of(self._linked).last_uses()
         found: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
@@ -141,34 +144,34 @@ class Chooser:
         return found
 
     def _entries(self, slices: Slices) -> Iterator[Entry]:
-        """Return all modules, unreadable ones without functions and imports; packs last."""
+        """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and imports."""
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for each in slices:
             used = _last_uses(self._uses, each.first)
             rows = each.rows()
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
-                    packs[module_id].at(each.present[module_id], used.get(module_id, 0.0))
+                    packs[module_id].set_status(each.present[module_id], used.get(module_id, 0.0))
                     for required in {key for entry in row.entries for key in entry[3]}:
-                        self._note(packs[module_id], required)
+                        self._add_requirement(packs[module_id], required)
             yield from self._entries_of(each.present, rows, used)
             for required, holder in slices.lists.requirements_of_directory(each.first):
                 if required in each.present and holder in packs:
                     held = required in rows and self._is_pinned(rows[required])
                     last = max(used.get(required, 0.0), self._of_parts.get(required, 0.0))
-                    packs[holder].needs(each.present[required].modified, last, held=held)
+                    packs[holder].add_requirement(each.present[required].modified, last, held=held)
         for module_id, pack in packs.items():
-            if pack.size >= 0:  # else it is gone
+            if pack.size >= 0:  # a negative size: the pack was removed since
                 yield pack.entry(module_id, held=module_id in self._spare)
 
-    def _note(self, pack: _Pack, required: bytes) -> None:
-        """Make an unlisted pack depend on a module."""
+    def _add_requirement(self, pack: _Pack, required: bytes) -> None:
+        """Make an unlisted pack depend on a module, if the module exists."""
         for status in statuses_of(self._store, [required]).values():
             last = self._uses.of([required]).last_uses().get(required, 0.0)
-            pack.needs(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
+            pack.add_requirement(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
 
     def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
-        """Return the entries of these modules; packs are left out."""
+        """Yield the entries of these modules except packs."""
         for module_id, (size, created) in present.items():
             last = max(used.get(module_id, 0.0), self._of_parts.get(module_id, 0.0))
             row = rows.get(module_id)
@@ -190,8 +193,11 @@ class Chooser:
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
     def _describe(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
-        """Return numbers for a platform, its makers and their fault, because the policy compares them and platforms are long."""
-        known = self._platforms.get(id(platform))  # rows share their platforms
+        """Return a number for the target of a platform, a number for its generation, its makers, and their known fault.
+
+        Numbers are faster to compare than platforms.
+        """
+        known = self._platforms.get(id(platform))  # rows share their platform objects
         if known is None:
             target = self._targets.setdefault((platform.abi, platform.triple, platform.features), len(self._targets))
             makers = platform.made_by()
@@ -201,7 +207,7 @@ class Chooser:
         return known[1]
 
     def _read(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
-        """Return the entries of those of these modules that exist."""
+        """Return the entries of the existing modules among these module_ids, by module_id."""
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
@@ -210,7 +216,7 @@ class Chooser:
     # -------------------------------------------------------------------------------------- what may go
 
     def _may_go(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _Oldest) -> bool:
-        """Return whether a criterion may select an entry. Candidates for a limit may be put among the oldest."""
+        """Return whether a criterion of the policy may select an entry. If not, offer the entry to `oldest`, the candidates for limits."""
         policy = self._policy
         if entry.fault:
             return True
@@ -231,7 +237,7 @@ class Chooser:
         return False
 
     def _fresh_generations(self) -> frozenset[object]:
-        """Return the generations with a recently used or added module."""
+        """Return the generations with a module that was used or added recently enough not to be stale."""
         newest: dict[object, float] = {}
         for entry in self._entries(Slices(self._store, self._progress)):
             recency = min(max(entry.used, entry.created), self._now)
@@ -239,7 +245,7 @@ class Chooser:
         return frozenset([key for key, used in newest.items() if used >= since(self._policy.stale, self._now)])
 
     def _copies(self) -> frozenset[bytes]:
-        """Return the modules that realize functions which other modules also realize."""
+        """Return the modules with functions that other modules also realize."""
         slices = Slices(self._store, self._progress)
         for each in slices:
             each.kinds()
@@ -251,7 +257,7 @@ class Chooser:
         return frozenset(found - slices.gone)
 
     def _add_deciding(self, slices: Slices, found: dict[bytes, Entry]) -> None:
-        """Add the modules that import functions of these modules, and the modules that realize the same functions, and so on."""
+        """Add to `found` the modules that import functions of its modules or realize the same functions, and so on for these modules."""
         lists = slices.lists
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
             return
@@ -276,7 +282,7 @@ _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
 
 
 def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
-    """Return the last use of each module whose id begins with a byte."""
+    """Return the last use of each module whose module_id begins with the byte `first`."""
     found: dict[bytes, float] = {}
     for (module_id, _), _, last in uses.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
         if last > found.get(module_id, 0.0):
@@ -286,8 +292,10 @@ def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
 
 
 class _Pack:
-    """A pack: as young, as recently used and as well protected as the modules of its entries. It is removed alone, because entries can be
-    made again.
+    """The entry of a pack in the making.
+
+    A pack is as young and as recently used as the newest module of its entries, and protected if one of these modules is protected. It is
+    removed without its modules, because entries can be made again.
     """
 
     def __init__(self) -> None:
@@ -295,25 +303,25 @@ class _Pack:
         self._created = self._newest = self._last = 0.0
         self._held = False
 
-    def at(self, status: FileStatus, last: float) -> None:
-        """Record that the module exists."""
+    def set_status(self, status: FileStatus, last: float) -> None:
+        """Set the size, the creation and the last use of the pack itself, which exists."""
         self.size, self._created = status
         self._last = max(self._last, last)
 
-    def needs(self, created: float, last: float, *, held: bool) -> None:
-        """Record that one of its entries belongs to such a module."""
+    def add_requirement(self, created: float, last: float, *, held: bool) -> None:
+        """Take into account that an entry of the pack requires a module with this creation, last use and protection."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last)
         self._held = self._held or held
 
     def entry(self, module_id: bytes, *, held: bool) -> Entry:
-        """Return the candidate as the policy sees it."""
+        """Return the entry of the pack for the policy."""
         created = self._newest or self._created
         return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, held or self._held, is_pack=True)
 
 
 class _Oldest:
-    """The least recently used entries with this many bytes and modules in total. `horizon` is the recency of the next one."""
+    """The least recently used entries with `size` bytes and `count` modules in total. `horizon` is the recency of the next entry."""
 
     def __init__(self, size: int, count: int) -> None:
         self._size = size
@@ -322,7 +330,7 @@ class _Oldest:
         self.horizon = inf
 
     def add(self, recency: float, entry: Entry) -> None:
-        """Add one, and drop the latest ones that are not needed."""
+        """Add an entry, and drop the most recently used entries that are not needed for the totals."""
         if (not self._size and not self._count) or recency >= self.horizon:
             return
         heap = self._heap
@@ -336,5 +344,5 @@ class _Oldest:
             self._count += not dropped.is_pack
 
     def entries(self) -> dict[bytes, Entry]:
-        """Return the candidates, by module_id."""
+        """Return the entries by module_id."""
         return {entry.module_id: entry for _, _, entry in self._heap}

@@ -1,8 +1,7 @@
-"""Checks a cache in named, timed steps; each returns how many items it checked, and further counts.
+"""Checks of a cache in named, timed steps. Each step returns the number of items that it checked, and further counts.
 
-Nothing is changed unless repair is requested: then damaged modules go to quarantine, the index is rebuilt, leftovers are
-removed and permissions corrected. A step that verifies something reads the files: it trusts neither stamps nor the
-stored module rows.
+Nothing is changed unless repair is requested. Then damaged modules are moved to quarantine, the index is rebuilt, leftovers are
+removed, and permissions are corrected. A step that verifies modules reads their files, and trusts neither stamps nor stored rows.
 """
 
 from __future__ import annotations
@@ -28,36 +27,36 @@ if TYPE_CHECKING:
 
 __all__ = ["STEPS", "check", "report_absence"]
 
-#: The steps in order: a module that one of them finds damaged is skipped by the later ones.
+#: The steps in order. Later steps skip modules in which an earlier step found damage.
 STEPS: dict[str, Step] = {
-    "permissions": check_permissions,  # other users cannot write to the directories that code is loaded from
-    "leftovers": check_leftovers,  # temporary and damaged files, and files that compcache did not write
-    "manifests": check_records,  # the records of every module decode
-    "checksums": check_content,  # every byte is as it was published, and the images hold what the records name
+    "permissions": check_permissions,  # other users cannot write to the directories from which code is loaded
+    "leftovers": check_leftovers,  # there are no temporary and damaged files, and no files that compcache did not write
+    "manifests": check_records,  # the records of every module can be decoded
+    "checksums": check_content,  # every byte is as published, and the images match their records
     "code": check_code,  # the stored bitcode compiles to the code of the module (on request)
-    "edges": check_imports,  # some module provides every function that another one imports
-    "index": check_index,  # the index has the functions of all modules, and no others
-    "statistics": check_statistics,  # the statistics decode, and the pinned functions are in the cache
+    "edges": check_imports,  # a module provides every imported function
+    "index": check_index,  # the index has the functions of all modules, and no other functions
+    "statistics": check_statistics,  # the statistics can be decoded, and the pinned functions are in the cache
 }
 
 
 def report_absence(store: Store) -> CheckReport:
-    """Return the report on a directory without a cache."""
-    message = f"no cache at {store.root}"
+    """Return the report of a check of a directory that is not a cache: one error."""
+    message = f"there is no cache at {store.root}"
     return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 
 
 def check(
     store: Store, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
 ) -> CheckReport:
-    """Check a cache directory.
+    """Check a cache directory and return the findings.
 
     Args:
-        store: the directory.
-        repair: correct what can be corrected.
-        checksums: read every module in full, compare it with its digest, and its image with its records.
-        recompile: recompile the stored bitcode of the modules, and compare the result with their images.
-        progress: called with (modules read, modules to read) now and then.
+        store: the cache directory.
+        repair: repair the problems that can be repaired.
+        checksums: read every module in full, compare it with its digest, and compare its image with its records.
+        recompile: recompile the stored bitcode of the modules, and compare the code with the images.
+        progress: called now and then with the numbers of read modules and of all modules.
 
     Raises:
         StorageError: `repair` is set and the cache is read-only.

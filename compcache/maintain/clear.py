@@ -1,4 +1,4 @@
-"""Empties a cache: removes all modules and the files derived from them. Other files are not touched."""
+"""Removal of all modules of a cache and the files derived from modules. Other files are not touched."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["clear"]
 
 
 def clear(store: Store) -> int:
-    """Remove every module, and the files that `compcache.store.PLACES` marks as cleared; return the number of modules.
+    """Remove all modules, and the files that `compcache.directory.places.PLACES` marks as cleared. Return the number of removed modules.
 
-    Modules are removed first: an index entry without its module is an ordinary miss, a module without its entry is lost.
-    The host's description stays: it does not depend on the modules.
+    Modules are removed before the index. An index entry without its module is an ordinary miss, but a module without its index entry would
+    be lost. The description of the host stays, because it does not depend on modules.
 
     Raises:
         StorageError: the cache is read-only.
-        OSError: a module could not be removed; those before it were.
+        OSError: a module could not be removed. The modules before it were removed.
     """
     store.require_writable()
-    # List them first: files that other processes add or merge meanwhile have other names, and stay.
+    # The files are listed first. Files that other processes add or merge in the meantime have other names, and stay.
     places = [place for place in PLACES if place.cleared and place is not MODULES]
     others = [store.path(place, name) for place in places for name in store.names(place)]
     packs = stored_packs(store)
     removed = sum([remove_file(store, module_id) and module_id not in packs for module_id in store.module_ids()])
-    for module_id in list(store._in_memory):  # which could not be published
+    for module_id in list(store._in_memory):  # modules that could not be published
         store.tell_gone(module_id)
     store._in_memory.clear()
     store._memory_names.clear()

@@ -1,7 +1,7 @@
-"""Packs small modules into few files, each unchanged, and keeps one of several that realize the same functions.
+"""Packing of small modules into few files, and removal of modules that realize the same functions with the same content.
 
-Being killed at any point is safe: a volume becomes visible by one rename, without what somebody else removes meanwhile
-(`compcache.publish.volumes.write_volume`), and the files that it has are removed behind that.
+A process that compacts may be killed at any point. A volume becomes visible by one rename, without modules that another process has
+removed in the meantime (`compcache.publish.volumes.write_volume`). The files of its modules are removed after the rename.
 """
 
 from __future__ import annotations
@@ -35,23 +35,29 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE", "compact", "compact_apart"]
 
-#: How many seconds a file stays beside its volume, for processes on other hosts that do not see the volume yet.
+#: The seconds for which a file stays beside its volume, for processes on other hosts that do not see the volume yet.
 GRACE = 10.0
 _LOCK_SECONDS = 1.0
-_RANGE = 1 << 13
+_RANGE = 1 << 13  # index entries in memory at a time
 
 
 def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = None) -> CompactReport:
-    """See `Cache.compact`."""
+    """Pack the small modules of a cache; see `Cache.compact`.
+
+    Raises:
+        StorageError: the cache is read-only, another process compacts it, or a file cannot be written.
+        TypeError: `grace` is not a number.
+        ValueError: `grace` is negative.
+    """
     store.require_writable()
     if not isinstance(grace, (int, float)):
         raise TypeError(f"grace must be a number of seconds, not {type(grace).__name__}")
     if not grace >= 0:
-        raise ValueError(f"grace must be a number of seconds that is not negative, not {grace!r}")
+        raise ValueError(f"grace must be 0 seconds or more, not {grace!r}")
     started = time.perf_counter()
     with _storing(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:
-            raise StorageError(f"another process compacts {store.root}: nothing was done; try again when it is done", path=store.root)
+            raise StorageError(f"another process compacts the cache {store.root}: try again when that process has ended", path=store.root)
         before = _measure(store)
         merged = _merge_duplicates(store)
         work = Packing(store, progress)
@@ -70,25 +76,26 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
 
 
 def compact_apart(root: str, *, trust: bool) -> None:
-    """Compact a directory, unless another process does. Runs in a process of its own, which an addition starts (`size_limit`)."""
+    """Compact a directory in this process, which an addition has started for that purpose (see `size_limit`)."""
     os.nice(5)
     compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
 
 
 @contextmanager
 def _storing(store: Store) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `StorageError`."""
     try:
         yield
     except OSError as error:
         reraise_interrupt(error)
         if isinstance(error, CompcacheError):
             raise
-        message = f"cannot compact {store.root}: {error.strerror or error}; what was stored is still there"
+        message = f"cannot compact the cache {store.root}: {error.strerror or error}; no module was lost"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
 
 
 class _Measured(NamedTuple):
-    """The number of modules, their total size in listings, the number of their files, and the size of these."""
+    """The number of modules, their total size, the number of the files that hold them, and the size of these files; sizes in bytes."""
 
     modules: int
     size_of_modules: int
@@ -97,6 +104,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(store: Store) -> _Measured:
+    """Return the numbers and sizes of the modules and of their files."""
     modules = size = 0
     for _, found in modules_by_directory(store):
         modules += len(found)
@@ -113,9 +121,9 @@ def _measure(store: Store) -> _Measured:
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
-    """Remove the modules all of whose functions others realize, with the same content and for the same hosts; return them.
+    """Remove modules whose functions are all in newer modules, with the same content and for the same hosts. Return the removed modules.
 
-    The newest addition of each function stays, and so do modules with functions of unknown content, and modules that something requires.
+    Modules with functions of unknown content stay, and so do modules that an entry of data requires.
     """
     winners: dict[bytes, set[bytes]] = {}
     for holders in _holders(store):
@@ -132,29 +140,30 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
 def _holders(store: Store) -> Iterator[list[bytes]]:
     """Yield the modules that hold a function, for each content and requirement, the newest addition last."""
-    for _, entries in groupby(_function_entries(store), key=_same):
-        found = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
-        if found:
-            yield [module_id for _, module_id in found]
+    for _, entries in groupby(_function_entries(store), key=_content_key):
+        additions = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
+        if additions:
+            yield [module_id for _, module_id in additions]
 
 
-def _same(entry: bytes) -> bytes:
-    """Return the part of an entry that is equal for equal content; for an entry without content, all of it."""
+def _content_key(entry: bytes) -> bytes:
+    """Return a key that is equal for entries of equal content. The key of an entry of unknown content is unique."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
-    known: bytes = name + needs + content
-    return known if any(content) else known + module_id + offset.to_bytes(4, "little")
+    key: bytes = name + needs + content
+    return key if any(content) else key + module_id + offset.to_bytes(4, "little")
 
 
 def _function_entries(store: Store) -> Iterator[bytes]:
-    """Yield all function entries of the index, by name, requirement and content."""
+    """Yield all function entries of the index, sorted by name, requirement and content."""
     segments = index_merge.readable(store.index)
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):
-        found = {entry.ljust(FUNCTION.size, b"\0") for segment in segments for entry in segment.functions.entries_of_range(number, bits)}
-        yield from sorted(index_merge.unrepeated(found), key=_same)
+        entries = {entry.ljust(FUNCTION.size, b"\0") for segment in segments for entry in segment.functions.entries_of_range(number, bits)}
+        yield from sorted(index_merge.unrepeated(entries), key=_content_key)
 
 
 def _is_usable(store: Store, module_id: bytes) -> bool:
+    """Return whether a module exists and is intact."""
     try:
         store.open_module(module_id, leave_stamp=False).close()
     except (FileNotFoundError, CompcacheError, FormatError) as error:

@@ -1,4 +1,4 @@
-"""Merges the indexes of all layers into one segment in the writable directory (miss path)."""
+"""Merging of the indexes of all layers into one segment in the writable directory. On the miss path."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["write_layer_segment"]
 
-#: Larger layers are looked up one by one: they change often, and rewriting the segment each time would take longer.
+#: The most functions in the segment. Larger layers change often, and rewriting the segment would take longer than searching each layer.
 _MOST_FUNCTIONS = 50_000
-_KEPT = 4
+_KEPT = 4  # segments of former states
 _MOST_LAYERS = (1 << 64 - ORDER_BITS) - 1
 _MODULE_ID = slice(KEY_SIZE, KEY_SIZE + DIGEST_SIZE)
 
 
 def write_layer_segment(store: LayeredStore, name: str) -> None:
-    """Write the segment for the state of the layers that `name` identifies; a failure is harmless."""
+    """Write the segment for the state of the layers that `name` identifies.
+
+    Writes nothing if the layers are too large, cannot be read, or have changed. A failure to write is ignored.
+    """
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
     requirements: set[str] = set()
@@ -39,7 +42,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
             for segment in layer.index.segments:
                 if segment.functions.count + len(functions) > _MOST_FUNCTIONS:
                     return
-                # A module in two layers counts for the first.
+                # A module in two layers belongs to the first layer.
                 in_layer = partial(_number_in_layer, behind)
                 functions.update([with_order(e, in_layer) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
@@ -51,7 +54,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
         for module_id, data in mine.items():
             entry = ModuleEntry.decode(data)
             fields = [getattr(entry, field) for field in ModuleEntry.__slots__]
-            if store.known_faults and layer._entry_mac(*fields[:-1]) != entry.mac:  # verified by another table of faults
+            if store.known_faults and layer._entry_mac(*fields[:-1]) != entry.mac:  # verified with another table of known faults
                 fields[ModuleEntry.__slots__.index("stamp")] = Stamp(0, 0, 0, 0)
             fields[ModuleEntry.__slots__.index("flags")] |= number << LAYER_SHIFT
             modules.setdefault(module_id, ModuleEntry(*fields).encode())
@@ -67,11 +70,11 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
 
 
 def _number_in_layer(behind: int, number: int) -> int:
-    return behind + min(number, GREATEST_NUMBER)  # whoever wrote the layer may have written any number
+    return behind + min(number, GREATEST_NUMBER)  # the number comes from the layer, and may be any number
 
 
 def _remove_former(store: LayeredStore, name: str) -> None:
-    """Remove the segments of former states except some: caches with other layers may share the directory."""
+    """Remove segments of former states except the latest few, which caches with other layers may use."""
     directory = store.directory(MERGED_LAYERS)
     statuses = store.files.statuses(directory)
     others = [other for other in statuses if MERGED_LAYERS.includes(other) and other != name]

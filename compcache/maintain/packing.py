@@ -1,4 +1,4 @@
-"""Packs small module files and small volumes into volumes, and removes the replaced ones."""
+"""Packing of small module files and small volumes into a volume, and removal of the packed files and volumes."""
 
 from __future__ import annotations
 
@@ -33,19 +33,23 @@ if TYPE_CHECKING:
 
 __all__ = ["SMALL", "Packing", "free_removed"]
 
-#: Larger files stay: processes share the memory of mapped files, but not of modules that they read from a volume.
+#: The largest file that is packed, in bytes. Processes share the memory of mapped files, but not of modules read from a volume.
 SMALL = 1 << 15
-#: A volume is written again once so much of it is gone; with what is added, if it has so many times its bytes at most, or these.
-_DEAD, _GROWTH, _LITTLE = 0.5, 2, 1 << 20
-#: What an index has of a module but for its stamp: its id, and what `ModuleFile.describe` takes.
+#: A volume is rewritten if this part of its modules is removed.
+_DEAD = 0.5
+#: A volume is rewritten together with added modules if it has at most this many times their bytes.
+_GROWTH = 2
+#: A volume of at most this many bytes is rewritten with every addition.
+_LITTLE = 1 << 20
+#: The fields of a module entry in an index without the stamp: the module_id, and the arguments of `ModuleFile.describe`.
 _DESCRIBED = Struct(f"<{DIGEST_SIZE}sQQ8sQ16s")
 
 
 def free_removed(store: Store) -> None:
-    """Rewrite the volumes of which half was removed, unless another process compacts the cache. It waits for nobody.
+    """Rewrite volumes of which half was removed. Does nothing, without waiting, if another process compacts the cache.
 
     Raises:
-        OSError: one could not be written; nothing is lost.
+        OSError: a volume could not be written. No module is lost.
     """
     if not store.volumes.current():
         return
@@ -65,7 +69,7 @@ class _SmallFile(NamedTuple):
 
 
 class Packing:
-    """One run, a directory of modules at a time. `packed` is the number of modules of the new volume that were files."""
+    """One run of packing. `packed` is the number of module files that were packed into the new volume, `volume`."""
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
         self._store = store
@@ -73,18 +77,19 @@ class Packing:
         self._packs: frozenset[bytes] = frozenset()
         self._small = 0
         self._old: list[Volume] = []
-        self._files = Scratch()  # of what is in a volume now
-        self._described = Scratch()  # what the index can vouch for
+        self._files = Scratch()  # module_id and stamp of each file whose module is in a volume now
+        self._described = Scratch()  # the described fields of the verified modules
         self.packed = 0
         self.volume: Volume | None = None
 
     def replaces_anything(self) -> bool:
-        """Return whether there are files to remove."""
+        """Return whether `remove_old` has files to remove."""
         return bool(self._files.size or self._old or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
-        """Publish a volume of all small files and small volumes, if it is worthwhile; without `packs`, only of volumes that are half
-        removed.
+        """Publish a volume with the modules of small files and small volumes, if there are any.
+
+        If `packs` is false, rewrite only volumes of which half was removed.
         """
         store = self._store
         added = 0
@@ -99,6 +104,7 @@ class Packing:
             self._write_stamps(Stamp.of(self.volume.status))
 
     def _small_files(self, fan: str) -> dict[bytes, _SmallFile]:
+        """Return the module files in a directory that are small enough for a volume, except packs and files of other users."""
         return {
             module_id: _SmallFile(Stamp.packed(status), status.st_size, status.st_mtime)
             for module_id, status in files_of_directory(self._store, fan).items()
@@ -106,8 +112,9 @@ class Packing:
         }
 
     def _choose(self, added: int) -> list[Volume]:
-        """Return the volumes to rewrite: those that are mostly removed, and those that are small compared with the addition, which shrinks
-        to a tenth when compressed.
+        """Return the volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
+
+        Compression reduces added modules to a tenth of their size.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
@@ -118,7 +125,7 @@ class Packing:
         return chosen
 
     def _contents(self) -> Iterator[Content]:
-        """Yield what the volume is to have, in the order of module_ids: files, and what the old volumes have."""
+        """Yield the contents of the new volume in the order of module_ids: modules of small files, then of old volumes."""
         done = 0
         for first, fan in enumerate(map("{:02x}".format, range(256))):
             small = self._small_files(fan) if self._small else {}
@@ -136,7 +143,7 @@ class Packing:
                     yield content
 
     def _of_file(self, module_id: bytes, file: _SmallFile) -> Content | None:
-        """Return a module of a file, unless a volume that stays has the same."""
+        """Return the content of a module file; None if it cannot be used, or if a volume that stays has the same content."""
         store = self._store
         content = self._read(module_id, file.modified, is_file=True)
         if content is None:
@@ -146,12 +153,13 @@ class Packing:
             if known[0].content(known[1]) == content[1:3]:
                 self._files.write(module_id + file.stamp)
                 return None
-            mark_gone(store, known[0], [module_id])  # with notes that differ from those of the file, which takes precedence
+            mark_gone(store, known[0], [module_id])  # its notes differ from the notes of the file, which takes precedence
         self._files.write(module_id + file.stamp)
         self.packed += 1
         return content
 
     def _of_volumes(self, module_id: bytes, old: list[tuple[Volume, dict[bytes, Member]]]) -> Content | None:
+        """Return the content of a module from the first old volume that has it; None if no volume has it."""
         for volume, members in old:
             content = content_of(volume, module_id, members[module_id]) if module_id in members else None
             if content is not None:
@@ -160,7 +168,10 @@ class Packing:
         return None
 
     def _read(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
-        """Return an intact module that this cache uses; None for others, or if a file is expected and there is none any more."""
+        """Return the content of an intact module that this cache uses; None for other modules.
+
+        With `is_file`, also return None if the module has no own file any more.
+        """
         store = self._store
         try:
             with store.open_module(module_id, leave_stamp=False) as module:
@@ -175,10 +186,11 @@ class Packing:
         return Content(module_id, data, store.signatures_of(module_id), modified)
 
     def _write_stamps(self, stamp: Stamp) -> None:
-        """Let the index vouch for the modules that were just read, as for published files."""
+        """Add stamps of the volume to the index for the modules that were just verified, as for published files."""
         store = self._store
 
         def entries() -> Iterator[bytes]:
+            """Yield the module entries with the stamp, without repetitions, in the order of module_ids."""
             last = b""
             for module_id, *fields in map(_DESCRIBED.unpack, self._described.pieces(_DESCRIBED.size)):
                 if module_id != last:
@@ -192,7 +204,7 @@ class Packing:
         store.index.refresh()
 
     def remove_old(self) -> None:
-        """Remove the files that are in the volume unchanged, and the replaced or empty volumes."""
+        """Remove files whose unchanged content is in a volume, and replaced or empty volumes."""
         store = self._store
         for record in self._files.pieces(DIGEST_SIZE + STAMP_SIZE):
             module_id = record[:DIGEST_SIZE]
@@ -210,5 +222,5 @@ class Packing:
             remove_volume(store, volume)
         remove_lists(store)
         for fan in store.directories():
-            with suppress(OSError):  # it is not empty, or not there
+            with suppress(OSError):  # the directory is not empty or does not exist
                 store.files.rmdir(store.path(MODULES, fan))

@@ -1,4 +1,4 @@
-"""Pins, which keep functions from being pruned. Each is a small file that holds the function's name."""
+"""Pins, which protect functions from pruning. A pin is a small file that contains the name of the function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pin", "pinned", "unpin"]
 
-_MAX_SIZE = 1 << 24
+_MAX_SIZE = 1 << 24  # bytes
 _NO_PINS = (ENOENT, ENOTDIR, ELOOP)
 
 
@@ -25,7 +25,11 @@ def _file_name(func_name: str) -> str:
 
 
 def pin(store: Store, func_name: str) -> bool:
-    """Pin a function; return whether it was not pinned before."""
+    """Pin a function. Return whether it was not pinned before.
+
+    Raises:
+        StorageError: the pin cannot be written.
+    """
     new = store.read_file(PINS, _file_name(func_name)) is None
     if new:
         publish_file(store, PINS, _file_name(func_name), func_name.encode("utf-8", "surrogatepass"))
@@ -33,38 +37,43 @@ def pin(store: Store, func_name: str) -> bool:
 
 
 def unpin(store: Store, func_name: str) -> bool:
-    """Remove a pin; return whether there was one."""
+    """Remove the pin of a function. Return whether the function was pinned.
+
+    Raises:
+        StorageError: the cache is read-only, or the pin cannot be removed.
+    """
     path = store.path(PINS, _file_name(func_name))
     store.require_writable(path)
     return unlink(store, path)
 
 
 def pinned(store: Store) -> tuple[str, ...]:
-    """Return the pinned functions, sorted; files that are not valid pins are ignored.
+    """Return the names of the pinned functions, sorted. Files that are not valid pins are ignored.
 
     Raises:
-        StorageError: they cannot be read; what is pinned is then not known.
+        StorageError: the pins cannot be read.
     """
-    found = []
+    names = []
     directory = store.directory(PINS)
     try:
         for name in store.files.listdir(directory):
             if PINS.includes(name):
                 text = _read(store, f"{directory}/{name}")
                 if _file_name(text) == name:
-                    found.append(text)
+                    names.append(text)
     except OSError as error:
         reraise_interrupt(error)
         if error.errno not in _NO_PINS:
             raise store.unreadable(directory, error) from error
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def _read(store: Store, path: str) -> str:
+    """Return the name in a pin; "" if it was removed since, or is not a regular file."""
     try:
         return read_file(store.files, path, _MAX_SIZE).decode("utf-8", "replace")
     except OSError as error:
         reraise_interrupt(error)
         if error.errno is not None and error.errno not in _NO_PINS:
             raise
-        return ""  # unpinned meanwhile, or not a regular file
+        return ""

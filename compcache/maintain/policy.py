@@ -1,8 +1,8 @@
-"""Decides what a prune removes: a pure function of the modules, a policy and the time.
+"""The plan of a prune: a pure function of the modules, a policy and the time.
 
-Modules are removed least recently used first; a use of a function counts as a use of its dependencies. A module that
-a kept one needs stays, unless another kept module realizes the same functions; a module is removed together with those
-that would lose an import. No files and no LLVM here; `compcache.maintain.prune` carries plans out.
+The least recently used modules are removed first. A use of a function counts as a use of its dependencies. A module that a kept module
+needs stays, unless another kept module realizes the same functions. A module is removed together with the modules that would lose an
+import. This module uses neither files nor LLVM; `compcache.maintain.prune` carries plans out.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ _DURATIONS = ("unused_for", "older_than", "stale", "grace", "quarantine_for")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePolicy:
-    """The modules and files that a prune removes from a cache, and the exceptions.
+    """The selection of modules and files that a prune removes from a cache.
 
-    Only what a field selects is removed: a policy without arguments removes leftovers only.
-    Durations are seconds, a `datetime.timedelta` or text like ``"30d"`` and ``"12h"``; sizes are bytes or text like ``"5GB"``;
-    name patterns are shell patterns (``*``, ``?``, ``[abc]``).
+    A policy without arguments removes only leftovers. Durations are seconds, a `datetime.timedelta`, or text like ``"30d"`` and ``"12h"``.
+    Sizes are bytes, or text like ``"5GB"``. Name patterns are shell patterns (``*``, ``?``, ``[abc]``).
 
     Args:
-        max_bytes: remove the least recently used modules until their files have at most this many bytes in all.
-            None (no limit) because automatic pruning keeps the cache's own size limit anyway.
-        max_modules: the same for the number of modules, for file systems that limit it. None, because few do.
-        unused_for: remove modules not used for this long; those never used count from their creation.
-            None, because age makes no function wrong: only lack of space is a reason to remove it.
-        older_than: remove modules created longer ago than this, used or not, unless a younger module needs them.
-            None, for the same reason.
-        duplicates: remove realizations for which another module holds the same functions for the same hosts.
-            False, because duplicates are harmless, and a process that has loaded one must map another.
-        stale: remove code for CPUs, LLVM versions and platforms of which no module was used or added for this long,
-            and directories of other formats that have not changed for this long. None, because other hosts
-            that share the directory may be switched off for a while.
-        min_llvm: remove code compiled by an LLVM older than this version (text like ``"22"`` or ``"21.1"``). None, because an
-            older LLVM's code is as correct as a newer one's.
-        made_by: remove what these versions of a maker have made: text like ``"numba<0.66.1"`` or ``"lld>=17,<18"``, or several. Makers
-            are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold) and what front ends name, like numba. Empty: no condition.
-        match: remove only modules all of whose functions match one of these patterns; without other criteria, all of these.
-            Empty: any module.
-        keep: functions that match one of these patterns stay, with their dependencies, like pinned ones.
-            Empty: only pins count.
-        grace: how old a temporary file must be to be a leftover. One hour: longer than any publication takes,
+        max_bytes: remove the least recently used modules until the size of all modules is at most this many bytes.
+            Default None, no limit, because additions keep the size limit of the cache.
+        max_modules: remove the least recently used modules until at most this many are left, for file systems that limit the
+            number of files. Default None, because few file systems do.
+        unused_for: remove modules not used for this long. For a module that was never used, the time counts from its creation.
+            Default None, because age makes no function wrong.
+        older_than: remove modules created longer ago than this, even if they are used, unless a younger module needs them.
+            Default None, because age makes no function wrong.
+        duplicates: remove modules whose functions other modules hold for the same hosts. Default False, because duplicates are harmless,
+            and a process that has loaded the removed module must map another module.
+        stale: remove code for CPUs, LLVM versions and platforms of which no module was used or added for this long, and
+            directories of other formats that have not changed for this long. Default None, because other hosts that share the
+            directory may be switched off for a while.
+        min_llvm: remove code compiled by an LLVM older than this version (text like ``"22"`` or ``"21.1"``). Default None, because
+            code of an older LLVM is as correct as code of a newer LLVM.
+        made_by: remove modules made by these versions of a maker: text like ``"numba<0.66.1"`` or ``"lld>=17,<18"``, or several texts.
+            Makers are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold), and makers that front ends name, like numba.
+        match: remove only modules whose functions all match one of these patterns; without other criteria, remove all such modules.
+            Default empty: any module.
+        keep: keep functions that match one of these patterns, and their dependencies, like pinned functions.
+        grace: the least age of a temporary file that is a leftover. The default, one hour, is longer than any publication takes,
             even if the clocks of hosts differ.
-        quarantine_for: how long damaged files stay in quarantine. A week: time to examine them.
+        quarantine_for: the time for which damaged files stay in quarantine. The default is a week, to examine them.
 
     Raises:
-        TypeError, ValueError: a limit or a duration is not valid, or is negative.
+        TypeError: a limit or a duration has the wrong type.
+        ValueError: a limit or a duration is not valid, or is negative.
     """
 
     max_bytes: int | str | None = None
@@ -94,31 +94,32 @@ class PrunePolicy:
             elif field.name == "min_llvm" and value is not None:
                 version_numbers(value)
             if isinstance(value, (int, float)) and value < 0:
-                raise ValueError(f"{field.name} must not be negative: {value!r}")
+                raise ValueError(f"{field.name} must not be negative, but is {value!r}")
             object.__setattr__(self, field.name, value)
 
     def allows(self, size: int) -> bool:
         """Return whether modules of this total size are within `max_bytes`.
 
         Args:
-            size: in bytes.
+            size: the total size in bytes.
         """
         return not isinstance(self.max_bytes, int) or size <= self.max_bytes
 
     @property
     def matches_alone(self) -> bool:
-        """Whether all modules that `match` are removed."""
+        """Return whether `match` is the only criterion, so that all modules that match are removed."""
         conditions = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
-        return bool(self.match) and not self.duplicates and not self.made_by and all(c is None for c in conditions)
+        return bool(self.match) and not self.duplicates and not self.made_by and all(condition is None for condition in conditions)
 
     @property
     def removes_modules(self) -> bool:
-        """Whether the policy can remove modules."""
+        """Return whether the policy can remove modules, and not only leftovers."""
         limits = (self.max_bytes, self.max_modules, self.unused_for, self.older_than, self.stale, self.min_llvm)
         return self.duplicates or bool(self.match) or bool(self.made_by) or any(limit is not None for limit in limits)
 
 
 def _seconds(name: str, value: float | timedelta | str) -> float:
+    """Return a duration in seconds; raise `TypeError` or `ValueError`, with the name of the argument, if it is not valid."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -133,12 +134,13 @@ def _seconds(name: str, value: float | timedelta | str) -> float:
 
 
 class Entry(NamedTuple):
-    """One module as the policy sees it.
+    """A module as input of the policy.
 
-    `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that it needs from
-    other modules. Code of the same `target` runs on the same hosts; `generation` is what goes stale together. A pack, which holds entries
-    of data alone, counts for the size and not for the number. `fault` says what is known to be wrong with one of its `makers`. `parts` are
-    the modules that a linked closure is derived of: it provides nothing, needs them, and is the first to go where a limit is exceeded.
+    `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that the module needs from other
+    modules. Code of the same `target` runs on the same hosts. Modules of the same `generation` become stale together. A pack, which holds
+    only entries of data, counts for the size limit and not for the number of modules. `fault` describes a known fault of one of the
+    `makers`. `parts` are the modules from which a linked closure is derived. A linked closure needs its parts, provides no function to
+    other modules, and is removed first if a limit is exceeded.
     """
 
     module_id: bytes
@@ -158,16 +160,17 @@ class Entry(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """An entry to remove, and its reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived."""
+    """An entry to remove with its reason: fault, made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived."""
 
     entry: Entry
     reason: str
 
 
 class Plan(NamedTuple):
-    """Entries to remove, dependents before dependencies; and those that stay only because a kept entry needs them.
+    """The result of planning: the entries to remove, dependents before dependencies.
 
-    `exceeded` is the limit that is still exceeded: size, count, or empty for none.
+    `needed` are entries that the policy selects and a kept entry needs. `exceeded` is the limit that is still exceeded: "size", "count",
+    or "" for none.
     """
 
     removed: tuple[Removal, ...]
@@ -176,11 +179,11 @@ class Plan(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """The facts about the other modules that a plan for some modules needs.
+    """The facts about modules outside a plan for a part of the modules.
 
-    The planned part contains every module that imports its functions, or also realizes them. `size` is the size of the others in bytes,
-    `modules` their number. Limits remove modules that were last used before the `horizon`; the others were all used after it. A `fresh`
-    generation is not stale.
+    The planned part contains every module that imports or realizes one of its functions. `size` is the total size of the modules outside
+    in bytes, and `modules` is their number. All modules outside were used after the `horizon`; limits remove only modules last used before
+    it. The generation `fresh` is not stale.
     """
 
     size: int = 0
@@ -193,15 +196,15 @@ _NOTHING = Outside()
 
 
 def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outside: Outside = _NOTHING) -> Plan:
-    """Decide what a prune removes.
+    """Return the plan of a prune.
 
     Args:
-        entries: the modules of the cache.
-        policy: what to remove.
-        now: the time that ages count from; later times count as now.
-        outside: the facts about other modules.
+        entries: the modules of the cache, or a part of them.
+        policy: the policy of the prune.
+        now: the time from which ages count, in seconds since the epoch. Later times of creation and use count as now.
+        outside: the facts about the other modules, if `entries` are a part.
     """
-    faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # nobody uses them
+    faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # look-ups do not use modules with a known fault
     faulty += _derived_of(entries, {entry.module_id for entry in faulty})
     if faulty:
         gone = {entry.module_id for entry in faulty}
@@ -228,7 +231,10 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
 
 
 class _Population:
-    """The entries by number, the providers and importers of each function, and the effective last use of each entry."""
+    """The entries by number, the providers and importers of each function, and the effective last use of each entry.
+
+    `used` has the last uses with the uses of dependents; `rank` has the order of removal; `place` has the order of the own last uses.
+    """
 
     def __init__(self, entries: Sequence[Entry], now: float) -> None:
         self.entries = entries
@@ -249,9 +255,9 @@ class _Population:
         self.account(())
 
     def _newest_first(self) -> list[int]:
-        """Return the numbers of the entries: latest used first, then latest created, then by module_id.
+        """Return the numbers of the entries, the latest used first, then the latest created, then by module_id.
 
-        Three stable sorts, the least important key first: comparing tuples of keys takes three times as long.
+        Sorts three times, the least important key first, because comparing tuples of keys takes three times as long.
         """
         entries, recency = self.entries, self.recency
         order = sorted(range(len(entries)), key=[entry.module_id for entry in entries].__getitem__)
@@ -262,8 +268,8 @@ class _Population:
     def account(self, gone: Collection[int]) -> None:
         """Propagate uses to dependencies and rank the entries, except those in `gone`.
 
-        A depth-first walk from the most recently used entries on first reaches each entry with the latest use of all
-        its dependents, and leaves it before them. Entries in `gone` keep their rank, before all others.
+        A depth-first walk that starts at the most recently used entries reaches each entry first with the latest use of all its
+        dependents, and leaves it before its dependents. Entries in `gone` keep their ranks, which come before all other ranks.
         """
         alive = [number for number in self._order if number not in gone] if gone else self._order
         needs = self._needs(gone)
@@ -289,14 +295,14 @@ class _Population:
                     self.used[number] = self.recency[root]
                     left.append(number)
                     walk.pop()
-        # Least recently used first; among those used at the same time, dependents before dependencies.
+        # The least recently used come first; of entries used at the same time, dependents come before dependencies.
         first = len(self.entries) if gone else 0
         left.reverse()
         for place, number in enumerate(sorted(left, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
     def _needs(self, gone: Collection[int]) -> list[Sequence[int]]:
-        """Return for each entry the providers of its imports: of several not in `gone`, the most recently used one."""
+        """Return for each entry the providers of its imports: for each import, the most recently used provider not in `gone`."""
         needs: list[Sequence[int]] = []
         for entry in self.entries:
             needed = []
@@ -311,25 +317,25 @@ class _Population:
 
     def protect(self, policy: PrunePolicy) -> set[int]:
         """Return the entries that are pinned or match `keep`, and their dependencies."""
-        keep = matcher(policy.keep)
-        roots = [n for n, e in enumerate(self.entries) if e.pinned or (policy.keep and any(map(keep, e.functions)))]
-        seen = set(roots)
-        needs = self._needs(()) if roots else []
-        for number in roots:  # grows while it is walked
-            for other in needs[number]:
-                if other not in seen:
-                    seen.add(other)
-                    roots.append(other)
+        matches = matcher(policy.keep)
+        protected = [n for n, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))]
+        seen = set(protected)
+        needs = self._needs(()) if protected else []
+        for number in protected:  # the loop appends to the list
+            for dependency in needs[number]:
+                if dependency not in seen:
+                    seen.add(dependency)
+                    protected.append(dependency)
         return seen
 
     def rescue(self, reasons: dict[int, str]) -> set[int]:
-        """Drop from `reasons`, and return, entries that kept ones need and no kept one replaces."""
+        """Remove from `reasons`, and return, entries that a kept entry needs and that no kept entry replaces."""
         rescued: set[int] = set()
         if not reasons:
             return rescued
         kept = [number for number in range(len(self.entries)) if number not in reasons]
         have = {name for number in kept for name in self.entries[number].functions}
-        for number in kept:  # grows while it is walked
+        for number in kept:  # the loop appends to the list
             for name in self.entries[number].imports:
                 if name in have or name not in self.providers:
                     continue
@@ -341,13 +347,13 @@ class _Population:
         return rescued
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
-        """Return the entry and the live ones that would lose an import with it, the most indirect first."""
+        """Return an entry and the live entries that would lose an import with it, the most indirect dependent first."""
         if not self._has_importer(number, alive):
-            return [number]  # nearly always: the least recently used comes first
+            return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
         seen = {number}
         lost: dict[str, int] = {}
-        for member in group:  # grows while it is walked
+        for member in group:  # the loop appends to the list
             for name in self.entries[member].functions:
                 if name not in self.importers:
                     continue
@@ -361,7 +367,7 @@ class _Population:
         return group[::-1]
 
     def _has_importer(self, number: int, alive: bytearray) -> bool:
-        """Return whether a live entry imports a function of this one."""
+        """Return whether a live entry imports a function of this entry."""
         importers = self.importers
         for name in self.entries[number].functions:
             if name in importers:
@@ -372,7 +378,7 @@ class _Population:
 
 
 def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
-    """Return the predicate for names that match one of these shell patterns; without patterns it is always false."""
+    """Return a predicate for names that match one of these shell patterns. Without patterns, it is always false."""
     texts = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(texts)).match if texts else lambda _: None
 
@@ -387,7 +393,7 @@ def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]
 
 
 def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int], fresh: object) -> dict[int, str]:
-    """Return the entries that a criterion other than the limits removes, with the reason."""
+    """Return the entries that a criterion other than a limit removes, each with the reason."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now, fresh)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
@@ -411,11 +417,12 @@ def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_g
 
 
 def since(age: object, now: float) -> float:
-    """Return the time before which an entry is too old; minus infinity without an age. The policy converted durations to seconds."""
+    """Return the time before which an entry is too old; minus infinity if `age` is None. A policy has ages in seconds."""
     return now - age if isinstance(age, (int, float)) else float("-inf")
 
 
 def _stale_generations(population: _Population, policy: PrunePolicy, now: float, fresh: object) -> set[object]:
+    """Return the generations without a recently used entry; empty if the policy does not remove stale code."""
     if policy.stale is None:
         return set()
     newest: dict[object, float] = {}
@@ -426,7 +433,7 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float,
 
 
 def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[int, str]) -> None:
-    """Remove modules all of whose functions others hold for the same hosts, the least recently used first."""
+    """Add to `reasons` modules whose functions are all in other modules for the same hosts, the least recently used first."""
     entries = population.entries
     several = {name for name, providers in population.providers.items() if len(providers) > 1}
     may_go = [n for n in may_go if n not in reasons and several.issuperset(entries[n].functions)]
@@ -444,25 +451,29 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
 
 
 def _derived_of(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
-    """Return the linked closures that are derived from modules that are gone."""
+    """Return the linked closures that are derived from removed modules, and are not removed themselves."""
     return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
 
 
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
-    """Remove the linked closures that are derived from modules which are, or were, removed."""
+    """Add to `reasons` the linked closures that are derived from modules which are removed or do not exist."""
     left = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
     lost = [number for number, entry in enumerate(entries) if entry.parts and not left.issuperset(entry.parts)]
     reasons |= {number: "derived" for number in lost if number not in reasons}
 
 
 def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str], outside: Outside) -> str:
-    """Remove the least recently used entries until the limits are met or no more may be removed; return a limit still exceeded."""
+    """Add the least recently used entries to `reasons` until the limits are met, or no further entry may be removed.
+
+    Return the limit that is still exceeded, "size" or "count"; "" if the limits are met.
+    """
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
     size = outside.size + sum(entry.size for number, entry in enumerate(entries) if alive[number])
     count = outside.modules + sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
+        """Return the limit that is exceeded now; "" if there is none."""
         if not policy.allows(size):
             return "size"
         return "count" if policy.max_modules is not None and count > policy.max_modules else ""

@@ -1,8 +1,8 @@
-"""Carries out plans of `compcache.maintain.policy`: reads the modules, removes files, and rewrites the index.
+"""Prunes: planning with `compcache.maintain.policy`, removing files, rewriting the index.
 
-Being killed at any point is safe: modules are removed one by one, dependents first, and look-ups skip index entries
-whose file is gone; then the index is published without them. A process that opens a module meanwhile gets it or
-misses; mapped code stays mapped.
+A process that prunes may be killed at any point. Modules are removed one by one, dependents first, and look-ups skip index entries
+whose file does not exist. Then the index is published without their entries. A process that opens a module in the meantime gets it or
+misses. Mapped code stays mapped.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ if TYPE_CHECKING:
 __all__ = ["PruneProposal", "carry_out", "clear_leftovers", "find_leftovers", "propose", "prune", "rewrite_index"]
 
 _INDEX_LOCK_SECONDS = 2.0
-#: The clocks of hosts and file systems differ by so many seconds.
+#: The seconds by which the clocks of hosts and file systems may differ.
 _CLOCKS = 5.0
 
 
 def _require_policy(policy: object) -> None:
+    """Raise `TypeError` if `policy` is not a `PrunePolicy`."""
     if not isinstance(policy, PrunePolicy):
         raise TypeError(f"prune() takes a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
 
@@ -62,18 +63,19 @@ def prune(
     progress: Progress | None = None,
     spare: Container[bytes] = (),
 ) -> PruneReport:
-    """Remove the modules and files that a policy selects.
+    """Remove the modules and files that a policy selects, and return a report.
 
     Args:
         store: the cache directory.
-        policy: what to remove.
-        dry_run: report what would be removed, remove nothing.
-        now: the time that ages count from; None is the present.
-        progress: called with (done, total) now and then while modules are read.
+        policy: the policy of the prune.
+        dry_run: only report the modules and files that would be removed.
+        now: the time from which ages count, in seconds since the epoch; None: the present.
+        progress: called now and then with the numbers of read modules and of all modules.
         spare: modules to keep as if they were pinned.
 
     Raises:
-        StorageError: the cache is read-only, or a file could not be removed.
+        TypeError: `policy` is not a `PrunePolicy`.
+        StorageError: the cache is read-only and `dry_run` is false, or a file could not be removed.
     """
     if not dry_run:
         store.require_writable()
@@ -82,9 +84,9 @@ def prune(
 
 
 class PruneProposal(NamedTuple):
-    """A planned prune, which has changed nothing yet; `report` is that of a dry run.
+    """A planned prune, which has changed nothing yet. `report` is the report of a dry run.
 
-    `begun` is the time when it was begun; `young` are modules that were added or changed shortly before.
+    `begun` is the time when planning began, in seconds since the epoch. `young` are modules that were added or changed shortly before.
     """
 
     policy: PrunePolicy
@@ -105,7 +107,7 @@ def propose(
     spare: Container[bytes] = (),
     fold_statistics: bool = False,
 ) -> PruneProposal:
-    """Plan a prune; see `prune`."""
+    """Plan a prune; see `prune`. If `fold_statistics` is true, statistics that will be read are folded first."""
     _require_policy(policy)
     started, begun = time.perf_counter(), time.time()
     now = begun if now is None else now
@@ -120,9 +122,9 @@ def propose(
     uses = _uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(store, uses, policy, now, census, spare, progress)
     plan = chooser.choose() if reads else Plan((), ())
-    leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged(store, unindexed))
+    leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged_files(store, unindexed))
     gone = {removal.entry.module_id for removal in plan.removed}
-    report = _report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
+    report = _make_report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
     unknown, makers = _unknown_makers(policy, chooser.makers)
     indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in gone])
     seconds = time.perf_counter() - started
@@ -131,14 +133,14 @@ def propose(
 
 
 def _uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
-    """Return the statistics, folded first if they will be read."""
+    """Return the statistics; if `folds` is true, fold them first."""
     if not folds:
         return Uses(store, verify=True)
     return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
 
 
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
-    """Carry out a plan, except for modules that have been pinned, used or imported since.
+    """Carry out a plan, and return a report. Modules that were pinned, used or imported since planning are kept.
 
     Raises:
         StorageError: the cache is read-only, or a file could not be removed.
@@ -154,10 +156,10 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     indexed: tuple[bytes, ...] = ()
     try:
         indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
-    except OSError as error:  # then they stay unindexed
+    except OSError as error:  # the modules stay without index entries
         reraise_interrupt(error)
     plan = proposal.plan._replace(removed=removed)
-    report = _report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
+    report = _make_report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
     return dataclasses.replace(
         report,
         indexed=tuple([module_id.hex() for module_id in indexed]),
@@ -168,12 +170,15 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names in the policy that no module has among its makers; if there are any, the makers that modules have."""
+    """Return the makers in a policy that made no module; and if there are such makers, all makers of modules, sorted."""
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
 
-def _report(modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool) -> PruneReport:
+def _make_report(
+    modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool
+) -> PruneReport:
+    """Return the report of a prune that removes the modules of a plan, and leftovers."""
     report = PruneReport(
         dry_run=dry_run,
         removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
@@ -190,9 +195,10 @@ def _report(modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers:
     return dataclasses.replace(report, within_limits=fits)
 
 
-def _damaged(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
+def _damaged_files(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
+    """Yield the damaged modules without an index entry as leftovers."""
     for module_id, size in sorted(unindexed.damaged.items()):
-        yield PrunedFile(store.module_path(module_id), size, "damaged module that is not indexed")
+        yield PrunedFile(store.module_path(module_id), size, "damaged module without an index entry")
 
 
 def _describe(removal: Removal) -> PrunedModule:
@@ -200,7 +206,7 @@ def _describe(removal: Removal) -> PrunedModule:
     return _describe_fields((module_id.hex(), functions, size, created, used, reason))
 
 
-#: A `PrunedModule` from its fields, without a constructor call in Python; the same for `Entry` below.
+#: Makes a `PrunedModule` from its fields without a constructor call in Python.
 _describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
 
 
@@ -210,12 +216,12 @@ def _limits_only(policy: PrunePolicy) -> bool:
 
 
 def _exceeded(policy: PrunePolicy, census: Census) -> bool:
-    """Return whether a limit is exceeded: if not, a prune by limits alone need not read the modules."""
+    """Return whether a limit of a policy is exceeded. If not, a prune with only limits need not read the modules."""
     return (policy.max_modules is not None and census.modules > policy.max_modules) or not policy.allows(census.size)
 
 
 def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
-    """Remove the planned modules, except those that `_spared` names; return those removed."""
+    """Remove the planned modules except the modules that `_spared` returns, and their index entries. Return the removals."""
     from compcache.usage.size_estimate import remember_size
 
     plan = proposal.plan
@@ -231,7 +237,7 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
         except OSError as error:
             reraise_interrupt(error)
             path = store.module_path(removal.entry.module_id)
-            raise StorageError(f"cannot remove {path}: {error.strerror}", path=path, errno=error.errno) from error
+            raise StorageError(f"cannot remove the module {path}: {error.strerror}", path=path, errno=error.errno) from error
         removed.append(removal)
     rewrite_index(store, {removal.entry.module_id for removal in removed})
     freed = sum(removal.entry.size for removal in removed)
@@ -242,7 +248,7 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
 
 
 def _free(store: Store) -> None:
-    """Let volumes take at most twice the space of their content. A failure is harmless: removed parts keep taking space."""
+    """Rewrite volumes of which half was removed. A failure is ignored: the removed modules keep taking space."""
     try:
         free_removed(store)
     except (CompcacheError, OSError) as problem:
@@ -250,9 +256,9 @@ def _free(store: Store) -> None:
 
 
 def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
-    """Return the modules of the plan that were pinned or used since it was made, or that modules added since import.
+    """Return the modules of a plan that must stay, and the modules of the plan that they import.
 
-    Their own imports are spared, too.
+    These are modules that were pinned or used since planning, and modules that provide imports of modules added since planning.
     """
     plan = proposal.plan
     providers: dict[str, list[Entry]] = {}
@@ -268,33 +274,33 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
         spared.add(entry.module_id)
         wanted += entry.imports
     seen = set(wanted)
-    for name in wanted:  # grows while it is walked
+    for name in wanted:  # the loop appends to the list
         for entry in providers.get(name, ()):
             if entry.module_id not in spared:
                 spared.add(entry.module_id)
-                wanted += [other for other in entry.imports if other not in seen]
+                wanted += [imported for imported in entry.imports if imported not in seen]
                 seen.update(entry.imports)
     return spared
 
 
 def _added_since(store: Store, when: float) -> Iterator[bytes]:
-    """Yield the modules whose files and directories have changed since this time."""
+    """Yield the modules whose files have changed since a time in seconds since the epoch."""
     for found in statuses_by_directory(store, since=when):
         yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
 
 
 def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = False) -> None:
-    """Publish the index without the entries of modules that are gone; their entries in packs go, too.
+    """Publish the index without the entries of removed modules, and remove entries of data that require these modules.
 
-    Others whose files do not exist are left out as well. If modules were `resized` the lists of the index get their sizes. This is only an
-    optimization: a failure to write is not an error.
+    Entries of other modules that do not exist are left out, too. If modules were `resized`, the lists of modules get their new sizes.
+    A failure is ignored, because stale entries are harmless.
     """
     remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable(store.index)
         try:
             left_out = {*gone, *clean_packs(store, segments, gone)}
-        except (CompcacheError, OSError) as problem:  # a half-removed pack takes space
+        except (CompcacheError, OSError) as problem:  # a pack with unneeded entries only takes space
             reraise_interrupt(problem)
             left_out = set(gone)
         try:
@@ -308,8 +314,16 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
 
 
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
-    """Return temporary and quarantined files past their age limit, unused unpacked bundles, and, with `stale`, directories of other
-    formats.
+    """Return the leftovers in a cache directory.
+
+    These are temporary and quarantined files past their age limits, damaged statistics, unpacked bundles that are not used, and, with
+    `stale`, directories of other formats.
+
+    Args:
+        store: the cache directory.
+        policy: the policy with the age limits.
+        now: the time from which ages count, in seconds since the epoch.
+        torn: the names of damaged files of statistics.
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
@@ -327,7 +341,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
 
 
 def _older(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
-    """Return the files with these names, or all, that were not changed since `before`."""
+    """Yield the files of a directory, or only files with these names, that were not changed since `before`."""
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"
         try:
@@ -335,7 +349,7 @@ def _older(store: Store, directory: str, before: float, reason: str, names: Iter
         except OSError as error:
             reraise_interrupt(error)
             continue
-        # The change time as well: a rename into quarantine sets it, but keeps the modification time.
+        # A rename into quarantine sets only the change time, not the modification time.
         if max(status.st_mtime, status.st_ctime) >= before:
             continue
         files = list(files_below(store, path)) if stat.S_ISDIR(status.st_mode) else [(path, status.st_size, 0.0)]
@@ -344,6 +358,7 @@ def _older(store: Store, directory: str, before: float, reason: str, names: Iter
 
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:
+    """Return the files in directories of other formats in which no file was changed since `before`."""
     found: list[PrunedFile] = []
     for name in other_formats(store):
         files = list(files_below(store, f"{store.root}/{name}"))
@@ -353,5 +368,5 @@ def _other_formats(store: Store, before: float) -> list[PrunedFile]:
 
 
 def clear_leftovers(store: Store, leftovers: tuple[PrunedFile, ...]) -> tuple[PrunedFile, ...]:
-    """Remove these files; return those removed. Failures are ignored."""
+    """Remove leftovers, and return the removed files. A file that cannot be removed is skipped."""
     return tuple([leftover for leftover in leftovers if remove_path(store, leftover.path)])

@@ -1,9 +1,9 @@
-"""Recompiles the stored bitcode of a module and compares it with the module's graph and image (imports LLVM).
+"""Recompiling the stored bitcode of a module, and comparing it with the module's graph and image. This module imports LLVM.
 
-The bitcode is parsed, verified and compiled for the CPU that the module is for. Its definitions and their references
-must be those of the module's dependency graph; every exported function must be in the new object; and the machine
-code of that object must be in the image, except for the places that linking fills in. The last is only checked if
-this process has the LLVM that compiled the module: another one may choose other instructions.
+The bitcode is parsed, verified and compiled for the CPU of the module. Its definitions and references must be equal to those in the
+dependency graph of the module. Every exported function must be in the new object. The machine code of the object must be in the image,
+except for the places that linking fills in. The machine code is compared only if this process has the LLVM that compiled the module,
+because another LLVM may choose other instructions.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ __all__ = ["Recompiled", "recompile"]
 
 
 class Recompiled(NamedTuple):
-    """Whether a module had bitcode to compile, and whether the machine code was compared with the image."""
+    """The result of recompiling: whether the module had bitcode to compile, and whether the machine code was compared."""
 
     translated: bool
     compared: bool
 
 
 def recompile(store: Store, module_id: str) -> Recompiled:
-    """Recompile the stored bitcode of a module and compare.
+    """Recompile the stored bitcode of a module, and compare the result with the module.
 
     Raises:
-        FormatError: the bitcode does not match the module; the message names the difference.
-        CompcacheError, OSError: the module cannot be read, or its bitcode cannot be compiled.
+        FormatError: the bitcode does not match the module. The message names the difference.
+        CompcacheError: the module is damaged, or its bitcode cannot be compiled.
+        OSError: the module cannot be read.
     """
     with store.open_module(bytes.fromhex(module_id)) as module:
         if not is_translatable(decode_module(module.read_record(0))):
@@ -59,33 +60,35 @@ def recompile(store: Store, module_id: str) -> Recompiled:
     if not code.is_comparable():
         return Recompiled(translated=True, compared=False)
     if code.level() is None:
-        where = "".join(f" for {name!r}" for name in code.differing_functions()[:1])
-        raise FormatError(f"recompiling its bitcode gives different machine code{where}")
+        function = "".join(f" for {name!r}" for name in code.differing_functions()[:1])
+        raise FormatError(f"recompiling the bitcode of the module gives different machine code{function}")
     return Recompiled(translated=True, compared=True)
 
 
 def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], functions: set[str]) -> None:
-    """Compare the definitions of the bitcode with the nodes of the graph, except nodes of inlined bodies, which have no names in code."""
+    """Raise `FormatError` if the definitions in the bitcode differ from the nodes of the graph. Nodes of inlined bodies are ignored."""
     graph = ModuleGraph({name: node for name, node in graph.nodes.items() if node.kind != INLINED})
     for name, definition in definitions.items():
         if name.startswith("llvm."):
             continue
         node = graph.nodes.get(name)
         if node is None:
-            raise FormatError(f"its bitcode defines {name!r}, which its dependency graph does not have")
-        references = tuple([other for other in definition.references if not other.startswith("llvm.")])
-        if references != tuple([other for other in node.references if other in graph.nodes]):
-            raise FormatError(f"the references of {name!r} in its bitcode differ from those in its dependency graph")
+            raise FormatError(f"the bitcode of the module defines {name!r}, which is not in the dependency graph")
+        references = tuple([symbol for symbol in definition.references if not symbol.startswith("llvm.")])
+        if references != tuple([symbol for symbol in node.references if symbol in graph.nodes]):
+            raise FormatError(f"the references of {name!r} in the bitcode differ from its references in the dependency graph")
     missing = [name for name in graph.nodes if name not in definitions]
     if missing:
-        raise FormatError(f"its dependency graph has {missing[0]!r}, which its bitcode does not define")
+        raise FormatError(f"the dependency graph has {missing[0]!r}, which the bitcode of the module does not define")
     exported = {node.func_name for node in graph.nodes.values() if node.kind == "function"}
-    if not functions.issuperset(exported - {None}):
-        raise FormatError("its dependency graph exports functions that its records do not")
+    unrecorded = exported - {None} - functions
+    if unrecorded:
+        raise FormatError(f"the dependency graph exports {min(map(str, unrecorded))!r}, which has no record in the module")
 
 
 def _require_definitions(graph: ModuleGraph, emitted: bytes) -> None:
+    """Raise `FormatError` if a recompiled object does not define a function of the graph."""
     undefined = set(undefined_symbols(emitted))
-    lost = [name for name, node in graph.nodes.items() if node.kind == "function" and name in undefined]
-    if lost:
-        raise FormatError(f"its recompiled bitcode does not define {lost[0]!r}")
+    lacking = [name for name, node in graph.nodes.items() if node.kind == "function" and name in undefined]
+    if lacking:
+        raise FormatError(f"the recompiled bitcode of the module does not define {lacking[0]!r}")

@@ -1,4 +1,4 @@
-"""Removes all realizations of a function, with everything that belongs to it, unless its modules are needed, or it is pinned."""
+"""Removal of functions with all their realizations, parts and entries of data, and removal of single modules."""
 
 from __future__ import annotations
 
@@ -30,12 +30,18 @@ if TYPE_CHECKING:
 
 __all__ = ["remove_function", "remove_linked", "remove_module", "remove_modules"]
 
-#: Modules in an index.
+#: The most modules in an index that is rewritten after each removal.
 _SHORT = 4096
 
 
 def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, ...]:
-    """See `Cache.remove`."""
+    """Remove a function or a group, and return the ids of the removed modules; see `Cache.remove`.
+
+    Raises:
+        NotCachedError: no module holds a function or group of this name.
+        FunctionInUseError: other functions need the function or share its module, or it is pinned, and `force` is false.
+        StorageError: the cache is read-only, or a module could not be removed.
+    """
     store.require_writable()
     rows = {module_id: row for module_id, row in Excerpts(store).with_importers(func_name).items() if not row.parts}
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
@@ -45,9 +51,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
         names = {name for row in holders.values() for name in row.names}
     if not holders:
         raise NotCachedError(
-            f"function {func_name!r} is not in the cache {store.root}: there is nothing to remove",
-            func_name=func_name,
-            cache_dir=store.root,
+            f"cannot remove function {func_name!r}: it is not in the cache {store.root}", func_name=func_name, cache_dir=store.root
         )
     if not force:
         _require_unused(store, func_name, names, holders, rows)
@@ -61,19 +65,19 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 
 
 def _groups_of(row: Row) -> list[str]:
-    """Return the names of the groups that a module holds: one, or none."""
+    """Return the name of the group that a module holds, in a list; an empty list for other modules."""
     return [name for kind, name, *_ in row.entries if kind == GROUP]
 
 
 def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
-    """Return the names of the parts and entries of a function. Those of a whole label are removed with its last function."""
+    """Return the names whose parts and entries are removed with a function: the function, and the label of its last function."""
     label = label_of(func_name)
     others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
     return {func_name} if label is None or others else {func_name, label}
 
 
 def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
-    """Return the modules of parts, without those that others need, unless this does not matter."""
+    """Return the modules of the parts of `owners`. If `force` is false, leave out parts that are pinned or that other modules need."""
     parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
     if not parts or force:
         return sorted(parts)
@@ -83,7 +87,7 @@ def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapp
 
 
 def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
-    """Remove the entries with these kinds and names."""
+    """Remove the entries of data with these kinds and names."""
     known = [store.read_entry(kind, name, alone=False) for kind, name in sorted(keys)]
     gone = [
         EntryRecord(entry.kind, entry.name, sequence_after(entry), (), b"", gone=True)
@@ -95,23 +99,23 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
 
 
 def remove_module(store: Store, module_id: str) -> bool:
-    """See `Cache.remove_module`."""
+    """Remove a module, given by its module_id, and what is derived from it. Return whether it existed; see `Cache.remove_module`."""
     store.require_writable()
     return bool(remove_modules(store, [module_key(module_id)]))
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
-    """Remove module files and their index entries, and linked closures with their code; return the ids of those that existed.
+    """Remove modules, their index entries, and the linked closures that are derived from them. Return the ids of the removed modules.
 
     Raises:
-        StorageError: one could not be removed; those before it were.
+        StorageError: a module could not be removed. The modules before it were removed.
     """
     removed: list[bytes] = []
     try:
         removed.extend(module_id for module_id in [*module_ids, *_derived_of(store, module_ids)] if remove_file(store, module_id))
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot remove a module of {store.root}: {error.strerror or error}"
+        message = f"cannot remove a module from the cache {store.root}: {error.strerror or error}"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:
         if removed and _is_short(store):
@@ -122,7 +126,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
 
 
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
-    """Remove the linked closures of a function, or all; see `Cache.remove`."""
+    """Remove the linked closures of a function, or all linked closures for None. Return the removed module_ids; see `Cache.remove`."""
     store.require_writable()
     linked = [
         module_id
@@ -137,17 +141,25 @@ def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
 
 
 def _derived_of(store: Store, gone: list[bytes]) -> list[bytes]:
-    """Return the linked closures that are derived from these modules."""
+    """Return the ids of linked closures that are derived from these modules, without these modules."""
     return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
 
 
 def _is_short(store: Store) -> bool:
-    """Return whether the index is rewritten at once. In a longer index stale entries stay until a prune; look-ups skip them."""
+    """Return whether the index is short enough to be rewritten now. In a longer index, stale entries stay until a prune."""
     return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
-    """Refuse to remove the modules of a function, or of all `names` of a group, while others need them."""
+    """Raise `FunctionInUseError` if the modules of a function, or of a group with these `names`, are needed or a name is pinned.
+
+    Args:
+        store: the cache directory.
+        func_name: the name of the function or group.
+        names: the function, or the functions of the group.
+        holders: the rows of the modules to remove.
+        rows: the rows of all modules that may need them.
+    """
     others = tuple(sorted({name for row in holders.values() for name in row.names} - names))
     importers = tuple(
         sorted(
@@ -157,23 +169,24 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
     reasons = []
     groups = sorted({group for row in holders.values() for group in _groups_of(row)}) if others else []
     if groups:
-        reasons.append(f"it is a part of the group {groups[0]!r}, which is removed as a whole")
+        reasons.append(f"it is a part of the group {groups[0]!r}, which can only be removed as a whole")
     elif others:
-        reasons.append(f"its module also holds {_shown(others)}")
+        reasons.append(f"its module also holds {_names_text(others)}")
     if importers:
-        reasons.append(f"{_shown(importers)} import{'s' if len(importers) == 1 else ''} it")
+        reasons.append(f"{_names_text(importers)} import{'s' if len(importers) == 1 else ''} it")
     if not names.isdisjoint(pinned(store)):
         reasons.append("it is pinned")
     if reasons:
-        what = "function" if func_name in names else "group"
+        kind = "function" if func_name in names else "group"
         raise FunctionInUseError(
-            f"{what} {func_name!r} is not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
+            f"{kind} {func_name!r} is not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
             func_name=func_name,
             others=others,
             importers=importers,
         )
 
 
-def _shown(names: tuple[str, ...]) -> str:
+def _names_text(names: tuple[str, ...]) -> str:
+    """Return the first names as text, and the number of further names."""
     shown = ", ".join(map(repr, names[:5]))
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004 - as many as fit a line

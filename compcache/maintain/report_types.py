@@ -1,4 +1,4 @@
-"""Report types of prunes and checks. All are frozen."""
+"""Frozen records of the results of prunes, checks, compactions and links."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class PrunedModule(NamedTuple):
     """A module that a prune removed or would remove.
 
     Attributes:
-        module_id: its 32 hexadecimal digits.
-        functions: those that it held.
-        size: that of its file, in bytes.
-        created: when it was compiled, in seconds since the epoch.
-        last_used: its last use, likewise; 0.0: never.
-        reason: fault (a maker is known to be wrong), made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived.
+        module_id: the module_id as 32 hexadecimal digits.
+        functions: the names of the functions in the module.
+        size: the size of the module in bytes.
+        created: the time when the module was added, in seconds since the epoch.
+        last_used: the time of the last use, in seconds since the epoch; 0.0: never.
+        reason: fault (a maker has a known fault), made_by, unused, old, duplicate, stale, llvm, matched, size, count or derived.
     """
 
     module_id: str
@@ -45,9 +45,9 @@ class PrunedFile:
     """A leftover that a prune removed or would remove.
 
     Attributes:
-        path: where it is.
-        size: in bytes.
-        reason: the kind of leftover.
+        path: the path of the file.
+        size: the size of the file in bytes.
+        reason: the kind of leftover, as text.
     """
 
     path: str
@@ -57,21 +57,21 @@ class PrunedFile:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport(Shown):
-    """The result of a prune, or with `dry_run` its plan.
+    """The result of a prune. For a `dry_run`, the plan: what would be removed or indexed.
 
     Attributes:
-        dry_run: whether nothing was removed.
-        removed: the modules that were removed, or would be.
-        leftovers: other files, likewise.
-        needed: ids of modules that the policy selects, and that a kept module needs.
-        modules_before: the number of modules before.
-        size_before: their size and that of entries of data before, in bytes.
-        within_limits: False where pins and `keep` leave more than the limits of the policy allow.
-        seconds: how long it took.
-        indexed: ids of modules that an interrupted addition had left without an index entry, and that have one now.
-        removed_packs: files of entries of data.
-        unknown_makers: names in the policy's `made_by` that no module has among its makers.
-        known_makers: where there are such names, those that modules have.
+        dry_run: whether the prune has removed nothing.
+        removed: the removed modules.
+        leftovers: the removed leftovers.
+        needed: the module_ids of modules that the policy selects, and that stay because a kept module needs them.
+        modules_before: the number of modules before the prune.
+        size_before: the total size of modules and packs before the prune, in bytes.
+        within_limits: whether the remaining modules are within the limits of the policy. Pins and `keep` may leave more.
+        seconds: the duration of the prune.
+        indexed: the module_ids of modules that an interrupted addition had left without an index entry, and that have one now.
+        removed_packs: the removed packs, which hold entries of data.
+        unknown_makers: the makers in `made_by` of the policy that made no module.
+        known_makers: the makers of modules; empty if `unknown_makers` is empty.
     """
 
     dry_run: bool
@@ -89,31 +89,31 @@ class PruneReport(Shown):
 
     @property
     def freed_size(self) -> int:
-        """The size of everything removed, in bytes."""
+        """Return the total size of removed modules, packs and leftovers in bytes."""
         return self.size_before - self.size_after + sum(file.size for file in self.leftovers)
 
     @property
     def modules_after(self) -> int:
-        """Return how many modules are left."""
+        """Return the number of modules after the prune."""
         return self.modules_before - len(self.removed)
 
     @property
     def size_after(self) -> int:
-        """The size of the modules and packs that are left, in bytes."""
+        """Return the total size of modules and packs after the prune, in bytes."""
         return self.size_before - sum(file.size for file in (*self.removed, *self.removed_packs))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem, or note, of a check.
+    """A problem, or a note, found by a check.
 
     Attributes:
-        step: the name of the step that found it.
-        kind: one word for programs: damaged, dangling, unindexed, ...
-        severity: "error" if functions miss or it is unsafe, "note" if it costs only space or time.
-        subject: the module_id, function, file or directory that it is about.
-        message: what was found and what to do, in words.
-        repaired: whether the check repaired it.
+        step: the name of the step that found the problem.
+        kind: the kind of problem in one word, for programs: damaged, dangling, unindexed, ...
+        severity: "error" if functions are misses or the cache is unsafe; "note" if the problem costs only space or time.
+        subject: the module_id, function, file or directory with the problem.
+        message: a description of the problem, and advice.
+        repaired: whether the check repaired the problem.
     """
 
     step: str
@@ -129,9 +129,9 @@ class CheckStep:
     """One step of a check.
 
     Attributes:
-        name: what it checks.
-        checked: the number of items.
-        seconds: how long it took.
+        name: the name of the step.
+        checked: the number of checked items.
+        seconds: the duration of the step.
         numbers: further counts, by name.
     """
 
@@ -143,11 +143,11 @@ class CheckStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport(Shown):
-    """The result of a check. It is true if there are no errors or all were repaired.
+    """The result of a check. It is true if there are no errors, or all errors were repaired.
 
     Attributes:
-        steps: what was done, in order.
-        findings: what is wrong, or was.
+        steps: the steps of the check, in order.
+        findings: the problems and notes, in the order in which they were found.
     """
 
     steps: tuple[CheckStep, ...]
@@ -155,12 +155,12 @@ class CheckReport(Shown):
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that are errors and were not repaired."""
-        return tuple([f for f in self.findings if f.severity == "error" and not f.repaired])
+        """Return the errors that were not repaired."""
+        return tuple([finding for finding in self.findings if finding.severity == "error" and not finding.repaired])
 
     @property
     def seconds(self) -> float:
-        """The duration of the check."""
+        """Return the duration of the check."""
         return sum(step.seconds for step in self.steps)
 
     def __bool__(self) -> bool:
@@ -169,15 +169,15 @@ class CheckReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class CompactReport(Shown):
-    """What `Cache.compact` has done.
+    """The result of `Cache.compact`.
 
     Attributes:
-        packed: how many modules are now in a volume that had a file of their own.
-        merged: ids of modules that were removed, since others realize all their functions by the same content.
-        modules: how many there are now.
-        size_before, size_after: the size of the files that hold modules, in bytes.
-        files_before, files_after: the number of these files.
-        seconds: how long it took.
+        packed: the number of modules that had their own file, and are now in a volume.
+        merged: the module_ids of removed modules, whose functions are in newer modules with the same content.
+        modules: the number of modules after compaction.
+        size_before, size_after: the total size of the files that hold modules, in bytes.
+        files_before, files_after: the number of the files that hold modules.
+        seconds: the duration of the compaction.
     """
 
     packed: int
@@ -192,13 +192,13 @@ class CompactReport(Shown):
 
 @dataclass(frozen=True, slots=True)
 class LinkedClosure:
-    """One image of the code of several modules.
+    """A linked closure: a module with the code of several modules.
 
     Attributes:
-        module_id: its module.
-        functions: the func_names that it is a realization of.
-        parts: the ids of the modules whose code is in it.
-        size: its bytes.
+        module_id: the module_id of the closure.
+        functions: the func_names of the functions that the closure realizes.
+        parts: the module_ids of the modules whose code is in the closure.
+        size: the size of the closure in bytes.
     """
 
     module_id: str
@@ -212,8 +212,8 @@ class LinkReport:
     """The result of `Cache.link`.
 
     Attributes:
-        linked: the images.
-        left: the functions that have none of these, each with the reason.
+        linked: the linked closures.
+        left: the functions that were not linked, each with the reason.
     """
 
     linked: tuple[LinkedClosure, ...]

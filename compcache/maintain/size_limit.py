@@ -1,12 +1,12 @@
-"""Keeps a cache below its size limit, after each addition. Nothing here is on the hit path.
+"""The size limit of a cache, which each addition enforces. Not on the hit path.
 
-Additions append their sizes to an estimate (`compcache.usage.size_estimate`). Only when that exceeds the limit does a
-sweep, under a try-lock, list the modules and prune the least recently used down to `_LOW` of the limit: its cost is
-spread over the additions that fit into the freed space. The next addition counts bytes that could not be recorded; the
-next sweep finds those that a killed process did not record.
+Additions append their sizes to an estimate (`compcache.usage.size_estimate`). When the estimate exceeds the limit, a sweep under a
+try-lock lists the modules, and prunes the least recently used modules down to `_LOW` of the limit. The cost of a sweep is spread over
+the additions that fit into the freed space. The next addition counts bytes that could not be recorded. The next sweep finds bytes that
+a killed process did not record.
 
-If thousands of small files take half of the space, a process of its own puts them into volumes instead, which take a tenth
-of that: nothing is lost. Additions may exceed the limit by an eighth until the next sweep, which prunes.
+If thousands of small files take half of the space, a new process packs them into volumes instead, which take a tenth of the space. No
+module is lost. Additions may then exceed the limit by an eighth until the next sweep, which prunes.
 """
 
 from __future__ import annotations
@@ -32,19 +32,23 @@ if TYPE_CHECKING:
 
 __all__ = ["note_additions"]
 
-_LOW = 0.8
-#: So many modules are worth a process.
+_LOW = 0.8  # of the limit
+#: The least number of modules for which a process that packs them is worthwhile.
 _MANY = 1 << 13
 
 
 def note_additions(
     store: Store, added: Sequence[tuple[bytes, BuiltModule]], given: int | None, in_use: Callable[[], Iterable[bytes]] = tuple
 ) -> None:
-    """Count modules that were published, given with their module_ids, and prune if the size limit is exceeded.
+    """Count published modules, and prune if the size limit is exceeded.
 
-    The published modules stay, and so do those that `in_use` returns, which is called for a prune.
+    A failure is a `CacheWarning`, once for each cache object, because the addition itself has succeeded.
 
-    A failure is a `CacheWarning`, one per cache object: the addition itself has succeeded.
+    Args:
+        store: the cache directory.
+        added: the published modules with their module_ids. A prune does not remove them.
+        given: the size limit that was given to `Cache`; None: the limit in the settings.
+        in_use: called before a prune; returns the ids of further modules to keep.
     """
     from compcache.publish.quarantine import warn_once
 
@@ -58,19 +62,20 @@ def note_additions(
             _account(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
         reraise_interrupt(error)
-        message = f"the size limit of the cache {store.root} could not be enforced: {error}"
+        message = f"the size limit of the cache {store.root} could not be enforced: {error}; run 'compcache prune'"
         warn_once(store, store.path(SIZE), message)
 
 
 def _account(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
+    """Add `size` bytes to the estimate, and sweep if the estimate exceeds the limit, unless another process sweeps."""
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)
-    except OSError as error:  # usually a full disk: the next addition counts these bytes as well
+    except OSError as error:  # usually a full disk; the next addition counts these bytes, too
         reraise_interrupt(error)
         store.stats.unaccounted += added
         return
-    # Pinned modules may exceed the limit: then the next sweep waits for more additions.
+    # If pinned modules exceed the limit, the next sweep waits for more additions.
     if known is not None and not known.is_long:
         excess = known.settled + limit // 8 if known.settled > limit else 0
         if known.size <= max(limit, excess):
@@ -86,7 +91,7 @@ def _account(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limi
 
 
 def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
-    """Prune to well below the limit, or have small files put together, if that is enough; return the size as it is now."""
+    """Prune to `_LOW` of the limit, or start a process that packs small files if that is enough. Return the current size in bytes."""
     from compcache.maintain.packing import SMALL
 
     size = count = small = 0
@@ -105,6 +110,6 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, co
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune
 
-    store.stats.flush(now_held=True)  # what is held in memory is used now
+    store.stats.flush(now_held=True)  # modules in memory count as used now
     report = prune(store, PrunePolicy(max_bytes=int(limit * _LOW)), spare=kept())
     return report.size_after

@@ -1,7 +1,7 @@
-"""Modules that no index segment names: additions that were interrupted between publishing module and index entry.
+"""Modules without an index entry: their addition was interrupted between publishing the module and publishing the index entry.
 
-No look-up finds such a module until it is added again. A sound one only lacks its index entry. A damaged one, which a
-power failure can leave on a disk that does not sync, only takes space.
+No look-up finds such a module until it is added again. An intact module only lacks its index entry. A damaged module, which a power
+failure can leave on a disk that does not sync, only takes space.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Unindexed", "index_modules"]
 
-#: The number of index entries whose modules are held at a time.
+#: The number of index entries whose modules are in memory at a time.
 _ENTRIES = 1 << 21
 
 
 class Unindexed:
-    """Modules that no index segment names and that were not modified since `before`, within the slices added so far.
+    """The modules without an index entry in the slices added so far, except modules modified since `before`.
 
-    `sound` are those whose content matches their module_id, `damaged` the others, with their sizes. Modules that another version of
-    compcache wrote, or that this cache's key did not sign, are left out.
+    `sound` are the intact modules, `damaged` the damaged modules with their sizes in bytes. Modules that another version of compcache
+    wrote, and modules without a signature by the key of this cache, are left out.
     """
 
     def __init__(self, store: Store, before: float) -> None:
@@ -43,7 +43,7 @@ class Unindexed:
         self.damaged: dict[bytes, int] = {}
 
     def add(self, each: Slice) -> None:
-        """Look at the modules of a slice, which come in order."""
+        """Examine the modules of a slice. Slices must be added in order."""
         named = self._named.of(each.first)
         for module_id in sorted(each.present.keys() - named) if named is not None else ():
             if each.present[module_id].modified < self._before:
@@ -58,7 +58,7 @@ class Unindexed:
 
 
 class _Named:
-    """The modules that function entries name, some directories at a time: entries are in another order."""
+    """The modules with function entries in the index, read for some directories at a time, because entries are sorted by name."""
 
     def __init__(self, store: Store) -> None:
         self._known: dict[int, bytearray] = {}
@@ -73,7 +73,7 @@ class _Named:
         self._step = max((1 << 8) * _ENTRIES // max(count, 1), 1)
 
     def of(self, first: int) -> set[bytes] | None:
-        """Return those whose ids begin with this byte; None if the index cannot be read."""
+        """Return the modules with index entries whose ids begin with the byte `first`; None if the index cannot be read."""
         if not self._is_readable:
             return None
         if first not in self._known:
@@ -84,10 +84,11 @@ class _Named:
                 reraise_interrupt(failure)
                 self._is_readable = False
                 return None
-        found = bytes(self._known[first])
-        return {found[at : at + DIGEST_SIZE] for at in range(0, len(found), DIGEST_SIZE)}
+        joined = bytes(self._known[first])
+        return {joined[start : start + DIGEST_SIZE] for start in range(0, len(joined), DIGEST_SIZE)}
 
     def _read(self) -> None:
+        """Add the modules of all function entries to the current range."""
         known = self._known
         for segment in self._segments:
             for entry in all_entries(segment.functions):
@@ -96,7 +97,7 @@ class _Named:
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:
-    """Return whether an intact module is readable here and has functions. Raises `FormatError` if it is not intact."""
+    """Return whether a module is readable for this cache and has functions or entries. Raise `FormatError` if it is damaged."""
     from compcache.publish.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:
@@ -108,7 +109,7 @@ def _holds_functions(store: Store, module_id: bytes) -> bool:
 
 
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Publish an index segment with these modules; return those that it contains.
+    """Publish an index segment with these modules. Return the modules in it, without modules that cannot be read.
 
     Raises:
         OSError: the segment could not be written.

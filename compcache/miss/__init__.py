@@ -1,1 +1,1 @@
-"""The path of a miss, in order: ask the remote store, claim, build, publish, load. Also adds many sources at once."""
+"""Handles a miss, in order: asks the remote store, claims, builds, publishes, loads. Also adds many sources at once."""

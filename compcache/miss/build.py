@@ -1,4 +1,4 @@
-"""Compiles and links one source with what the cache contains."""
+"""Compiles and links one source. The cache provides its imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["add", "build_source"]
 
 
 def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
-    """Compile and link a module, once for each of its targets. Nothing is stored.
+    """Compile and link a module, once for each of its targets. Nothing is stored, but modules of run times may be added.
 
     Args:
         session: the cache, which provides imports and counts compilations.
@@ -32,7 +32,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
         seconds: the time that creating the source took.
 
     Raises:
-        CompileError, LinkError, ...: what `Cache.add_module` raises.
+        CompileError, LinkError, SignatureMismatchError, ...: the errors of `Cache.add_module`.
     """
     if not alone:
         share_run_times(session, source, add)
@@ -54,9 +54,10 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 
 
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile a module and publish it; return the module_ids of all its targets, that of the one for this host first.
+    """Compile a module and publish it. Returns the module_ids of all its targets, that for this host first.
 
-    A module `for_others` need not export callable functions.
+    With `for_others`, a module without callable functions causes no warning. The other arguments are those of `build_source`. The
+    errors are those of `Cache.add_module`.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:

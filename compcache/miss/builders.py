@@ -1,9 +1,11 @@
-"""Tracks which threads of this process build what, and whether they make progress. No thread waits for one that may be waiting for it.
+"""Tracks which threads of this process build which functions, and whether they make progress.
 
-A builder may need a lock (of an import, or of the user's) whose holder asks for the function that it builds. If the builder visibly waits
-for an import that the asker is executing, the asker builds the function itself at once. Otherwise the sign is that the builder's thread has
-used no processor time for `IDLE_SECONDS`, although it waits neither for LLVM nor for a child process. Then two threads build the same
-function, which is allowed everywhere.
+No thread waits for a thread that may be waiting for it.
+
+A builder may need a lock (of an import, or of the user's) whose holder asks for the function that it builds. If the builder visibly
+waits for an import that the asker is executing, the asker builds the function itself at once. Otherwise the builder's thread counts
+as waiting if it has used no processor time for `IDLE_SECONDS` and waits neither for LLVM nor for a child process. Then two threads
+build the same function, which is allowed everywhere.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
 
 __all__ = ["IDLE_SECONDS", "Builder", "enter", "leave", "take_over"]
 
-#: A builder whose thread uses no processor time for so long is overtaken.
+#: If a builder's thread uses no processor time for this many seconds, another thread builds too.
 IDLE_SECONDS = 2.0
-#: How often a builder is examined, and the share of a processor below which it counts as idle: a wait that polls uses a little.
+#: The interval between examinations of a builder in seconds, and the share of a processor below which it counts as idle: a wait that polls
+#: uses a little.
 _PAUSE_SECONDS = 0.1
 _IDLE_SHARE = 0.01
-#: The functions in which a thread waits for LLVM's thread, which needs no other thread.
+#: The function, with its module, in which a thread waits for LLVM's thread. That thread needs no other thread.
 _WAITS_FOR_LLVM = ("compcache.images.llvm_thread", "_await_news")
 
 _lock = threading.Lock()
@@ -37,7 +40,7 @@ _builders: dict[tuple[str, str], list[Builder]] = {}
 
 
 def _forget_threads() -> None:
-    """Clear the builds in a forked child: only one thread is left."""
+    """Forget the builds of other threads in a forked child, which has only one thread."""
     mine = threading.get_ident()
     for key, builders in list(_builders.items()):
         _builders[key] = [builder for builder in builders if builder.thread == mine]
@@ -47,19 +50,22 @@ def _forget_threads() -> None:
 
 
 class Builder:
-    """A thread that builds a function, and how long it has been seen idle."""
+    """A thread that builds a function, and how long it has been seen idle.
+
+    `loader` is the loader that finds nothing in memory while the build runs, or None.
+    """
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        self.loader: Loader | None = None  # the one that meanwhile looks nothing up in memory
-        # Requested by the thread itself: using the clock of a thread that has ended may crash the process.
+        self.loader: Loader | None = None
+        # The thread itself requests its clock: using the clock of a thread that has ended may crash the process.
         self._clock = time.pthread_getcpuclockid(self.thread) if hasattr(time, "pthread_getcpuclockid") else None
         self._spent = 0.0
         self._seen = 0.0
         self._idle = 0.0
 
     def is_idle(self) -> bool:
-        """Return whether it has been idle long enough in the examinations so far."""
+        """Return whether the thread has been idle for `IDLE_SECONDS`, as far as examinations have shown. A call may be an examination."""
         now = time.monotonic()
         passed = now - self._seen
         if self._clock is None:
@@ -71,14 +77,14 @@ class Builder:
                 reraise_interrupt(error)
                 return True  # the thread has ended
             works = spent - self._spent > passed * _IDLE_SHARE or _is_helped(self.thread)
-            # A late examination tells little: the whole process may have stood still.
+            # A late examination says little: the whole process may have been suspended.
             self._idle = 0.0 if works or not self._seen else self._idle + min(passed, 2 * _PAUSE_SECONDS)
             self._spent, self._seen = spent, now
         return self._idle >= IDLE_SECONDS
 
 
 def enter(directory: str, func_name: str) -> Builder:
-    """Record that this thread builds a function from now on."""
+    """Record that this thread builds a function from now on. Returns the record."""
     builder = Builder()
     with _lock:
         _builders.setdefault((directory, func_name), []).append(builder)
@@ -86,21 +92,23 @@ def enter(directory: str, func_name: str) -> Builder:
 
 
 def leave(directory: str, func_name: str, builder: Builder) -> None:
-    """Record that a builder has ended, even if it is not known here."""
+    """Record that a builder has ended. Unknown builders are ignored."""
     with _lock:
-        left = [other for other in _builders.pop((directory, func_name), ()) if other is not builder]
-        if left:
-            _builders[directory, func_name] = left
+        others = [other for other in _builders.pop((directory, func_name), ()) if other is not builder]
+        if others:
+            _builders[directory, func_name] = others
 
 
 def take_over(directory: str, func_name: str) -> Builder | None:
-    """Make this thread a builder if all threads of this process that build a function wait, perhaps for this one. Return None if one works.
+    """Make this thread a builder of a function if all its builders in this process wait, perhaps for this thread.
 
-    Also return None if no thread of this process builds it. If several threads ask, only one becomes a builder.
+    Returns:
+        The record of the builder. None if a builder works, if no thread of this process builds the function, or if another caller was
+        first.
     """
     with _lock:
         builders = _builders.get((directory, func_name), [])
-        waiting = [builder.is_idle() or _imports_from(builder.thread) for builder in builders]  # so that each is examined
+        waiting = [builder.is_idle() or _imports_from(builder.thread) for builder in builders]  # a list, so that each is examined
         if not builders or not all(waiting):
             return None
         builder = Builder()
@@ -109,7 +117,7 @@ def take_over(directory: str, func_name: str) -> Builder | None:
 
 
 def _is_helped(thread: int) -> bool:
-    """Return whether a thread waits for LLVM's thread, or for a process."""
+    """Return whether a thread waits for LLVM's thread or for a child process."""
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None:
         module = frame.f_globals.get("__name__")
@@ -123,14 +131,14 @@ def _imports_from(thread: int) -> bool:
     """Return whether a thread waits, directly or through other threads, for an import that this thread is executing."""
     waits: Any = getattr(importlib._bootstrap, "_blocking_on", {})
     mine, seen = threading.get_ident(), {thread}
-    todo = [thread]
-    while todo:
-        locks = waits.get(todo.pop()) or ()
+    pending = [thread]
+    while pending:
+        locks = waits.get(pending.pop()) or ()
         for lock in list(locks) if isinstance(locks, list) else (locks,):  # a list since 3.12
             owner = getattr(lock, "owner", None)
             if owner == mine:
                 return True
             if owner is not None and owner not in seen:
                 seen.add(owner)
-                todo.append(owner)
+                pending.append(owner)
     return False

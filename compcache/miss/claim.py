@@ -29,7 +29,7 @@ _NESTED_TIMEOUT = 0.5
 
 
 class _Frame(NamedTuple):
-    """A function that is being built, the stack frame that builds it, and the functions that it has requested."""
+    """A function that is being built, the stack frame that builds it, and the functions that the build has received."""
 
     directory: str
     func_name: str
@@ -53,39 +53,39 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
 
     An idle thread of this process is not waited for, because it may be waiting for this one (`compcache.miss.builders`).
 
-    `absent`: a look-up has just found no realization at all.
+    `absent`: a look-up has just found no realization.
 
     Yields:
         Whether another builder may have published the function since that look-up.
 
     Raises:
-        ReentrantCompileError: this thread is building it already.
+        ReentrantCompileError: this thread is building the function already.
     """
     frame = _Frame(session.store.root, func_name, sys._getframe(2), {})
     _refuse_reentry(frame)
-    timeout = _timeout(session)
+    timeout = _lock_timeout(session)
     if _building.frames:
         timeout = min(timeout, _NESTED_TIMEOUT)
     before: set[tuple[bytes, int]] | None = set() if absent else None
     waited = False
     builder: Builder | None = None
 
-    def published() -> bool:
+    def is_ready() -> bool:
         nonlocal before, waited, builder
         waited = True
-        stored = _stored(session, func_name)
+        stored = _stored_realizations(session, func_name)
         before = stored if before is None else before
         if before.issuperset(stored):
             builder = take_over(frame.directory, func_name)
         return builder is not None or not before.issuperset(stored)
 
-    with claim(session.store, f"compile {func_name}", timeout=timeout, until=published) as owned:
+    with claim(session.store, f"compile {func_name}", timeout=timeout, until=is_ready) as owned:
         builder = builder or enter(frame.directory, func_name)
         try:
             builder.loader = session.loader
             begin_build(session.loader, builder)
             _building.frames.append(frame)
-            # A builder that got the lock at once may come after another that has published and released it.
+            # A builder that got the lock at once may come after another builder that has published the function and released the lock.
             yield waited or owned is False or session.store.index.refresh()
         finally:
             _building.frames = [other for other in _building.frames if other is not frame]
@@ -94,12 +94,12 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
 
 
 def is_building(directory: str) -> bool:
-    """Return whether this thread builds a function of a cache directory."""
+    """Return whether this thread builds any function of a cache directory."""
     return any(frame.directory == directory for frame in _building.frames)
 
 
 def note_use(directory: str, target: TypedCallTarget) -> None:
-    """Record that a build of this thread has received a function, which stays in memory as long as the build."""
+    """Record that a build of this thread has received a function, which then stays in memory as long as the build."""
     for frame in _building.frames[::-1]:
         if frame.directory == directory:
             frame.uses[target._name] = target
@@ -107,12 +107,12 @@ def note_use(directory: str, target: TypedCallTarget) -> None:
 
 
 def uses_of_builds(directory: str) -> dict[str, TypedCallTarget]:
-    """Return what the builds of this thread have received from a cache directory, by name."""
+    """Return the functions that the builds of this thread have received from a cache directory, by name."""
     return {name: target for frame in _building.frames if frame.directory == directory for name, target in frame.uses.items()}
 
 
-def _stored(session: Session, func_name: str) -> set[tuple[bytes, int]]:
-    """Return the realizations whose files exist; an empty set if the directory cannot be read."""
+def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, int]]:
+    """Return the realizations of a function whose files exist. The result is empty if the directory cannot be read."""
     store = session.store
     try:
         return {candidate for candidate in store.find_all(func_name) if store.exists(candidate[0])}
@@ -121,20 +121,25 @@ def _stored(session: Session, func_name: str) -> set[tuple[bytes, int]]:
 
 
 def _refuse_reentry(frame: _Frame) -> None:
+    """Check that this thread is not building the function already.
+
+    Raises:
+        ReentrantCompileError: this thread is building the function.
+    """
     if frame[:2] in [other[:2] for other in _building.frames]:
         _forget_interrupted()
     if frame[:2] in [other[:2] for other in _building.frames]:
         func_name = frame.func_name
         chain = " -> ".join(each.func_name for each in [*_building.frames, frame])
         raise ReentrantCompileError(
-            f"building {func_name!r} asked for {func_name!r} itself ({chain}): build() must not call get_or_compile for "
-            "the function that it builds, nor import a module that does; declare recursive calls in the IR instead",
+            f"building {func_name!r} asked for {func_name!r} itself ({chain}): build() must neither call get_or_compile for "
+            "the function that it builds nor import a module that does so; declare recursive calls in the IR instead",
             func_name=func_name,
         )
 
 
 def _forget_interrupted() -> None:
-    """Remove builds that no longer run: an interrupt may come between the end of a build and its removal here."""
+    """Forget builds that no longer run: an interrupt may come between the end of a build and its removal from the list."""
     running = set()
     caller: FrameType | None = sys._getframe()
     while caller is not None:
@@ -143,7 +148,8 @@ def _forget_interrupted() -> None:
     _building.frames = [frame for frame in _building.frames if id(frame.builder) in running]
 
 
-def _timeout(session: Session) -> float:
+def _lock_timeout(session: Session) -> float:
+    """Return for how many seconds to wait for another builder."""
     if session.lock_timeout is not None:
         return session.lock_timeout
     seconds = limit_setting("COMPCACHE_LOCK_TIMEOUT", read_seconds, session.store.root)

@@ -30,16 +30,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_soon", "find_fetched", "find_stored"]
 
-#: How long a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
+#: For how many seconds a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
 HEDGE_SECONDS = 0.15
-#: How often a build is called at most while others remove what it needs.
+#: How often `build` is called at most while other processes remove functions that it needs.
 _MOST_BUILDS = 8
 
 
 def compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
     """Build, publish and load a function, unless another process does so while this one waits.
 
-    `name` is the func_name, or the identity that it derives from.
+    Args:
+        session: the cache.
+        name: the func_name, or the identity that it derives from.
+        func_name: the function.
+        build: returns the code.
+        miss: the error of the look-up.
+
+    Raises:
+        TypeError: `build` is not callable.
+        CompileError, LinkError, ...: the errors of `Cache.get_or_compile`.
     """
     if not callable(build):
         raise TypeError(
@@ -59,7 +68,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
                 return load(session, func_name)
             except CompcacheError as error:
                 miss = error
-        with _asked(session, (func_name,)) as inquiry:
+        with _inquire(session, (func_name,)) as inquiry:
             if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
                 try:
                     return _load_fetched(session, func_name, miss)
@@ -70,8 +79,12 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
 
 
 @contextmanager
-def _asked(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
-    """Ask the remote store for functions that will otherwise be compiled; meanwhile other hosts wait for them."""
+def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
+    """Ask the remote store for functions that will otherwise be compiled. Until the context ends, other hosts wait for them.
+
+    Yields:
+        The inquiry, or None if there is nothing to ask or no store to ask.
+    """
     inquiry = session.inquire(names, compiles=True)
     try:
         yield inquiry
@@ -81,10 +94,12 @@ def _asked(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]
 
 
 class _Builder:
-    """A caller's `build`; converts its result to a `ModuleSource` of the requested function.
+    """A caller's `build`. A call converts its result to a `ModuleSource` of the requested function.
 
-    `needs` are functions that were missing when the result of the last call was loaded; `provides` tells whether they were there when
-    `build` returned.
+    Attributes:
+        needs: the functions that were missing when the result of the last call was loaded.
+        provides: whether the cache had all of them when `build` returned.
+        digest: a digest of the code of `build`.
     """
 
     def __init__(self, session: Session, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
@@ -105,34 +120,39 @@ class _Builder:
 def compile_missing(
     session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
 ) -> bool:
-    """Make the functions of one source available in the session, or at least in memory, without loading them. Return whether any were
-    compiled.
+    """Make the functions of one source available in the session, or at least in memory, without loading them.
 
     Args:
-        session: where they are looked up and stored.
-        find_missing: returns those that are missing; called again when the remote store has answered.
-        build: returns a source that exports these.
+        session: where the functions are looked up and stored.
+        find_missing: returns the missing functions; called again when the remote store has answered.
+        build: returns a source that exports the functions given to it.
+
+    Returns:
+        Whether any functions were compiled.
     """
     functions = find_missing()
     if not functions:
         return False
     session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
-    with _asked(session, functions) as inquiry:
+    with _inquire(session, functions) as inquiry:
         if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
             functions = find_missing()
             if not functions:
                 return False
         built = _build_exporting(session, functions, lambda: build(functions), inquiry)
         if built is not None:
-            _store(session, functions[0], built)
+            _publish_or_keep(session, functions[0], built)
     return built is not None
 
 
 class Addition(NamedTuple):
-    """The result of `compcache.frontend.add_missing` or `compcache.frontend.find_stored`: the functions, their modules, and the size of the
-    modules in bytes.
+    """The result of `compcache.frontend.add_missing` and `compcache.frontend.find_stored`.
 
-    `was_cached`: all of them were in the session, and nothing was built.
+    Attributes:
+        functions: the names of the functions.
+        module_ids: the ids of their modules.
+        size: the size of the modules in bytes.
+        was_cached: whether the session had all of the functions, and nothing was built.
     """
 
     functions: tuple[str, ...]
@@ -144,9 +164,13 @@ class Addition(NamedTuple):
 def add_missing(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], source: ModuleSource | None = None
 ) -> Addition:
-    """Implement `compcache.frontend.add_missing`."""
+    """Implement `compcache.frontend.add_missing`.
+
+    Raises:
+        ValueError: `functions` is empty.
+    """
     if not functions:
-        raise ValueError("add_missing needs the name of at least one function")
+        raise ValueError("add_missing() needs the name of at least one function")
     found = find_stored(session, functions, source)
     if found is not None:
         return found
@@ -154,24 +178,24 @@ def add_missing(
         found = find_stored(session, functions, source) if look_again else None
         if found is not None:
             return found
-        with _asked(session, functions) as inquiry:
+        with _inquire(session, functions) as inquiry:
             built = None
             if inquiry is None or not inquiry.arrived(HEDGE_SECONDS) or not all(map(session.has, functions)):
                 built = _build_exporting(session, functions, build, inquiry)
-            if built is None:  # the remote store had it
+            if built is None:  # the remote store had the functions
                 found = find_stored(session, functions)
                 if found is not None:
                     return found
-                built = _build_exporting(session, functions, build)  # and it was pruned meanwhile
+                built = _build_exporting(session, functions, build)  # the functions were removed since
             module_id = publish_built(session, [built])[0][0]
         names = tuple([name for name, *_ in built.functions])
         return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
 
 
 def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function after asking the remote store for it, waiting as long as a compilation would. Return None if it does not come.
+    """Load a function after asking the remote store for it. Returns None if it does not come as fast as a compilation would take.
 
-    `error` is the error of the look-up in the cache; `accept` is that of `Loader.load`.
+    `error` is the error of the look-up in the cache. `accept` is the parameter of `Loader.load`.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -184,7 +208,7 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Request a name from the remote store, and wait as long as a compilation would; return whether it is there now."""
+    """Ask the remote store for a name, and wait as long as a compilation would take. Returns whether it was fetched."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -204,7 +228,7 @@ def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSour
 
 
 def _first_module(session: Session, func_name: str) -> tuple[str, int]:
-    """Return the id and the size of a module that contains the function; "" and 0 if it was pruned meanwhile."""
+    """Return the id and the size in bytes of a module that contains the function; "" and 0 if it was removed meanwhile."""
     for module_id, _ in session.store.find(func_name):
         size = _size_of(session, module_id)
         if size:
@@ -213,6 +237,7 @@ def _first_module(session: Session, func_name: str) -> tuple[str, int]:
 
 
 def _size_of(session: Session, module_id: bytes) -> int:
+    """Return the size of a stored module in bytes, or 0 if it does not exist."""
     try:
         return session.store.status_of(module_id)[0]
     except OSError as error:
@@ -221,7 +246,7 @@ def _size_of(session: Session, module_id: bytes) -> int:
 
 
 def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCallTarget:
-    """Load a function that was just fetched from the remote store. It counts as a miss of this cache."""
+    """Load a function that was just fetched from the remote store, and count a miss of this cache."""
     target: TypedCallTarget = session.loader.load(func_name)
     session.store.stats.missed(miss)
     return target
@@ -236,20 +261,20 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions; return None if they came from the remote store.
+    """Compile a source that must export these functions. Returns None if they came from the remote store meanwhile.
 
-    The store's answer does not interrupt `build`; it is checked again before code is generated.
+    The store's answer does not interrupt `build`, and is checked again before code is generated.
 
     Raises:
-        UndefinedSymbolError: it does not export one.
-        CompileError, LinkError, ...: as in `Cache.add_module`.
+        UndefinedSymbolError: the source does not export one of the functions.
+        CompileError, LinkError, ...: the errors of `Cache.add_module`.
     """
     source = build()
     if inquiry is not None:
         if inquiry.arrived() and all(map(session.has, functions)):
             return None
         inquiry.give_up()
-    from compcache.miss.build import build_source  # LLVM: what the remote store has is loaded without it
+    from compcache.miss.build import build_source  # imports LLVM, which functions of the remote store do not need
 
     try:
         built = build_source(session, source, getattr(build, "digest", ""))
@@ -263,20 +288,21 @@ def _build_exporting(
         shown = ", ".join(map(repr, names[:20])) or "nothing"
         raise UndefinedSymbolError(
             f"build() for {functions[0]!r} returned a module that exports {shown} but not "
-            f"{'that function' if len(functions) == 1 else repr(missing[0])}",
+            f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each function that was asked for",
             symbols=missing,
         )
     return built
 
 
 def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exception, inquiry: Inquiry | None) -> TypedCallTarget:
+    """Build a function and load it. A module that the remote store provides meanwhile is loaded instead."""
     session.store.stats.missed(miss)
     built = _build_exporting(session, (func_name,), build, inquiry)
     if built is None:
         try:
             return session.loader.load(func_name)
         except CompcacheError:
-            built = _build_exporting(session, (func_name,), build)  # the remote module cannot be used here
+            built = _build_exporting(session, (func_name,), build)  # this host cannot use the remote module
     try:
         return _load_rebuilding(session, func_name, build, built)
     except CompcacheError as error:
@@ -285,20 +311,20 @@ def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exc
 
 
 def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: BuiltModule) -> TypedCallTarget:
-    """Publish and load the built module. If others have removed a callee since `build` requested it, let `build` request it again."""
+    """Publish and load the built module. If other processes have removed a callee since `build` requested it, build again."""
     for _ in range(_MOST_BUILDS - 1):
         try:
-            return _load_built(session, func_name, _store(session, func_name, built))
+            return _load_built(session, func_name, _publish_or_keep(session, func_name, built))
         except UndefinedSymbolError as error:
             if not build.provides:
                 raise
             build.needs = error.symbols
         built = _build_exporting(session, (func_name,), build)
-    return _load_built(session, func_name, _store(session, func_name, built))
+    return _load_built(session, func_name, _publish_or_keep(session, func_name, built))
 
 
-def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
-    """Publish a module, or keep it in memory; return it."""
+def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
+    """Publish a module, or keep it in memory with a warning if it cannot be stored. Returns it."""
     try:
         publish_built(session, [built])
     except StorageError as error:
@@ -309,12 +335,12 @@ def _store(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
-    """Load the built module. Keep in memory whatever others have removed since, of it and of the functions that the build received."""
+    """Load the built module. If other processes have removed it, or functions that the build received, keep these in memory."""
     for _ in range(2):
         try:
             return session.loader.load(func_name)
         except (NotCachedError, StorageError):
-            _keep(session, built)  # pruned since its publication, or unreadable
+            _keep(session, built)  # removed since its publication, or unreadable
         except UndefinedSymbolError as error:
             if not keep_received(session, error.symbols):
                 raise

@@ -23,15 +23,15 @@ __all__ = ["compile_source"]
 
 
 def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
-    """Store the missing functions of a source, or keep them in memory; return the names of all functions by their plain names.
+    """Store the missing functions of a source, or keep them in memory. Returns the names of all its functions by their plain names.
 
     Args:
-        session: where they are looked up and stored.
+        session: where the functions are looked up and stored.
         sealed: the source.
-        names: the names from an entry, if there is one.
+        names: the names from an entry, or None if there is no entry.
 
     Raises:
-        CompileError, LinkError, ...: what `Cache.add_module` raises about the source.
+        CompileError, LinkError, ...: the errors of `Cache.add_module` about the source.
     """
     with single_flight(session, sealed.name, absent=False) as look_again:
         if look_again:
@@ -40,25 +40,25 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
             names = read_names(session.store, sealed.name)
         is_new = names is None
         if names is None:
-            from compcache.miss.name_source import name_source  # LLVM: a source that others have named is loaded without it
+            from compcache.miss.name_source import name_source  # imports LLVM, which a source with stored names does not need
 
             names, units = name_source(sealed)
         else:
-            units = (tuple(names.values()),)  # an entry does not tell which belong together
-        was_compiled = compile_missing(session, partial(_missing, session, units), NamedSource(sealed, names).exporting)
+            units = (tuple(names.values()),)  # an entry does not say which functions belong together
+        was_compiled = compile_missing(session, partial(_missing_functions, session, units), NamedSource(sealed, names).exporting)
         if is_new and not was_compiled:
             _store_names(session, sealed.name, names)
         return names
 
 
-def _missing(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return all functions of the units of which at least one function is not stored."""
+def _missing_functions(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """Return all functions of each unit with a function that is not stored."""
     holds = partial(session.loader.holds, to_import=True)
     return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
-    """Store the names of a source whose functions are all in other files."""
+    """Store the names of a source whose functions are all in other modules. If that fails, keep them in memory with a warning."""
     store = session.store
     found = [next(store.find(name), None) for name in names.values()]
     modules = dict.fromkeys([candidate[0] for candidate in found if candidate is not None])

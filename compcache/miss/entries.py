@@ -1,8 +1,8 @@
 """Collects entries of data until there are many, or until their transaction ends, and then stores them.
 
-A pack is a file, an inode and a line of the index, so many entries share one. It is written with the next modules that are added, when the
-cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after the oldest one. A
-process that is killed loses its unwritten entries; later look-ups miss, and create them again.
+A pack is a file, an inode and a line of the index, so many entries share one. It is written with the next modules that are added,
+when the cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after the
+oldest one. A process that is killed loses its unwritten entries; later look-ups miss, and create the entries again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST = 1.0  # seconds
 
 
 class PendingEntries:
-    """The entries that one cache object has received and not written yet."""
+    """The entries that one session has received and not written yet."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -46,17 +46,19 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Accept an entry, replacing the one of this kind and name; return its id, a digest of its content.
+        """Accept an entry, replacing any entry of this kind and name. Returns its id, a digest of its content.
+
+        With `gone`, the entry marks a removed one. The id is "" if there is nothing to remove.
 
         Raises:
-            StorageError: earlier entries had to be written first, and could not be; this one was not accepted.
+            StorageError: earlier entries had to be written first and could not be. This entry was not accepted.
         """
         store = self._session.store
         requires = tuple(requires)
         with self._lock:
             if len(self._waiting) >= _MOST or self._size >= _MOST_BYTES or (self._waiting and time.monotonic() - self._since > _LONGEST):
                 self.flush()
-            store.index.refresh()  # others may have replaced it
+            store.index.refresh()  # another process may have replaced the entry
             known = self.find(kind, name) or store.read_entry(kind, name)
             if known is None and gone:
                 return ""
@@ -74,7 +76,7 @@ class PendingEntries:
         _register()
 
     def find(self, kind: str, name: str) -> EntryRecord | None:
-        """Return an entry that waits to be written, unless a module that it requires is gone."""
+        """Return a waiting entry, or None if there is none or a module that it requires is gone."""
         record = self._waiting.get((kind, name))
         return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
@@ -82,7 +84,7 @@ class PendingEntries:
         """Write the waiting entries.
 
         Raises:
-            StorageError: they could not be stored, and still wait.
+            StorageError: the entries could not be stored, and still wait.
         """
         with self._lock:
             leaving = dict(self._waiting)
@@ -91,12 +93,12 @@ class PendingEntries:
             self._drop(leaving)
 
     def forget(self) -> None:
-        """Drop the waiting entries."""
+        """Drop the waiting entries without writing them."""
         with self._lock:
             self._drop(dict(self._waiting))
 
-    def begin_anew(self) -> None:
-        """Reset in a forked child: drop the waiting entries, and a lock that another thread may have held."""
+    def reset(self) -> None:
+        """Reset in a forked child: drop the waiting entries, and replace a lock that another thread may have held."""
         self._lock = threading.RLock()
         self._waiting.clear()
         self._size = 0
@@ -111,13 +113,13 @@ class PendingEntries:
 
 
 _all: WeakSet[PendingEntries] = WeakSet()
-#: The unwritten entries of this process; objects of its parent are not included.
+#: The objects of this process with unwritten entries, by id. Objects of its parent are not included.
 _unwritten: dict[int, PendingEntries] = {}
 _registered: list[int] = []
 
 
 def _register() -> None:
-    """Write waiting entries when the process exits; workers of `multiprocessing` end without `atexit`."""
+    """Write waiting entries when the process exits. Workers of `multiprocessing` end without `atexit`, so they get a finalizer."""
     if os.getpid() in _registered:
         return
     _registered[:] = [os.getpid()]
@@ -132,12 +134,12 @@ def _flush_all() -> None:
         try:
             pending.flush()
         except CompcacheError as error:
-            warnings.warn(f"entries of data were not stored: {error}", CacheWarning, stacklevel=1)
+            warnings.warn(f"entries of data were not stored and are lost: {error}", CacheWarning, stacklevel=1)
 
 
 def _forget() -> None:
-    """Reset in a forked child: its parent writes the entries, and another thread may have held a lock."""
+    """Reset in a forked child: the parent writes the entries, and another thread may have held a lock."""
     for pending in list(_all):
-        pending.begin_anew()
+        pending.reset()
     _unwritten.clear()
     _registered.clear()

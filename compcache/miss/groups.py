@@ -41,15 +41,20 @@ if TYPE_CHECKING:
 
 __all__ = ["add_group", "modules_of_group"]
 
-#: The version of members and of how they are made: another number recompiles all of them.
+#: The version of members and of their compilation. Another number recompiles all members.
 _VERSION = "2"
 _PERSON = b"compcache-member"
 
 
 class _Source(NamedTuple):
-    """A source, its position in the caller's list, a digest of it, and the requests to the compiler for each target.
+    """A source of a group.
 
-    `copies` are functions that it has only for the optimizer, and that nothing provides.
+    Attributes:
+        number: its position in the caller's list.
+        source: the source.
+        content: a digest of it.
+        requests: the requests to the compiler, one for each target.
+        copies: the functions that it defines only for the optimizer, and that no member provides.
     """
 
     number: int
@@ -73,7 +78,7 @@ def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, r
 
 
 def modules_of_group(session: Session, name: str) -> list[bytes]:
-    """Return the modules that are groups of this name, for all targets and of all additions."""
+    """Return the module_ids of the groups of this name, for all targets and of all additions."""
     return list(dict.fromkeys([module_id for module_id, _ in session.store.find_all(index_name(GROUP, name))]))
 
 
@@ -90,17 +95,17 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group; return its module_id, for each source.
+        """Add the group. Returns its module_id, once for each source.
 
         Raises:
-            ModulesNotAddedError: some of them could not be added.
-            CompileError, LinkError: the sources contradict one another; nothing is stored.
+            ModulesNotAddedError: some sources could not be added.
+            CompileError, LinkError: the sources contradict one another. Nothing is stored.
         """
         sources = [source for number, given in enumerate(self._given) if (source := self._read(number, given)) is not None]
-        module_ids = self._unchanged(sources) if not self._failures else ()
+        module_ids = self._find_unchanged(sources) if not self._failures else ()
         if not module_ids:
             sources, built = self._build(sources)
-            if self._failures and replace:  # a part of a group must not replace all of it
+            if self._failures and replace:  # an incomplete group must not replace a complete one
                 sources, built = [], None
             if built is not None:
                 self._store.renew_index()
@@ -108,35 +113,35 @@ class _Group:
                 module_ids = publish_built(self._session, [built], is_listed=True)[0]
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
-        there = {source.number for source in sources}
-        found = tuple([module_ids[0] if number in there else None for number in range(len(self._given))])
+        added = {source.number for source in sources}
+        found = tuple([module_ids[0] if number in added else None for number in range(len(self._given))])
         if self._failures:
             raise not_added(self._failures, found, self._given)
         return tuple([module_id for module_id in found if module_id is not None])
 
     def _read(self, number: int, source: ModuleSource) -> _Source | None:
-        """Return what a source requests; None if it is not valid."""
+        """Return a source with its requests. Record a failure and return None if it is not valid."""
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(
-                    f"expected a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code"
+                    f"a source must be a compcache.ModuleSource, not {type(source).__name__}: write ModuleSource(code) for LLVM code"
                 )
             if source.entries or source.part_of:
                 raise CompileError(
-                    "members of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
+                    "a member of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
                 )
             source = frozen(source)
             requests = requests_of(source, self._store.host(), "")
             return _Source(number, source, content_digest(source), requests)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
             self._failures[number] = error
             return None
 
-    def _unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
-        """Return the modules of the group, that for this host first, if they are from these sources and nothing else has their names.
+    def _find_unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
+        """Return the module_ids of the stored group, that for this host first, if it is unchanged and no other module has its names.
 
-        Otherwise they are published again, so that they answer.
+        Otherwise return (): the group is published again, so that its realizations are the newest.
         """
         wanted, found = _digest_of(sources), []
         names: dict[str, None] = {}
@@ -151,21 +156,23 @@ class _Group:
         return tuple([module_id for _, module_id in sorted(found, reverse=True)])
 
     def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
-        """Yield the entries of this kind and name in files of groups, with what their code requires of a processor."""
+        """Yield the entries of this kind and name in files of groups, each with the module_id and what the code requires of a processor."""
         for module_id, offset in self._store.find(index_name(kind, name)):
             try:
                 with self._store.open_module(module_id) as module:
                     found = decode_module(module.read_record(0)).requirement(), decode_entry(module.read_record(offset))
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                continue  # another file may have it
+                continue  # another file may have the entry
             if (found[1].kind, found[1].name) == (kind, name):
                 yield module_id, *found
 
     # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
-        """Build the module of all sources that can be members; return these and the module.
+        """Build the module of all sources that can be members.
+
+        Returns these sources and the module, which is None if there are no sources.
 
         Sources that use a missing symbol are left out. Any other error concerns the whole group.
         """
@@ -180,17 +187,18 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Compile a source for each target, unless its code is kept; return whether it is valid."""
+        """Compile a source for each target, unless its code is kept. Records a failure and returns False if the source is not valid."""
         try:
             for request in source.requests:
-                self._member(source, request)
-        except Exception as error:  # noqa: BLE001 - as above
+                self._compile_member(source, request)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
             self._failures[source.number] = error
             return False
         return True
 
-    def _member(self, source: _Source, request: Request) -> _Compiled:
+    def _compile_member(self, source: _Source, request: Request) -> _Compiled:
+        """Return the member of a source for one target: compiled before, kept in the group's file, or compiled now."""
         label = _member_digest(source, request)
         if label not in self._compiled:
             kept = next(iter(self._entries(MEMBER, label)), None)
@@ -201,44 +209,50 @@ class _Group:
         return _Compiled(label, self._compiled[label])
 
     def _without_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
-        """Return the sources to try without those that use missing symbols.
+        """Return the sources to try next: without those that use missing symbols.
 
         Raises:
             UndefinedSymbolError: the given error, if no source uses the symbols by name.
         """
-        left, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
+        kept, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
         for source in sources:
-            members = [self._member(source, request).member for request in source.requests]
+            members = [self._compile_member(source, request).member for request in source.requests]
             copies = missing.intersection(*[member.copied for member in members])
             used = {name: is_function for member in members for name, is_function in member.used.items() if name in missing - copies}
             if used:
-                self._failures[source.number] = self._lacks(used)
+                self._failures[source.number] = self._missing_error(used)
             else:
-                left.append(source._replace(copies=source.copies | copies))
-        if left == sources:
+                kept.append(source._replace(copies=source.copies | copies))
+        if kept == sources:
             raise error
-        return left
+        return kept
 
-    def _lacks(self, used: dict[str, bool]) -> UndefinedSymbolError:
-        """Return the error for a source that uses these symbols. They are mapped to whether each is a function."""
+    def _missing_error(self, used: dict[str, bool]) -> UndefinedSymbolError:
+        """Return the error for a source that uses these undefined symbols. The values tell whether each is a function."""
         if not self._failures:
             return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))
-        return UndefinedSymbolError(f"it uses {shown}, which no source defines that could be added", symbols=sorted(used))
+        return UndefinedSymbolError(f"it uses {shown}, and no source that could be added defines it", symbols=sorted(used))
 
     # --------------------------------------------------------------------- link
 
     def _link(self, sources: Sequence[_Source]) -> BuiltModule:
-        lists = [[self._member(source, source.requests[number]) for source in sources] for number in range(len(sources[0].requests))]
+        """Link the members of all sources for each target, and check the types of their imports.
+
+        Raises:
+            CompileError, LinkError: the sources contradict one another.
+            UndefinedSymbolError: a symbol is missing.
+        """
+        lists = [
+            [self._compile_member(source, source.requests[number]) for source in sources] for number in range(len(sources[0].requests))
+        ]
         requests = [
-            _merged(
-                [source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_cached
-            )
+            _merge([source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_cached)
             for number, members in enumerate(lists)
         ]
         machine, parts = translate_requests(self._store.host(), requests)
         described = [
-            (request._replace(named_entries=self._entries_of(members, translated.prepared.exports, request)), translated)
+            (request._replace(named_entries=self._make_entries(members, translated.prepared.exports, request)), translated)
             for members, (request, translated) in zip(lists, parts, strict=True)
         ]
         built = link_module(Translation(machine, tuple(described)))
@@ -248,13 +262,16 @@ class _Group:
         return built
 
     def _is_cached(self, name: str) -> bool:
-        """Return whether the cache has a symbol outside groups of this name. A group has its own copy of run times with state."""
+        """Return whether the cache has a symbol outside groups of this name.
+
+        Run times with state count as missing: a group has its own copy.
+        """
         if name.startswith(HAS_STATE) or not self._session.can_import(name):
             return False
         return not self._own or any(module_id not in self._own for module_id, _ in self._store.find_all(name))
 
-    def _entries_of(self, members: Sequence[_Compiled], exports: Iterable[Export], request: Request) -> dict[tuple[str, str], bytes]:
-        """Return the entries of the group's module."""
+    def _make_entries(self, members: Sequence[_Compiled], exports: Iterable[Export], request: Request) -> dict[tuple[str, str], bytes]:
+        """Return the entries of data for the group's module: the description of the group, and its members."""
         names = {export.symbol: export.name for export in exports}
         rows = [
             GroupMember(member.label, label, tuple([names[symbol] for symbol in member.defined if symbol in names]))
@@ -266,38 +283,47 @@ class _Group:
 
 
 def _digest_of(sources: Sequence[_Source]) -> str:
-    """Return a digest of everything that decides what a group of these sources is."""
+    """Return a digest of all inputs of a group of these sources."""
     machines = [repr((request.machine[:2], request.target)) for source in sources for request in source.requests]
     parts = [_VERSION, codegen.llvm_version(), *machines]
     return digest([repr(parts).encode(), *[source.content for source in sources]], person=_PERSON).hex()
 
 
 def _member_digest(source: _Source, request: Request) -> str:
+    """Return a digest of all inputs of a member: its code, its target and its compiler."""
     code = source.source.ir if isinstance(source.source.ir, bytes) else source.source.ir.encode("utf-8", "surrogatepass")
     settings = _VERSION, codegen.own_makers(), codegen.llvm_version(), request.machine[:2], request.level, sorted(source.copies)
     return digest([repr(settings).encode(), code], person=_PERSON).hex()
 
 
 def _require_alike(sources: Sequence[_Source]) -> None:
-    """Refuse sources that are for different processors."""
+    """Check that all sources are for the same processors.
+
+    Raises:
+        CompileError: two sources are for different processors.
+    """
     for source in sources[1:]:
         first = sources[0]
         if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
             raise CompileError(
-                f"source {first.number} is for {_machines(first)}, and source {source.number} for {_machines(source)}: the members of a "
-                "group must have the same cpu=, features= and targets="
+                f"source {first.number} is for {_describe_machines(first)}, and source {source.number} for {_describe_machines(source)}: "
+                "all members of a group must have the same cpu=, features= and targets="
             )
 
 
-def _machines(source: _Source) -> str:
+def _describe_machines(source: _Source) -> str:
     return ", ".join([request.machine.cpu + (" with other features" if source.source.features else "") for request in source.requests])
 
 
-# ------------------------------------------------------------------------------------------------- what is asked for
+# ------------------------------------------------------------------------------------------------- requests
 
 
-def _merged(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
-    """Return what the sources of a group request together, for one target."""
+def _merge(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
+    """Return the requests of all sources of a group as one request, for one target.
+
+    Raises:
+        CompileError: two sources export, import or define one name differently.
+    """
     first = requests[0]
     named: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
@@ -310,11 +336,11 @@ def _merged(requests: Sequence[Request], members: Sequence[Member], content: str
         exports=None if any(request.exports is None for request in requests) else tuple(named.values()),
         named=tuple(named.values()),
         unexported=frozenset(unexported - symbols),
-        requests=_merged_requests([request.requests for request in requests]),
+        requests=_merge_requests([request.requests for request in requests]),
         level=max(request.level for request in requests),
         keep_bitcode=all(request.keep_bitcode for request in requests),
         identity=None,
-        untrusted=False,  # each source was tried
+        untrusted=False,  # each source was tried in a process of its own
         digests={"maker": "", "code": content, "source": content},
         is_cached=is_cached,
         members=tuple(members),
@@ -322,11 +348,11 @@ def _merged(requests: Sequence[Request], members: Sequence[Member], content: str
     )
 
 
-def _merged_requests(several: Sequence[Requests]) -> Requests:
+def _merge_requests(several: Sequence[Requests]) -> Requests:
     """Return the imports, globals and libraries of all sources.
 
     Raises:
-        CompileError: two sources define one symbol differently.
+        CompileError: two sources import or define one symbol differently.
     """
     imports: dict[str, str] = {}
     globals_: dict[str, Any] = {}
@@ -334,7 +360,7 @@ def _merged_requests(several: Sequence[Requests]) -> Requests:
         for symbol, name in requests.imports.items():
             if imports.setdefault(symbol, name) != name:
                 raise CompileError(
-                    f"two sources of the group import {symbol!r} as {imports[symbol]!r} and as {name!r}: give it one provider"
+                    f"two sources of the group import {symbol!r} as {imports[symbol]!r} and as {name!r}: import it under one name"
                 )
         for symbol, value in requests.globals.items():
             known = globals_.setdefault(symbol, value)

@@ -1,4 +1,7 @@
-"""Functions that a build finds in memory. They count only if the directory has them too, because what is built from them is published."""
+"""Functions that a build finds in memory.
+
+A build may use such a function only if the directory has it too, because the result is published.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,17 @@ __all__ = ["keep_received", "keep_stored", "load_while_building", "modules_in_us
 def load_while_building(
     session: Session, load: Callable[[str, object, Accept | None], TypedCallTarget], func_name: str, owner: object, accept: Accept | None
 ) -> TypedCallTarget:
-    """Return a call target from memory or from a load. A thread that builds gets only what the directory has.
+    """Return a call target from memory or from `load`. A thread that builds receives only functions that the directory has.
 
-    A function that is gone from the directory is stored again from memory, unless it has other code by now. Whatever a build has requested
-    lives until the build ends.
+    A function that is gone from the directory is stored again from memory, unless its name has other code by now. A function that a
+    build has received lives until the build ends.
+
+    Args:
+        session: the cache.
+        load: loads a function; called with the three last arguments.
+        func_name: the function.
+        owner: an object that the target keeps alive.
+        accept: the parameter of `Loader.load`. If it is given, memory is not searched.
     """
     target = session.loader.held(func_name) if accept is None else None
     builds = is_building(session.store.root)
@@ -35,7 +45,7 @@ def load_while_building(
 
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
-    """Store these functions again if the directory lacks them and they are in memory: something that was just published imports them."""
+    """Store these functions again if they are in memory and the directory lacks them: a module that was just published imports them."""
     used = uses_of_builds(session.store.root)
     for name in names:
         target = used.get(name) or session.loader.held(name)
@@ -44,15 +54,15 @@ def keep_stored(session: Session, names: Iterable[str]) -> None:
 
 
 def keep_received(session: Session, names: Iterable[str]) -> bool:
-    """Keep functions in memory that the builds of this thread have received, where the directory has lost them.
+    """Keep the functions in memory that the builds of this thread have received and the directory has lost.
 
     Returns:
-        Whether all of them can be found now, whatever others remove.
+        Whether all of `names` can be found now, whatever other processes remove.
     """
     used = uses_of_builds(session.store.root)
     return all(name in used and ensure_held(session.store, used[name]) for name in names)
 
 
 def modules_in_use(session: Session) -> set[bytes]:
-    """Return the modules that the builds of this thread have requested; its own sweeps must not remove them."""
+    """Return the module_ids of the modules that the builds of this thread use. Sweeps by this thread must not remove these modules."""
     return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

@@ -20,7 +20,7 @@ __all__ = ["Provider", "require_types"]
 
 
 class Provider(NamedTuple):
-    """A realization of an import: a description of where it is, and its link type (empty if it is not known)."""
+    """A realization of an import: a description of its place, its module_id, and its link type (empty if it is not known)."""
 
     where: str
     module_id: str
@@ -28,12 +28,14 @@ class Provider(NamedTuple):
 
 
 def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
-    """Check that each import of a module has a realization with a type that its code expects, unless it has none at all.
+    """Check that each import of a module has a realization with a type that its code expects.
+
+    An import without any realization is accepted.
 
     Args:
         session: the cache.
         built: the module.
-        added: what is added together with it, which takes precedence over what the cache contains.
+        added: the functions that are added together with the module, which take precedence over those in the cache.
 
     Raises:
         SignatureMismatchError: all realizations of an import contradict the code.
@@ -41,11 +43,16 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
     own = {name for name, *_ in built.functions}
     for name, types in built.used.items():
         if name not in own:
-            providers = iter((added[name],)) if name in added else _stored(session, name, type_digest(united(types)))
+            providers = iter((added[name],)) if name in added else _stored_providers(session, name, type_digest(united(types)))
             _require_one(name, types, providers)
 
 
 def _require_one(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
+    """Check that one of these providers fits the uses of a function. Warns if the best one fits only doubtfully.
+
+    Raises:
+        SignatureMismatchError: no provider fits.
+    """
     used = united(types)
     first: tuple[Provider, str] | None = None
     doubtful: tuple[Provider, str] | None = None
@@ -58,20 +65,20 @@ def _require_one(name: str, types: Mapping[str, str], providers: Iterator[Provid
         else:
             first = first or (provider, why)
     if doubtful is not None:
-        warn(_described(name, types, *doubtful))
+        warn(_describe_mismatch(name, types, *doubtful))
     elif first is not None:
         provider = first[0]
-        raise SignatureMismatchError(_described(name, types, *first), func_name=name, module_id=provider.module_id)
+        raise SignatureMismatchError(_describe_mismatch(name, types, *first), func_name=name, module_id=provider.module_id)
 
 
-def _described(name: str, types: Mapping[str, str], provider: Provider, why: str) -> str:
+def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, why: str) -> str:
     use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (united(types), ""))
     where = f" in {user!r}" if user else ""
-    return f"{name!r} is {provider.link_type} in {provider.where}, and the module uses it as {use}{where}: {why}"
+    return f"{name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{where}: {why}"
 
 
-def _stored(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
-    """Yield the realizations that the cache has and this host can use; those with exactly the `expected` type without its text."""
+def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
+    """Yield the stored realizations of a function that this host can use. Those with exactly the `expected` type come without its text."""
     store, loader = session.store, session.loader
     for module_id, offset in store.find(name):
         try:

@@ -16,10 +16,10 @@ __all__ = ["load"]
 
 
 def load(session: Session, func_name: str) -> TypedCallTarget:
-    """Load a stored function. Counts as a hit.
+    """Load a stored function, and count a hit.
 
     Raises:
-        NotCachedError, UndefinedSymbolError, ...: what `Cache.get_target` raises.
+        NotCachedError, UndefinedSymbolError, ...: the errors of `Cache.get_target`.
     """
     started = perf_counter()
     try:

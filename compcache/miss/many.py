@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
 
-#: How many modules are published together. That many files are open at once.
+#: How many modules are published together. Their files are open at the same time.
 _GROUP = 64
 #: How many linkers run at a time; each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4
@@ -38,10 +38,10 @@ _SHOWN = 10
 
 
 class ModulesNotAddedError(CompcacheError):
-    """Raised by `Cache.add_modules` if some of the sources could not be added; the others are stored.
+    """Raised by `Cache.add_modules` if some of the sources could not be added. The other sources are stored.
 
-    `failures` are the errors by position in the list of sources. `module_ids` are those of the stored modules in the order of the sources,
-    None for each one that failed.
+    `failures` are the errors by position in the list of sources. `module_ids` has one item for each source: the id of its module, or
+    None if the source failed.
     """
 
     failures: dict[int, Exception]
@@ -56,8 +56,13 @@ class ModulesNotAddedError(CompcacheError):
 class _Linking(NamedTuple):
     """A source whose module is being linked.
 
-    `assumed` are the symbols that later sources must define, and whether each is a function. `weak` are its functions that give way to
-    those of later sources.
+    Attributes:
+        number: its position in the caller's list.
+        source: the source.
+        exported: the functions that it defines.
+        module: the linked module.
+        assumed: the symbols that later sources must define, and whether each is a function.
+        weak: its functions that give way to functions of later sources.
     """
 
     number: int
@@ -69,7 +74,7 @@ class _Linking(NamedTuple):
 
 
 def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: bool = False) -> tuple[str, ...]:
-    """Implement `Cache.add_modules`, and `Cache.replace`, which does not report what is removed."""
+    """Implement `Cache.add_modules` and `Cache.replace`. With `replace`, functions with newer code cause no warning."""
     session.store.require_writable()
     with ThreadPoolExecutor(min(_LINKERS, 1 + (os.cpu_count() or 1)), "compcache-link") as linkers:
         addition = _Addition(session, linkers, replace=replace)
@@ -80,7 +85,7 @@ def add_modules(session: Session, sources: Iterable[ModuleSource], *, replace: b
         except BaseException:
             linkers.shutdown(wait=False, cancel_futures=True)
             raise
-    return addition.result()
+    return addition.module_ids()
 
 
 class _Addition:
@@ -91,18 +96,18 @@ class _Addition:
         self._replace = replace
         self._executor = linkers
         self._waiting: list[_Linking] = []
-        self._defined: set[str] = set()  # by all sources compiled so far
+        self._defined: set[str] = set()  # the functions of all sources compiled so far
         self._strong: set[str] = set()  # the same without weak functions
-        self._lost: set[str] = set()  # functions of modules that were compiled and could not be added
-        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # what they import, a later source may define
-        self._types: dict[str, Provider] = {}  # of the functions that the sources define
-        self._count = 0  # how many sources there were
-        self._published: dict[int, tuple[str, ...]] = {}  # by position of the source: all its realizations, that for this host first
+        self._lost: set[str] = set()  # the functions of modules that were compiled and could not be added
+        self._doubtful: list[tuple[int, ModuleSource, frozenset[str]]] = []  # sources with imports that a later source may define
+        self._types: dict[str, Provider] = {}  # the types of the functions that the sources define
+        self._count = 0  # the number of sources so far
+        self._published: dict[int, tuple[str, ...]] = {}  # by position: the module_ids of all targets, that for this host first
         self._failures: dict[int, Exception] = {}
-        self._failed: dict[int, object] = {}  # sources
+        self._failed: dict[int, object] = {}  # the sources that failed
 
     def add(self, number: int, source: ModuleSource) -> None:
-        """Compile a source and have it linked; publish a group when it is complete."""
+        """Compile a source and start linking it. Publish a group of modules when it is complete."""
         self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
@@ -111,28 +116,30 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Publish the rest. First, some sources are compiled again: those with an import that a later source defines, and those with a weak
-        function that a later source overrides. Their published modules are removed.
+        """Compile some sources again, then publish the rest.
+
+        These sources have an import that a later source defines, or a weak function that a later source overrides. Their published
+        modules are removed.
         """
-        again = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
-        again |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
-        self._waiting = [item for item in self._waiting if item.number not in again]
-        replaced = [self._published.pop(number, ()) for number in again]
-        for number, source in again.items():
+        outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
+        outdated |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
+        self._waiting = [item for item in self._waiting if item.number not in outdated]
+        replaced = [self._published.pop(number, ()) for number in outdated]
+        for number, source in outdated.items():
             self._compile(number, source)
         for item in self._waiting:
-            missing = [name for name in self._open(item) if not self._session.can_import(name)]
+            missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
                 self._lose(item, undefined_symbols(missing, functions))
         self._publish_complete(last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
-            with suppress(StorageError):  # the newer one is found first
+            with suppress(StorageError):  # the newer module is found first anyway
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and have it linked; return the names that no source has defined yet."""
+        """Compile a source and start linking it. Returns the names that it looked for and no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
@@ -147,7 +154,7 @@ class _Addition:
                 source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed, overridden=self._strong,
                 is_beside=is_beside, provided=partial(offers_of, self._session),
             )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the others are added
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
             self._fail(number, source, error)
             return frozenset()
@@ -157,37 +164,41 @@ class _Addition:
         self._strong |= translation.functions - translation.weak
         return frozenset(unknown.difference(assumed))
 
-    def _open(self, item: _Linking) -> list[str]:
-        """Return the symbols that no source has defined yet."""
+    def _undefined_symbols(self, item: _Linking) -> list[str]:
+        """Return the symbols that the source needs and no source has defined yet."""
         return [name for name in item.assumed if name not in self._defined]
 
     def _publish_complete(self, *, last: bool = False) -> None:
-        """Publish what has been linked. Unless these are the last, those that depend on a yet undefined symbol wait."""
+        """Publish the modules that are linked. Unless they are the last ones, those that depend on a yet undefined symbol wait."""
         linked = [(item, built) for item in self._waiting if (built := self._finish(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
         linked = self._without_lost_imports(linked)
-        held = frozenset[int]() if last else self._held(linked)
-        self._waiting = [item for item, _ in linked if item.number in held]
-        ready = [(item, built) for item, built in linked if item.number not in held]
+        waiting = frozenset[int]() if last else self._find_waiting(linked)
+        self._waiting = [item for item, _ in linked if item.number in waiting]
+        ready = [(item, built) for item, built in linked if item.number not in waiting]
         for start in range(0, len(ready), _GROUP):
             self._publish_group(ready[start : start + _GROUP])
 
-    def _held(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
-        """Return the positions of sources that lack something or that a later source may override, and of those that import from one of
-        them.
+    def _find_waiting(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
+        """Return the positions of the sources that must wait, and of their importers.
+
+        A source must wait if it lacks a symbol, or if a later source may override one of its functions.
         """
-        held = {item.number: item.exported for item, _ in linked if item.weak or self._open(item)}
+        waiting = {item.number: item.exported for item, _ in linked if item.weak or self._undefined_symbols(item)}
         while True:
-            exported = frozenset[str]().union(*held.values())
+            exported = frozenset[str]().union(*waiting.values())
             more = {
-                item.number: item.exported for item, built in linked if item.number not in held and not exported.isdisjoint(built.imports)
+                item.number: item.exported
+                for item, built in linked
+                if item.number not in waiting and not exported.isdisjoint(built.imports)
             }
             if not more:
-                return frozenset(held)
-            held |= more
+                return frozenset(waiting)
+            waiting |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
+        """Publish modules together, or one by one if that fails. Warns of functions that replace others."""
         store = self._session.store
         store.renew_index()
         for _, built in linked:
@@ -199,19 +210,19 @@ class _Addition:
         try:
             self._publish(linked, is_listed=True)
         except StorageError:
-            for item, built in linked:  # one by one, to store what can be stored
+            for item, built in linked:  # one by one, so that a failure concerns one module
                 try:
                     self._publish([(item, built)])
                 except StorageError as error:
                     self._fail(item.number, item.source, error)
 
     def _finish(self, item: _Linking) -> BuiltModule | None:
-        """Return the linked module; None if it cannot be linked, or lacks something."""
+        """Wait for a module to be linked and return it. Record a failure and return None if it cannot be linked."""
         if item.number in self._failures:
             return None
         try:
             built = item.module.result()
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
             self._lose(item, error)
             return None
@@ -219,7 +230,7 @@ class _Addition:
         return built
 
     def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
-        """Return those that import nothing from a module that could not be added, which may be another one of them."""
+        """Return the modules without those that import from a module that could not be added. Leaving one out may concern others."""
         kept = []
         for item, built in linked:
             try:
@@ -232,7 +243,11 @@ class _Addition:
         return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
 
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
-        """Refuse a module whose imports have been lost since it was compiled."""
+        """Check that no import of a module has been lost since it was compiled.
+
+        Raises:
+            UndefinedSymbolError: an import was lost.
+        """
         if self._lost.isdisjoint(built.imports):
             return
         may_come_later = read_requests(item.source).imports.values()
@@ -240,7 +255,7 @@ class _Addition:
         missing = [name for name in missing if not self._session.has(name)]
         if missing:
             raise UndefinedSymbolError(
-                f"the module imports {', '.join(map(repr, missing))} of a source that could not be added", symbols=missing
+                f"the module imports {', '.join(map(repr, missing))}, whose source could not be added", symbols=missing
             )
 
     def _publish(self, linked: list[tuple[_Linking, BuiltModule]], *, is_listed: bool = False) -> None:
@@ -248,6 +263,7 @@ class _Addition:
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
     def _lose(self, item: _Linking, error: Exception) -> None:
+        """Record a failure of a source whose functions other sources may import."""
         self._fail(item.number, item.source, error)
         self._lost |= item.exported
 
@@ -255,11 +271,11 @@ class _Addition:
         self._failures[number] = error
         self._failed[number] = source
 
-    def result(self) -> tuple[str, ...]:
+    def module_ids(self) -> tuple[str, ...]:
         """Return the module_ids of all sources.
 
         Raises:
-            ModulesNotAddedError: some failed.
+            ModulesNotAddedError: some sources failed.
         """
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
@@ -270,7 +286,10 @@ class _Addition:
 def not_added(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
-    """Return the error for sources that could not be added. An original error comes before those that it has caused, and is the cause."""
+    """Return the error for sources that could not be added.
+
+    An original error is listed before the errors that it caused, and is the cause.
+    """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
     more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []

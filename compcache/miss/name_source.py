@@ -1,4 +1,4 @@
-"""Names the functions of a new source: LLVM reads it, and each function gets a digest of what it reaches."""
+"""Names the functions of a new source. LLVM reads the code, and each function gets a digest of everything that it reaches."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["name_source"]
 
 _SUFFIXES = ("ll", "bc", "o", "a")
-#: Longer code, or code with longer constants, is not printed to name its functions.
+#: Longer code, in characters, and code with more characters in constants is not printed to name its functions.
 _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 
 
 def name_source(sealed: SealedSource) -> Naming:
     """Name the functions of a source. LLVM reads its code.
 
-    Untrusted code, and code that consists mostly of data, is not printed: one digest stands for all of its functions.
+    Untrusted code, and code that consists mostly of data, is not printed: one digest names all its functions.
 
     Raises:
-        CompileError: LLVM does not accept the code, or no function of it can be seen from outside.
+        CompileError: LLVM does not accept the code, or it has no externally visible function.
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):
         return name_together(_exports(source, exported_names(source.ir)), sealed.digest)
     try:
-        text = _printed(source.ir)
+        text = _print_code(source.ir)
     except CompileError:
-        _refuse_name_of_file(source.ir)
+        _refuse_file_name(source.ir)
         raise
     if isinstance(source.ir, bytes) and reads_files(text):
         raise CompileError("compile(): inline assembly of this bitcode reads files (.incbin, .include): give the code as LLVM assembly")
@@ -54,18 +54,24 @@ def name_source(sealed: SealedSource) -> Naming:
 
 
 def _exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Function]:
+    """Return the functions to export by name.
+
+    Raises:
+        CompileError: there are none.
+    """
     given = source.functions if source.functions is not None else dict.fromkeys(names)
     exports = {name: exported_as(value, name) for name, value in given.items()}
     if not exports:
-        raise CompileError("compile(): the code defines no externally visible function")
+        raise CompileError("compile(): the code defines no externally visible function: give one external linkage")
     return exports
 
 
 def _is_long(code: str | bytes) -> bool:
+    """Return whether printing the code would take too long."""
     return len(code) > _MOST_PRINTED or (isinstance(code, str) and len(code) - len(abridged(code)) > _MOST_DATA)
 
 
-def _printed(code: str | bytes) -> str:
+def _print_code(code: str | bytes) -> str:
     """Return the code as LLVM prints it."""
     if isinstance(code, str):
         refuse_extremes(code, printed=False)
@@ -73,6 +79,11 @@ def _printed(code: str | bytes) -> str:
     return codegen.run(lambda context: str(codegen.parse(plain, context)))
 
 
-def _refuse_name_of_file(code: str | bytes) -> None:
+def _refuse_file_name(code: str | bytes) -> None:
+    """Check that the code is not the name of a file.
+
+    Raises:
+        CompileError: the code looks like the name of a file.
+    """
     if isinstance(code, str) and 0 < len(code.splitlines()) <= 1 and code.rpartition(".")[2].strip() in _SUFFIXES:
         raise CompileError(f"compile(): {code!r} looks like the name of a file: pass its content, open({code!r}, 'rb').read()") from None

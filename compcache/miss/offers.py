@@ -1,4 +1,7 @@
-"""What stored modules offer to a new module that imports their functions: the bodies that it may inline (`compcache.build.inlining`)."""
+"""Bodies of functions that stored modules offer to a new module, for inlining (`compcache.build.inlining`).
+
+The new module imports these functions.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,19 @@ __all__ = ["offers_of"]
 
 
 def offers_of(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
-    """Return what the modules of a cache offer of functions with these names of content, by name."""
-    found = ((name, _offer(session, name)) for name in names)
+    """Return the bodies that the modules of a cache offer for functions with these content names, by name."""
+    found = ((name, _find_offer(session, name)) for name in names)
     return {name: offer for name, offer in found if offer is not None}
 
 
-def _offer(session: Session, name: str) -> Provided | None:
-    """Return the body that the first usable realization offers. An invalid realization offers nothing."""
+def _find_offer(session: Session, name: str) -> Provided | None:
+    """Return the body that the first usable realization offers, or None. An invalid realization offers nothing."""
     store = session.store
     for module_id, _ in store.find(name):
         try:
             with store.open_module(module_id) as module:
                 session.loader.require_usable(module)
-                offer = _read(session, module, name)
+                offer = _read_offer(session, module, name)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             continue
@@ -43,16 +46,17 @@ def _offer(session: Session, name: str) -> Provided | None:
     return None
 
 
-def _read(session: Session, module: ModuleFile, name: str) -> Provided | None:
+def _read_offer(session: Session, module: ModuleFile, name: str) -> Provided | None:
+    """Return the body that a module offers for a function, or None if it offers none, or if this cache must not use it."""
     footer = module.footer()
     start = footer.image + footer.records + footer.graph
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)
     if body is None or version_numbers(decode_module(module.read_record(0)).llvm_version) > version_numbers(llvm_version()):
-        return None  # or it was written by an LLVM whose text may mean something else to this one
+        return None  # the body is missing, or a newer LLVM wrote it, whose text may mean something else to this one
     if not all(session.loader.holds(other, to_import=True) for other in body.imports):
-        return None  # its module may contain code of these without needing them
+        return None  # the importing module may contain code of the body's imports without needing them
     if session.store.publish_key is not None and not is_vouched_for(session.store, module):
-        return None  # what is built from it would be signed
+        return None  # a module built from the body would be signed
     made = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
     makers = [maker for maker in made if maker.name != LLVM and maker != Maker(PACKAGE, "")]
     return Provided(body, module.module_id.hex(), tuple(makers))

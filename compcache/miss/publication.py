@@ -1,4 +1,4 @@
-"""Publishes built modules, and updates statistics and warnings."""
+"""Publishes built modules, updates statistics, and warns of null references."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _MOST_NAMED = 3
 def publish_built(
     session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, is_listed: bool = False
 ) -> list[tuple[str, ...]]:
-    """Publish modules for all their targets; return for each its module_ids, that of the one for this host first.
+    """Publish modules for all their targets. Returns for each module its module_ids, that for this host first.
 
-    They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` and
-    `is_listed` are those of `publish_additions`.
+    They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` and `is_listed` are the
+    parameters of `publish_additions`.
 
     Raises:
-        StorageError: they could not be stored; nothing refers to what was written of them.
+        StorageError: the modules could not be stored. No index entry refers to files that were written.
     """
     all_targets = [[module, *module.others] for module in modules]
     if not all_targets:
@@ -44,7 +44,7 @@ def publish_built(
     _warn_of_null(modules)
     additions = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
     published = list(chain.from_iterable(additions))
-    _end_in_memory(session, chain.from_iterable(all_targets), published)
+    _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}
     if imports:
         keep_stored(session, imports)
@@ -53,20 +53,20 @@ def publish_built(
     if remote is not None and remote.writes:
         for module_id, _ in published:
             remote.offer(module_id)
-    merge(session.store, is_listed=True)  # packs among them are then merged with others
+    merge(session.store, is_listed=True)  # also merges packs among the modules with others
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
-def _end_in_memory(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
-    """Look plain names of newer modules up again from now on; targets of older ones stay valid."""
+def _forget_older_names(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
+    """Forget loaded functions whose plain names have newer modules now. Targets of the older modules stay valid."""
     for before, (module_id, after) in zip(given, published, strict=True):
-        if after is not before:  # it has got a number
+        if after is not before:  # the addition has received a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
                 session.loader.forget_name(name, module_id)
 
 
 def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
-    """Warn of weak references that stay null whatever is added later, except for names that belong to compilers."""
+    """Warn of weak references that stay null whatever is added later. Names that are reserved for compilers are left out."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")

@@ -1,4 +1,4 @@
-"""Additions that replace earlier ones: modules whose names all have newer realizations are removed."""
+"""Additions that replace earlier ones. Modules whose names all have newer realizations are removed."""
 
 from __future__ import annotations
 
@@ -33,28 +33,32 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 
 
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove older modules that share names with these ones and whose names all have newer realizations; return their ids.
+    """Remove older modules that share names with these modules and whose names all have newer realizations. Returns their ids.
 
-    Modules with names of content stay: a name of content means exactly that code.
+    Modules with content names stay: a content name means exactly that code.
 
     Raises:
-        StorageError: one could not be removed; those before it were.
+        StorageError: a module could not be removed. Modules before it were removed.
     """
     store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}
     names = {name for module_id in added for name in _names(store, module_id)}
-    others = {module_id for name in names for module_id in _numbers(store, name)} - added
+    others = {module_id for name in names for module_id in _addition_numbers(store, name)} - added
     removed = remove_modules(store, sorted(filter(lambda module_id: _is_superseded(store, module_id), others)))
     return tuple([module_id.hex() for module_id in removed])
 
 
 def _names(store: Store, module_id: bytes) -> tuple[str, ...]:
+    """Return the names of a module's functions. The result is empty if the module cannot be read."""
     row = read_row(store, module_id)
     return tuple(row.names) if row is not None else ()
 
 
-def _numbers(store: Store, name: str) -> dict[bytes, int]:
-    """Return the modules of this directory that realize a plain name, with the numbers of their additions."""
+def _addition_numbers(store: Store, name: str) -> dict[bytes, int]:
+    """Return the modules of this directory that realize a plain name, with the numbers of their additions.
+
+    The result is empty for a content name.
+    """
     if not is_ordered(name):
         return {}
     rows = store.index.find_numbered(name_key(name))
@@ -62,6 +66,7 @@ def _numbers(store: Store, name: str) -> dict[bytes, int]:
 
 
 def _is_superseded(store: Store, module_id: bytes) -> bool:
+    """Return whether each name of a module has a realization with a greater number."""
     names = _names(store, module_id)
-    known = [_numbers(store, name) for name in names]
+    known = [_addition_numbers(store, name) for name in names]
     return bool(names) and all(module_id in numbers and max(numbers.values()) > numbers[module_id] for numbers in known)

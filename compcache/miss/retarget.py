@@ -1,7 +1,7 @@
-"""Compiles realizations for this host from stored bitcode: with LLVM, without a front end.
+"""Compiles realizations for this host from stored bitcode, with LLVM and without a front end.
 
-`load_retargeted` is called if all realizations of a function are for other CPUs. `tune` compiles for exactly this host after a more generic
-realization was loaded; it runs in a process of its own (`compcache.closures.background`).
+`load_retargeted` is called if all realizations of a function are for other CPUs. `tune` compiles for exactly this host after a more
+generic realization was loaded; it runs in a process of its own (`compcache.closures.background`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ __all__ = ["load_retargeted", "loads_native_code", "tune"]
 
 
 def load_retargeted(session: Session, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
-    """Compile realizations of a function and its imports for this host, and load it.
+    """Compile realizations of a function and its imports for this host, and load the function.
 
     Args:
-        session: the cache that holds it.
+        session: the cache that has the function.
         func_name: the function.
         owner: an object that the target keeps alive.
-        accept: as of `Loader.load`.
-        error: why it could not be loaded; raised if retargeting does not help.
+        accept: the parameter of `Loader.load`.
+        error: why the function could not be loaded.
+
+    Raises:
+        CompcacheError: `error`, or the error of the last load, if retargeting does not help.
     """
     tried: set[str] = set()
     try:
         while True:
-            name = _lacking(error, func_name)
+            name = _function_to_compile(error, func_name)
             if name is None or name in tried or not _retarget(session, name):
                 raise error
             tried.add(name)
@@ -60,8 +63,8 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
         del error  # its traceback contains this frame
 
 
-def _lacking(error: CompcacheError, func_name: str) -> str | None:
-    """Return the function whose realizations are all for other CPUs; None if the error has another cause."""
+def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
+    """Return the function whose realizations are all for other CPUs, or None if the error has another cause."""
     if not isinstance(error.__cause__, IncompatibleTargetError):
         return None
     if isinstance(error, UndefinedSymbolError):
@@ -70,14 +73,14 @@ def _lacking(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it; return whether one could be compiled."""
+    """Compile a stored realization for this host and publish it. Returns whether any realization could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
-            built, is_trusted = _rebuilt(session, module_id)
+            built, is_trusted = _rebuild(session, module_id)
         except (CompcacheError, OSError) as failure:
             reraise_interrupt(failure)
-            continue  # the error that led here already tells why
+            continue  # the error of the load already says why
         if built is None or func_name not in [name for name, *_ in built.functions]:
             continue
         store.stats.compiled(built.seconds)
@@ -91,11 +94,11 @@ def _retarget(session: Session, func_name: str) -> bool:
     return False
 
 
-def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
-    """Compile the module for this host. Also return whether a trusted key had signed its code, so that the result may be signed too.
+def _rebuild(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
+    """Compile a module for this host. Also return whether a trusted key has signed the module, so that the result may be signed.
 
-    The module is None if it is for another platform, of an unknown kind, by a maker that is known to be wrong, or without stored bitcode;
-    or if it is in a layer, without a trusted signature, and has pickled globals.
+    The first result is None for a module of another platform, of an unknown kind, by a maker that is known to be wrong, or without
+    stored bitcode. It is also None for a module with pickled globals that may be in a layer, without a trusted signature.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import data_in
@@ -112,21 +115,22 @@ def _rebuilt(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
         records = WholeManifest(module.read(footer.image, footer.records)).entries()
-        believed = [record for _, record in records if may_be_read(record.kind, elsewhere=module.elsewhere)]
-        entries = {(record.kind, record.name): record.data for record in believed}
+        readable = [record for _, record in records if may_be_read(record.kind, elsewhere=module.elsewhere)]
+        entries = {(record.kind, record.name): record.data for record in readable}
         try:
             recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
         except FormatError:
-            return None, False  # written by another version
+            return None, False  # another version of compcache wrote the bitcode
         makers = read_makers(module.read_record, module.records)
         if module.elsewhere and recipe.is_pickled():
-            return None, False  # what is published here is unpickled; an unsigned pickle must not be
+            return None, False  # a result that is published here is unpickled; an unsigned pickle must not be
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
         inlined, bodies = inlined_of(read_graph(module)), read_bodies(lambda at, size: section[at : at + size], len(section)).values()
     return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_trusted
 
 
 def _is_of_this_platform(header: ModuleRecord) -> bool:
+    """Return whether a module is for this platform and this version of images."""
     same = header.abi == host.ABI_VERSION and header.triple == host.platform_name()
     return same and host.libc_serves(header.libc)
 
@@ -135,7 +139,7 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 
 
 def loads_native_code(session: Session, func_name: str) -> bool:
-    """Return whether the realization that would be loaded was compiled for exactly this host."""
+    """Return whether the realization that would be loaded was compiled for exactly this host, or True if there is no readable one."""
     store = session.store
     for module_id, offset in store.find(func_name):
         try:
@@ -150,6 +154,9 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Compile and store a realization for exactly this host, unless there is one or another process is doing so."""
+    """Compile and store a realization for exactly this host, unless it has one or another process compiles one.
+
+    Returns whether one was compiled.
+    """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

@@ -1,8 +1,9 @@
-"""Shares one run time among all modules of a cache if it has state that programs see: files that Fortran has opened.
+"""Shares one copy of a run time among all modules of a cache if the run time has visible state: files that Fortran has opened.
 
-What a module uses from a static library becomes part of it, including variables. For most functions of a run time that makes no difference.
-But units of Fortran's input and output are such variables, and a unit that is opened in one file of a program may be written in another. So
-functions with such state are a separate module with the whole library, and all modules that use them import it.
+A function that a module uses from a static library becomes part of the module, with its variables. For most functions of a run time
+that makes no difference. But the units of Fortran's input and output are such variables, and a unit that one file of a program opens
+may be written in another file. So functions with such state are a separate module with the whole library, and all modules that use
+them import it.
 """
 
 from __future__ import annotations
@@ -31,37 +32,36 @@ _lock = threading.Lock()
 
 
 def share_run_times(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
-    """Add (with `add`) the modules of the run times that the code uses, unless the cache has them. Warn if one cannot be made."""
-    if not isinstance(source, ModuleSource) or not source.archives or not _mentions(source.ir) or find_linker() is None:
+    """Add (with `add`) the modules of the run times that the code uses, unless the cache has them. Warns if a module cannot be made."""
+    if not isinstance(source, ModuleSource) or not source.archives or not _may_use_state(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
         functions = sorted(symbol for symbol in archive.symbols if symbol.startswith(HAS_STATE))
         if not functions or (isinstance(source.ir, str) and shared_function(functions[0], archive) in source.ir):
-            continue  # the code is that of the run time's module itself
+            continue  # the code is the module of the run time itself
         with _lock:
             if not session.can_import(shared_function(functions[0], archive)):
-                _add(session, functions, archive, add)
+                _add_run_time(session, functions, archive, add)
 
 
-def _add(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
+def _add_run_time(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
+    """Add the module of one run time. Warns if it cannot be linked."""
     try:
-        add(session, _source(functions, archive), for_others=True)
+        add(session, _make_source(functions, archive), for_others=True)
     except LinkError as error:
-        warnings.warn(
-            f"{archive.name} cannot be shared by modules: each has a copy with its own state: {error}", CacheWarning, stacklevel=2
-        )
+        warnings.warn(f"{archive.name} cannot be shared, so each module has a copy with its own state: {error}", CacheWarning, stacklevel=2)
 
 
-def _mentions(ir: Any) -> bool:
-    """Return whether code may use one of the functions: bitcode contains names as plain bytes."""
+def _may_use_state(ir: Any) -> bool:
+    """Return whether code may use a function with state. Bitcode contains names as plain bytes."""
     if isinstance(ir, (bytes, bytearray, memoryview)):
         return any(mark.encode() in bytes(ir) for mark in HAS_STATE)
     text = str(ir)
     return any(mark in text for mark in HAS_STATE)
 
 
-def _source(functions: list[str], archive: Archive) -> ModuleSource:
-    """Return a module of jumps to the functions, which pass any arguments on; it runs on every host."""
+def _make_source(functions: list[str], archive: Archive) -> ModuleSource:
+    """Return a module of jumps to these functions, which pass any arguments on. It runs on every host."""
     lines = [f'declare void @"{name}"(...)' for name in functions]
     for name in functions:
         lines.append(f'define hidden void @"{shared_function(name, archive)}"(...) "thunk" {{')

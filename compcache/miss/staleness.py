@@ -1,7 +1,7 @@
-"""Detects stale names: compares the source of a cached function with what the program builds now.
+"""Detects stale names: compares the source of a cached function with the source that the program builds now.
 
-Each module stores digests of its source, and of the function (`build`) that returned it. Nothing here decides what is loaded, because the
-user decides what a name stands for. A difference causes one warning.
+Each module stores digests of its source, and of the function (`build`) that returned it. Nothing here decides which code is loaded,
+because the user decides what a name means. A difference causes one warning.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
 _ABOUT_THE_FILE = ("; ModuleID", "source_filename")
 _MOST_NAMED = 10
 _ADVICE = (
-    "the cached code is used. Name it by its content (an Identity, or Cache.compile), or give it another name, or "
-    "remove what is cached: cache.remove({!r})"
+    "the cached code is used. Name it by its content (an Identity, or Cache.compile), give it another name, or "
+    "remove the cached code: cache.remove({!r})"
 )
 
 
@@ -48,14 +48,15 @@ _ADVICE = (
 
 
 def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
-    """Warn if a function was compiled from a source other than `build` returns now.
+    """Warn once if a function was compiled from a source other than `build` returns now.
 
-    With $COMPCACHE_CHECK `build` is called. In Python's development mode its code is compared with that of the compilation.
+    With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the
+    compilation.
     """
     wanted = is_checking()
     if isinstance(build, NamedSource) or not (wanted or sys.flags.dev_mode):
-        return  # such a name stands for the code, whatever source it was compiled from
-    notes = _notes_of(session.store, bytes.fromhex(target.module_id))
+        return  # a content name means the code, whatever source it was compiled from
+    notes = _read_notes(session.store, bytes.fromhex(target.module_id))
     func_name = target.func_name
     if wanted:
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
@@ -65,48 +66,49 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
     else:
         now = maker_digest(build)
         known = str(notes.get("maker", ""))
-        changed = _comparable(now, known) and now != known
+        changed = _are_comparable(now, known) and now != known
         what = f"build() of function {func_name!r} has changed since the function was compiled"
     if changed:
         warn_once(session.store, f"stale {func_name} {now}", f"{what}; {_ADVICE.format(func_name)}")
 
 
 def is_checking() -> bool:
-    """Return whether $COMPCACHE_CHECK requests a comparison of cached code with what programs build now."""
+    """Return whether $COMPCACHE_CHECK requests a comparison of cached code with the code that programs build now."""
     return is_on("COMPCACHE_CHECK")
 
 
 def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
-    """Return those of the plain names whose newest realization is known to have another source. LLVM is not needed."""
+    """Return the plain names whose newest realization is known to have another source. LLVM is not needed."""
     now = content_digest(frozen(source)).hex()
     known: dict[bytes, str] = {}
     found = []
     for name in filter(is_ordered, names):
         newest = _newest(store, name)
         if newest is not None and newest not in known:
-            known[newest] = str(_notes_of(store, newest).get("source") or now)
+            known[newest] = str(_read_notes(store, newest).get("source") or now)
         if newest is not None and known[newest] != now:
             found.append(name)
     return found
 
 
 def _newest(store: Store, name: str) -> bytes | None:
-    """Return the module with the realization that is used. Index entries whose files are gone do not count."""
+    """Return the module_id of the newest existing realization, or None. Index entries whose files are gone do not count."""
     return next((module_id for module_id, _ in store.find(name) if store.exists(module_id)), None)
 
 
 def warn_of_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """Warn if one of these functions was compiled from another source."""
+    """Warn once if one of these functions was compiled from another source. `consequence` ends the message."""
     for name in other_sources(store, names, source)[:1]:
         warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than there is now; {consequence}")
 
 
-def _comparable(first: str, second: str) -> bool:
-    """Return whether two digests of code come from the same version of Python."""
+def _are_comparable(first: str, second: str) -> bool:
+    """Return whether two maker digests are of the same version of Python."""
     return bool(first and second) and first.partition(" ")[0] == second.partition(" ")[0]
 
 
-def _notes_of(store: Store, module_id: bytes) -> dict[str, Any]:
+def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
+    """Return the notes of a stored module. The result is empty if it cannot be read."""
     from compcache.formats.graph import decode_notes
 
     try:
@@ -122,8 +124,9 @@ def _notes_of(store: Store, module_id: bytes) -> dict[str, Any]:
 
 
 def maker_digest(build: Callable[[], Any]) -> str:
-    """Return the version of Python and a digest of a function's code, its constants, and the constants and functions of its module that it
-    uses; empty if it has no code.
+    """Return the version of Python and a digest of a function's code, or "" if it has no code.
+
+    The digest covers its constants, and the constants and functions of its module that it uses.
     """
     parts = list(_parts_of(build, set()))
     if not parts:
@@ -133,6 +136,7 @@ def maker_digest(build: Callable[[], Any]) -> str:
 
 
 def _parts_of(function: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield all parts of a function that its digest covers. `seen` collects the ids of visited functions."""
     function = getattr(function, "__func__", function)
     if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
         yield [value for value in (*function.args, *function.keywords.values()) if isinstance(value, _CONSTANTS)]
@@ -151,6 +155,7 @@ def _parts_of(function: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _code_parts(code: CodeType) -> Iterator[Any]:
+    """Yield the parts of a code object that do not depend on the file or the process."""
     yield code.co_code
     yield code.co_names
     for constant in code.co_consts:
@@ -167,7 +172,7 @@ def _values_used(function: Any) -> Iterator[Any]:
             yield cell.cell_contents
         except ValueError as error:
             reraise_interrupt(error)
-            continue  # not assigned yet
+            continue  # the variable is not assigned yet
     for name in _names_used(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name]
@@ -184,30 +189,30 @@ def _names_used(code: CodeType) -> Iterator[str]:
 
 
 def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> None:
-    """Warn if a module that is added defines functions that the cache holds with different code, besides in these modules.
+    """Warn once if a module that is added defines functions that the cache has with different code. Modules in `besides` do not count.
 
-    What the cache holds is what its index had when it was renewed last.
+    The index of the cache must have been refreshed.
     """
     names = [name for name, *_ in built.functions]
     known = dict.fromkeys([module_id for name in names for module_id, *_ in store.find_known(name)])
-    for module_id in [module_id for module_id in known if module_id not in besides]:  # of modules of the same functions the newest is first
-        shadowed = _shadowed(store, module_id, built, set(names))
+    for module_id in [module_id for module_id in known if module_id not in besides]:  # among modules of the same functions, newest first
+        shadowed = _shadowed_functions(store, module_id, built, set(names))
         if shadowed is not None and not shadowed:
             return
         if shadowed:
             first, *others = shadowed
             more = f" (and {len(others)} more)" if others else ""
             warn(
-                f"function {first!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: what is added "
-                f"last is used. Name it by its content (an Identity, or Cache.compile), or remove what is "
-                f"cached first: cache.remove({first!r})",
+                f"function {first!r}{more} is in the cache already, with different code, in module {module_id.hex()[:12]}: the code that "
+                f"is added last is used. Name it by its content (an Identity, or Cache.compile), or remove the cached code first: "
+                f"cache.remove({first!r})",
                 ShadowWarning,
             )
             return
 
 
 def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
-    """Warn if modules that are added together consist of the same functions, with different code."""
+    """Warn once if modules that are added together define the same functions with different code."""
     known: dict[frozenset[str], BuiltModule] = {}
     for built in modules:
         names = frozenset([name for name, *_ in built.functions])
@@ -215,28 +220,30 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
             continue
         other = known.setdefault(names, built)
         if other.code and built.code and other.code != built.code and not _is_same(other.sections[3], built.sections[3]):
-            warn(f"function {min(names)!r} is defined twice by what is added, with different code: the last one is used", ShadowWarning)
+            warn(f"function {min(names)!r} is defined by two added sources, with different code: the last one is used", ShadowWarning)
             return
 
 
 def warn_of_hidden(built: BuiltModule) -> None:
-    """Warn if a module that is added alone has nothing but hidden functions, which cannot be called."""
+    """Warn if a module that is added alone has only hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"the module exports nothing that can be called: all its functions are hidden: {shown}. "
-            "Name those to call in functions=, or add it together with the sources that use them",
+            f"the module exports no function that can be called, because all its functions are hidden: {shown}. "
+            "Name the functions to call in functions=, or add the module together with the sources that use them",
             CacheWarning,
         )
 
 
-def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
-    """Return the functions that this module and a new one share by name, if their code is known to differ; None where that cannot be told.
+def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
+    """Return the functions that a stored and a new module share if their code differs. The result is empty if it is the same.
+
+    The result is None if that is not known.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """
-    code = _notes_of(store, module_id).get("code")
+    code = _read_notes(store, module_id).get("code")
     if not code or not built.code:
         return None
     if code == built.code:
@@ -257,7 +264,7 @@ def _shadowed(store: Store, module_id: bytes, built: BuiltModule, names: set[str
 
 
 def _is_same(*sections: bytes) -> bool:
-    """Return whether two modules differ in form only, text and bitcode for example."""
+    """Return whether two compressed modules have the same code, for example one as text and one as bitcode."""
     if not all(sections):
         return False
     import zlib

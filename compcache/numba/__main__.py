@@ -19,7 +19,11 @@ earlier are called without importing Numba."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a program. Return its exit status, or 2 if the arguments are invalid."""
+    """Run a program with the lazy backend installed.
+
+    Returns:
+        0, or 2 if the arguments are invalid. Then the usage is printed to stderr.
+    """
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - the user requested it
         return 0

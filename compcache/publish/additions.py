@@ -1,4 +1,4 @@
-"""Additions as a whole: publishes modules, then merges segments and packs if they have become many (miss path)."""
+"""Additions as a whole: publishes modules, then merges segments and packs if many have accumulated (miss path)."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ if TYPE_CHECKING:
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
-#: How many large segments of the lowest level are merged.
+#: Large segments are merged when there are this many of the lowest level.
 _MANY = 4
 
 
 def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index, and the packs that it names, if many additions have accumulated. A failure is a warning.
 
-    Long merges run in a process of their own, if they need no keys, so that no addition waits for them. `is_listed`: the index was listed
-    just before the addition.
+    If they need no keys, long merges run in a process of their own, so that no addition waits for them. `is_listed`: the index was
+    refreshed just before the addition.
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
         return
-    later = can_work_apart(store)
+    is_detachable = can_work_apart(store)
     try:
-        merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if later else ALL_LEVELS)
-        if later and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
+        merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if is_detachable else ALL_LEVELS)
+        if is_detachable and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
             work_apart(store, __name__, merge_large.__name__)
     except OSError as error:
         reraise_interrupt(error)
-        warn(f"the index of {store.root} could not be merged: {error}")
+        warn(f"cannot merge the index of {store.root}: {error}; look-ups read more files until a later addition merges it")
 
 
 def merge_large(root: str, *, trust: bool) -> None:
-    """Merge the large segments of a directory's index, with their lists, unless another process is doing so. Runs in a
-    process of its own.
+    """Merge the large segments of a directory's index, and their lists, unless another process is merging them.
+
+    Runs in a process of its own.
     """
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
@@ -63,9 +64,12 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries; return its module_id.
+    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries. Returns its module_id.
 
-    The other parameters are those of `publish_modules`.
+    `target`, `flags` and `key` are fields of its index entry. `signs` is the parameter of `publish_modules`.
+
+    Raises:
+        StorageError: the module could not be stored.
     """
     (module_id,) = publish_modules(store, [Publication(sections, tuple(indexed), target, flags, key)], signs=signs)
     merge(store)

@@ -1,4 +1,4 @@
-"""Work on a directory that takes longer than an addition should: in a process of its own, which goes on when this one ends."""
+"""Work on a directory that takes longer than an addition should. It runs in a process of its own, which continues when this one ends."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ if TYPE_CHECKING:
 __all__ = ["can_work_apart", "start_apart", "work_apart"]
 
 _CHILD = "import sys\nfrom {module} import {function}\n{function}(sys.argv[1], trust=sys.argv[2] == '1')\n"
-#: The processes, by directory and work. A child that has ended is waited for before the next one starts.
+#: The ids of the processes, by directory and function. A child that has ended is reaped before the next one starts.
 _running: dict[tuple[str, str], int] = {}
 
 
 def can_work_apart(store: Store) -> bool:
-    """Return whether another process does what this store would. One that writes in another way, or signs, works itself."""
+    """Return whether another process would do the same as this store. A store with keys or with file operations of its own works itself."""
     return type(store.files.system) is Files and hasattr(os, "posix_spawn") and not (store.stamp_key or store.publish_key or store.exposed)
 
 
 def start_apart(store: Store, module: str, function: str) -> int:
-    """Start a process that calls a function with the directory and `trust`; return its id.
+    """Start a process that calls a function of a module with the directory and `trust`. Returns the process id.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the process could not be started.
     """
     return start_detached(_CHILD.format(module=module, function=function), [store.root, str(int(store.trust))], os.environ)
 
 
 def work_apart(store: Store, module: str, function: str) -> None:
-    """Start one, unless one that this process started for the same still runs. Raises what `start_apart` raises."""
+    """Start a process as `start_apart` does, unless an earlier one of this process still runs the function for the directory.
+
+    Raises:
+        OSError: the process could not be started.
+    """
     key = store.root, function
     process = _running.pop(key, 0)
     _running[key] = process if process and not has_ended(process) else start_apart(store, module, function)

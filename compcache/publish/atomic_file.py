@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["has_settled", "is_settled", "keep_file", "make_directories", "publish", "publish_all", "unique_name"]
 
 _CHUNK = 1 << 20
-#: How many files are synchronized at a time: with eight, a hundred take a tenth of the time that they take one after another.
+#: The number of files synchronized at a time. With eight, a hundred files take a tenth of the time of one after another.
 _SYNCS = 8
 _counter = 0
 
@@ -32,7 +32,10 @@ def unique_name() -> str:
 
 
 def make_directories(files: Files, path: str) -> bool:
-    """Create a directory and its missing parents, private to this user whatever the umask; return whether this call has created it."""
+    """Create a directory and its missing parents. Returns whether this call created the directory.
+
+    The directories are private to this user, whatever the umask.
+    """
     missing = []
     created = True
     while True:
@@ -66,7 +69,7 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
     Args:
         files: the operations to use.
         temporary: a directory on the same file system, in which the file is written.
-        path: the final name; a file that has it is replaced, never overwritten in place.
+        path: the final name. A file that has it is replaced, never overwritten in place.
         parts: the content.
         sync: write the content to the disk before the rename, so that no crash leaves a torn file.
 
@@ -74,7 +77,7 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
         The `fstat` result of the published file.
 
     Raises:
-        OSError: nothing was published; the temporary file was removed.
+        OSError: nothing was published. The temporary file was removed.
     """
     (status,) = publish_all(files, temporary, [(path, parts)], sync=sync)
     return status
@@ -83,10 +86,11 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
 def publish_all(
     files: Files, temporary: str, contents: Iterable[tuple[str, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
-    """Publish several files, given as (path, parts), each as `publish` does; they are synchronized together.
+    """Publish several files, given as (path, parts), like `publish`, but synchronized together.
 
     Raises:
-        OSError: some may have been published before it; what had been written of the others is removed again.
+        OSError: a file could not be written or renamed. Files renamed earlier are published. The temporary files of the others are
+            removed.
     """
     drafts: list[_Draft] = []
     try:
@@ -110,30 +114,30 @@ class _Draft:
         self._scratch = f"{temporary}/{unique_name()}"
         self._is_published = False
         self._time = 0
-        self._opened: Opened | None = _create(files, self._scratch, temporary)
+        self._opened: Opened | None = _create_scratch(files, self._scratch, temporary)
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
         for block in _blocks(parts):
             _write_all(self._files, self.descriptor, block)
-        self._time = _mark(self._files, self.descriptor)
+        self._time = _mark_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file; return its `fstat` result."""
+        """Rename the file to its final name. Returns its `fstat` result."""
         try:
             _rename(self._files, self._scratch, self._path)
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            if not self._is_there():
+            if not self._was_renamed():
                 raise
         self._is_published = True
         return self._files.fstat(self.descriptor)
 
-    def _is_there(self) -> bool:
-        """Return whether the file was renamed although an error was reported: an NFS client whose answer is lost asks again, and then finds
-        no such file.
+    def _was_renamed(self) -> bool:
+        """Return whether the file was renamed although an error was reported.
 
-        The file is recognized by its time, which no other file has.
+        An NFS client whose answer is lost sends the request again, and the server then finds no such file. The file is recognized by
+        its time, which no other file has.
         """
         try:
             return self._files.lstat(self._path).st_mtime_ns == self._time
@@ -167,7 +171,7 @@ def _sync(files: Files, descriptors: list[int]) -> None:
             files.fsync(descriptor)
 
 
-def _create(files: Files, scratch: str, directory: str) -> Opened:
+def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return files.open_owned(scratch, flags, FILE_MODE)
@@ -177,8 +181,8 @@ def _create(files: Files, scratch: str, directory: str) -> Opened:
         return files.open_owned(scratch, flags, FILE_MODE)
 
 
-def _mark(files: Files, descriptor: int) -> int:
-    """Set the modification time to one that no later write can produce; return it, in nanoseconds.
+def _mark_time(files: Files, descriptor: int) -> int:
+    """Set the modification time to one that no later write can produce. Returns it, in nanoseconds.
 
     Where the clock of file timestamps ticks every few milliseconds, a write right after the publication could leave
     them unchanged and go unnoticed. So the file gets a time between two ticks.
@@ -192,7 +196,7 @@ def _mark(files: Files, descriptor: int) -> int:
 
 
 def _blocks(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same content in larger parts: small ones that follow one another are one."""
+    """Yield the same content in larger blocks, with small consecutive parts joined."""
     small: list[bytes | memoryview] = []
     size = 0
     for part in parts:
@@ -247,7 +251,7 @@ def has_settled(newest: int) -> bool:
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, most: int) -> None:
-    """Write a derived file of a kind. The directory keeps the newest few of each kind. A failure of the system is harmless."""
+    """Write a derived file, and remove the oldest files of its place beyond `most`. A failure of the system is harmless."""
     try:
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)

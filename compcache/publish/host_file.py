@@ -1,4 +1,4 @@
-"""What the cache directory keeps about this host until its next boot: how LLVM describes it."""
+"""The description of this host by LLVM, which the cache directory keeps until the host's next boot."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["describe_host", "query_host"]
 #: How much of the file of a library is read to identify it. An ELF file has its build id there.
 _HEAD = 4096
 
-#: What LLVM has said of this host, by the processor's identity: for all cache directories of the process, and without anything of theirs.
+#: LLVM's answers about this host, by the processor's identity. All cache directories of the process share them.
 _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
     if processor.identity not in _probed:
         found = probe_host(processor)
-        if not processor.identity:  # nothing tells whether another one is the same
+        if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
             return found
         _probed[processor.identity] = found.cpu, found.features, found.adjustments
     return Host(*_probed[processor.identity], processor)
@@ -46,9 +46,9 @@ def describe_host(store: Store) -> Host:
     from compcache.build.codegen import llvm_version
 
     _, known = store.host_file()
-    own = HostFile(found.cpu, llvm_version(), found.features, _library())
+    own = HostFile(found.cpu, llvm_version(), found.features, _identify_library())
     if known is None or (version_numbers(known.llvm_version), bool(known.library)) < (version_numbers(own.llvm_version), bool(own.library)):
-        _write(store, own)
+        _write_host_file(store, own)
     return found
 
 
@@ -61,7 +61,7 @@ def query_host(store: Store) -> HostFile:
         MissingPackageError: LLVM is not installed.
     """
     _, known = store.host_file()
-    library = _library()
+    library = _identify_library()
     if known is not None and library and known.library == library:
         return known
     found = _probe_once(store.processor())
@@ -70,8 +70,8 @@ def query_host(store: Store) -> HostFile:
     return HostFile(found.cpu, llvm_version(), found.features, library)
 
 
-def _library() -> str:
-    """Return an identifier of llvmlite's library file, without loading the library; empty if the file is not found."""
+def _identify_library() -> str:
+    """Return an identifier of llvmlite's library file, without loading the library, or "" if the file is not found."""
     from glob import escape, glob
     from importlib.util import find_spec
 
@@ -86,8 +86,8 @@ def _library() -> str:
         return ""
 
 
-def _write(store: Store, host: HostFile) -> None:
-    """Replace the file. A failure is ignored."""
+def _write_host_file(store: Store, host: HostFile) -> None:
+    """Replace the host's file. A failure is ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:

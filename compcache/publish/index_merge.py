@@ -76,36 +76,41 @@ ALL_LEVELS = range(100)
 SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
 #: How many entries are sorted at a time. A merge holds these in memory, in addition to the bytes of the result.
 _RANGE = 1 << 13
-#: The leading bytes of a function entry, which say what it is of.
+#: The leading bytes of a function entry: key, module_id and offset. Entries that agree in them differ only in the addition.
 _SAME = KEY_SIZE + DIGEST_SIZE + 4
 NO_CONTENT = bytes(CONTENT_SIZE)
 
 
 def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str, order: int = 0, content: bytes = NO_CONTENT) -> bytes:
-    """Encode a function entry: this module realizes `name` in the record at `offset`, for hosts that meet the requirement.
+    """Encode a function entry: the module realizes `name` in the record at `offset`, for hosts that meet the requirement.
 
-    `order` is the number of the addition, and `content` a digest of what the function is.
+    `order` is the number of the addition, and `content` a digest of the function's content.
     """
     return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement), order, content)
 
 
 def function_entries(segment: Segment) -> list[bytes]:
-    """Return the function entries of a segment, converted from former versions. Raises the errors of reading the segment."""
-    return _widened(all_entries(segment.functions))
+    """Return the function entries of a segment, converted from former versions.
+
+    Raises:
+        FormatError: the segment is damaged.
+        OSError: it cannot be read.
+    """
+    return _convert_entries(all_entries(segment.functions))
 
 
-def _widened(entries: Iterable[bytes]) -> list[bytes]:
+def _convert_entries(entries: Iterable[bytes]) -> list[bytes]:
     return [entry.ljust(FUNCTION.size, b"\0") for entry in entries]
 
 
 def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
-    """Return a function entry with another number of the addition."""
+    """Return a function entry with the number of its addition replaced by `change(number)`."""
     *fields, order, content = FUNCTION.unpack(entry)
     return FUNCTION.pack(*fields, change(order), content)
 
 
 def unrepeated(entries: Iterable[bytes]) -> list[bytes]:
-    """Return sorted function entries without those that a repeated addition, which has a greater number, replaces."""
+    """Return the function entries, sorted, of each repeated addition only the entry with the greatest number."""
     found: dict[bytes, bytes] = {}
     for entry in entries:
         known = found.setdefault(entry[:_SAME], entry)
@@ -120,7 +125,7 @@ def _order_of(entry: bytes) -> int:
 
 
 def greatest_number(index: Index) -> int:
-    """Return the greatest number of an addition that the index contains. Unreadable segments do not count."""
+    """Return the greatest number of an addition in the index, or 0. Unreadable segments do not count."""
     greatest = 0
     for segment in index.segments:
         if not segment.greatest:  # not open yet
@@ -130,16 +135,16 @@ def greatest_number(index: Index) -> int:
 
 
 def encode_requirements(texts: Iterable[str]) -> bytes:
-    """Encode the requirements of a segment: a checksum, then each text preceded by its number and its length."""
+    """Encode the requirements of a segment: a checksum, then each text, preceded by its number and its length."""
     encoded = sorted([(requirement_number(text), text.encode("utf-8", "surrogatepass")) for text in set(texts)])
     rows = b"".join([part for number, data in encoded for part in (ROW.pack(number, len(data)), data)])
     return check(rows) + rows
 
 
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0) -> bytes:
-    """Encode a segment of encoded entries, which must be sorted. One item may contain several consecutive entries.
+    """Encode a segment from entries, which must be encoded and sorted. One item may contain several consecutive entries.
 
-    `greatest` is the greatest number of an addition among these and any others that must be remembered.
+    `greatest` is the greatest number of an addition that the segment must remember, which may exceed the numbers in its entries.
     """
     return b"".join(_segment_parts(Scratch(functions), Scratch(modules), requirements, greatest))
 
@@ -161,7 +166,7 @@ def segment_level(modules: int) -> int:
 
 
 def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
-    """Publish a module's entry and the functions that it realizes, as (name, offset of its record, requirement).
+    """Publish the entry of a module and of the functions that it realizes, given as (name, offset of its record, requirement).
 
     Raises:
         OSError: the segment could not be written.
@@ -170,7 +175,7 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
 
 
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """Publish several modules in one segment; see `add`. Selecting the best of them opens no other segment.
+    """Publish several modules in one segment. See `add`. No other segment is opened.
 
     Raises:
         OSError: the segment could not be written.
@@ -204,68 +209,72 @@ def publish_segment(
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
 ) -> str:
-    """Publish a segment of entries as `encode_segment` takes them; return its name. `prepare` is called with the name first.
+    """Publish a segment made of the arguments of `encode_segment`, and return its name.
 
-    If no level is given, the number of modules determines it. Modules are read before functions.
+    `prepare` is called with the name before the segment becomes visible. Without a level, the number of modules determines it.
+    `modules` is consumed before `functions`.
 
     Raises:
         OSError: the segment could not be written.
     """
-    held = Scratch(modules)
+    spooled = Scratch(modules)
     if level is None:
-        level = segment_level(held.size // MODULE.size)
-    write = partial(_segment_parts, Scratch(functions), held, set(requirements), greatest)
+        level = segment_level(spooled.size // MODULE.size)
+    write = partial(_segment_parts, Scratch(functions), spooled, set(requirements), greatest)
     name = f"{level:02d}-{digest(write(), size=NAME_SIZE).hex()}{index.suffix}"
     path = f"{index.directory}/{name}"
     if prepare is not None:
         prepare(name)
-    # Additions are not synced: after a power failure prune indexes their modules again, or they are added again.
+    # Additions are not synced: after a power failure prune indexes their modules again, or a program adds the modules again.
     publish(index.files, index.temporary, path, write(), sync=level > 0)
     return name
 
 
 def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
-    """Return the entries of a module, one for each accepted stamp."""
+    """Return the entries of a module, one for each stamp by a trusted writer."""
     return [
         ModuleEntry.decode(module_id + value)
         for segment in index.segments
         for value in index.look_up(segment, module_id, modules=True) or ()
-        if _is_believed(index, segment)
+        if _is_trusted(index, segment)
     ]
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
-    """Yield the module entries of a segment, for a segment that this user writes. Stamps by writers that are not believed are left out.
+    """Yield the module entries of a segment, for a segment that this user will write. Stamps by writers that are not trusted are zeroed.
 
-    Raises the errors of reading the segment.
+    Raises:
+        FormatError: the segment is damaged.
+        OSError: it cannot be read.
     """
     for entry in all_entries(segment.modules):
-        yield entry if _is_believed(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
+        yield entry if _is_trusted(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
 
 
-def _is_believed(index: Index, segment: Segment) -> bool:
+def _is_trusted(index: Index, segment: Segment) -> bool:
     return index.vouching is None or segment.owner in index.vouching
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Return whether there are more additions than this number, by default more than look-ups should have to read."""
+    """Refresh the index and return whether it has more than `most` additions. The default is the most that look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS) -> list[Segment]:
-    """Return the segments of these levels that `merge` would merge now."""
+    """Refresh the index and return its segments of these levels that `merge` would merge now."""
     index.refresh()
     return _choose(index.segments, levels)[0]
 
 
 def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS) -> None:
-    """Merge the additions, and as many levels as these fill, without the modules that are `gone`. With a store, its lists are merged too.
+    """Merge the additions, and each level that they fill, leaving out the modules in `gone`. With a store, its lists are merged too.
 
-    Segments of other `levels` stay. A segment merged from small ones has no list yet, because making it takes longer than the merge.
+    Only segments of these `levels` are merged. With `SMALL_LEVELS` no list is made, because making it takes longer than the merge.
+    Segments that cannot be read are left out.
 
     Raises:
-        OSError: the merged segment could not be written; nothing is lost.
+        OSError: the merged segment could not be written. Nothing is lost.
     """
     index.refresh()
     left_out: set[str] = set()
@@ -273,7 +282,7 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
         chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out], levels)
         if not chosen:
             return
-        prepare = _keep_nothing if levels is SMALL_LEVELS else None
+        prepare = _make_no_list if levels is SMALL_LEVELS else None
         modules, functions = _merge_modules(index, chosen, gone), _merge_functions(chosen, gone)
         try:
             requirements = _merge_requirements(chosen)
@@ -287,12 +296,13 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
 
 
 def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of: SizeOf | None = None) -> None:
-    """Make one segment of everything readable, without modules that are gone or not present. `present` is asked in the order of module_ids,
-    and so is `size_of`, which gives what modules take on the disk now, for the lists.
+    """Merge all readable segments into one, without modules in `gone` or missing from `present`. Missing modules are added to `gone`.
+
+    `size_of` gives the bytes that a module takes on disk, for the lists. It and `present` are asked in the order of module_ids.
 
     Raises:
-        OSError: it could not be written; nothing is lost.
-        FormatError: one cannot be read.
+        OSError: a segment could not be read or written. Nothing is lost.
+        FormatError: a segment is damaged.
     """
     index = store.index
     segments = readable(index)
@@ -311,8 +321,8 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
         raise problem.error from problem
 
 
-def _keep_nothing(_: str) -> None:
-    """Make no list."""
+def _make_no_list(_: str) -> None:
+    """Do nothing; as `prepare`, it prevents the making of a list."""
 
 
 class _UnreadableError(Exception):
@@ -325,7 +335,10 @@ class _UnreadableError(Exception):
 
 
 def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
-    """Return the segments of the first of these levels and of those that they fill, and the level of the merged segment."""
+    """Return the segments to merge and the level of the merged segment.
+
+    The segments are those of the first level with any, and of each next level that the merged modules reach.
+    """
     chosen: list[Segment] = []
     level = levels[0]
     modules = 0
@@ -342,8 +355,8 @@ def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], 
 
 
 def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the module entries of all segments, sorted, the newest of each, without modules that are gone."""
-    read = [_reading(segment, partial(entries_of_modules, index, segment)) for segment in segments]
+    """Yield the module entries of all segments, sorted, of each module the newest, without modules in `gone`."""
+    read = [_read_entries(segment, partial(entries_of_modules, index, segment)) for segment in segments]
     for module_id, several in groupby(heapq.merge(*read), key=_id_of):
         if module_id not in gone:
             yield reduce(_newer, several)
@@ -353,8 +366,12 @@ def _id_of(entry: bytes) -> bytes:
     return entry[:DIGEST_SIZE]
 
 
-def _reading(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield what is read of a segment. Raises `_UnreadableError` if it cannot be read."""
+def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[bytes]:
+    """Yield the entries that `read` returns.
+
+    Raises:
+        _UnreadableError: the segment is damaged or cannot be read.
+    """
     try:
         yield from read()
     except (FormatError, OSError) as error:
@@ -363,8 +380,7 @@ def _reading(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iterator[
 
 
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the function entries of all segments, sorted, without duplicates and without modules that are gone, in pieces of some
-    thousands.
+    """Yield the function entries of all segments, sorted, without duplicates and without modules in `gone`, in pieces of some thousands.
 
     Keys are uniformly distributed, so each piece has the keys with the same first bits.
     """
@@ -372,7 +388,7 @@ def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Ite
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in segments:
-            entries.update(_widened(_reading(segment, partial(_range_of, segment, number, bits))))
+            entries.update(_convert_entries(_read_entries(segment, partial(_range_of, segment, number, bits))))
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
         yield b"".join(unrepeated(kept))
 
@@ -401,7 +417,10 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Keep the entry of a module whose file changed later; of equal ones, the one with a MAC, because caches without a key ignore it."""
+    """Replace a module's entry in `modules` by `data` if its file changed later.
+
+    At equal times an entry with a MAC wins. Only caches with a key need the MAC.
+    """
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
     modules[key] = data if other is None else _newer(other, data)
@@ -430,13 +449,13 @@ def replace_segments(
     gone: Container[bytes] = (),
     size_of: SizeOf | None = None,
 ) -> None:
-    """Publish a segment of entries (the arguments of `encode_segment`), and remove the segments that it replaces.
+    """Publish a segment made of the arguments of `encode_segment`, and remove the segments that it replaces.
 
-    In the index of a `store` their lists are merged too, without modules that are `gone`, and with the sizes that `size_of` gives.
-    Otherwise `prepare` is first called with the name.
+    Without `prepare`, the lists of a `store`'s index are merged too, without modules in `gone` and with the sizes that `size_of` gives.
+    `prepare` is called with the new segment's name instead.
 
     Raises:
-        OSError: a segment could not be written or removed; no entry is lost.
+        OSError: a segment could not be written or removed. No entry is lost.
     """
     greatest = max([greatest, *[segment.greatest for segment in replaced]])
 
@@ -448,17 +467,19 @@ def replace_segments(
     name = publish_segment(index, level, functions, modules, requirements, greatest, prepare)
     for segment in replaced:
         if segment.name != name:
-            _remove(index, segment.name)
+            _remove_segment(index, segment.name)
             if store is not None:
                 forget_list(store, segment.name)
     index.refresh()
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish the merged entries of parts, with their lists, and remove the segments that they replace; return the number of modules.
+    """Publish one segment with the entries of all `parts`, merge their lists, and remove the segments in `replaced`.
+
+    Returns the number of modules.
 
     Raises:
-        OSError: it could not be written.
+        OSError: a segment could not be read, written or removed.
         FormatError: a part is damaged.
     """
     greatest = max([part.greatest for part in parts])
@@ -484,7 +505,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
 
 
 def readable(index: Index) -> tuple[Segment, ...]:
-    """Refresh the index, open all its segments, and return the readable ones, for a caller that replaces them."""
+    """Refresh the index, open all its segments, and return those that can be read."""
     index.refresh()
     for segment in index.segments:
         index.look_up(segment, bytes(DIGEST_SIZE), modules=True)
@@ -492,17 +513,20 @@ def readable(index: Index) -> tuple[Segment, ...]:
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the segments that were found damaged. The caller rebuilds their entries."""
+    """Remove the segments that were found damaged.
+
+    A segment that cannot be removed is ignored from now on. The caller rebuilds the entries.
+    """
     for name in list(index.damaged):
         try:
-            _remove(index, name)
+            _remove_segment(index, name)
         except OSError as error:
             reraise_interrupt(error)
             index.ignored.add(name)
     index.damaged.clear()
 
 
-def _remove(index: Index, name: str) -> None:
+def _remove_segment(index: Index, name: str) -> None:
     try:
         index.files.unlink(f"{index.directory}/{name}")
     except FileNotFoundError as error:
@@ -513,13 +537,13 @@ def _remove(index: Index, name: str) -> None:
 def merge_additions(
     store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
-    """Merge the newest segments of an index, of these `levels` only, if there are more than `most` and no other process is merging them.
+    """Merge the additions of an index if there are more than `most` and no other process is merging them. See `merge`.
 
-    `index` is the store's, or another one in its directory. `merge_packs` merges the packs of these segments first, and returns those that
-    are then gone.
+    `index` is the store's own (the default) or another index in its directory. `merge_packs` merges the packs of the chosen segments
+    first, and returns the module_ids of the packs that it replaced.
 
     Raises:
-        OSError: the merged segment could not be written; nothing is lost.
+        OSError: the merged segment could not be written. Nothing is lost.
     """
     index = index or store.index
     if needs_merge(index, most):

@@ -42,7 +42,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return the (name, record offset, requirement) of every function that a module realizes.
+    """Return a (name, record offset, requirement) for each function that a module realizes.
 
     Raises:
         FormatError: a record is damaged.
@@ -51,7 +51,7 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return the same for everything that the index contains of a module: functions and entries of data.
+    """Return a (name, record offset, requirement) for each function and each entry of data of a module.
 
     Raises:
         FormatError: a record is damaged.
@@ -60,7 +60,7 @@ def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def module_order(module: ModuleFile) -> Order:
-    """Return the place of a module among additions, from its notes."""
+    """Return a module's place among additions, from its notes. `UNNUMBERED` if the notes are damaged."""
     footer = module.footer()
     try:
         return order_of(decode_notes(module.read(footer.content, footer.notes)))
@@ -69,10 +69,10 @@ def module_order(module: ModuleFile) -> Order:
 
 
 def describe(module: ModuleFile) -> str:
-    """Set the fields that the module's own records give; return what it requires of a host.
+    """Set the fields of `module` that its own records determine, and return the module's requirement of a host.
 
     Raises:
-        FormatError: they do not decode.
+        FormatError: the records are malformed.
     """
     footer = module.footer()
     module.describe(footer.image, footer.records, bytes(8), 0, bytes(16))
@@ -83,15 +83,18 @@ def describe(module: ModuleFile) -> str:
     return record.requirement()
 
 
-def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
-    """Return an open module with the published content, whether usable here or not. `elsewhere` tells that this cache must not run it."""
+def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
+    """Open a module whose content is as published, usable here or not. Returns None if it is damaged or cannot be read.
+
+    The module's `elsewhere` is set: this cache must not run its code.
+    """
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     try:
         status = module.open(store)
         if not stat.S_ISREG(status.st_mode):
             raise FormatError("it is not a regular file")
         if module.size > LARGEST_FOREIGN:
-            raise FormatError("it exceeds the size limit for files of other users")
+            raise FormatError(f"its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for files of other users")
         require_intact(module.footer(), module_id, module.read)
         describe(module)
     except (OSError, FormatError) as error:
@@ -103,13 +106,13 @@ def _intact_module(store: Store, module_id: bytes) -> ModuleFile | None:
 
 
 def rebuild_index(store: Store) -> int:
-    """Replace the index with one built from the module files; return the number of usable modules.
+    """Replace the index with one built from the module files. Returns the number of usable modules.
 
-    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. The modules are read in parts that no
+    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. Modules are read in parts that no
     look-up sees, because a part's index might name an older realization than another part's. A rebuild that was killed is continued.
 
     Raises:
-        OSError: the new index could not be written; the old one is unchanged.
+        OSError: the new index could not be written. The old index is unchanged.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -139,31 +142,33 @@ def rebuild_index(store: Store) -> int:
     return count
 
 
-#: The least number of modules in a part: as many as are read within a second.
+#: The least number of modules in a part: about as many as are read within a second.
 _PART = 4096
 
 
 def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other: OtherReader) -> IndexedModules:
-    """Add parts of these directories to `parts`, and those of another process; return what was read if there are none."""
+    """Read these directories into parts, adding them and those of the other process to `parts`. Returns the modules that are in no part."""
     reading = IndexedModules()
     for fan in fans:
         parts.update(other.parts(parts))
         if not any(fan in done for done in parts.values()):
             reading.read(store, fan)
         if len(reading.modules) >= _PART:
-            parts.update(reading.part(store))
+            parts.update(reading.write_part(store))
             reading = IndexedModules()
     parts.update(other.parts(parts))
     if parts and reading.modules:
-        parts.update(reading.part(store))
+        parts.update(reading.write_part(store))
     return reading
 
 
 def read_from_the_end(root: str, *, trust: bool) -> None:
-    """Read the directories of modules from the last one on into parts, until those that another process has read, which rebuilds the index
-    and has started this one. Runs in a process of its own.
+    """Read the directories of modules into parts, from the last one on, until one that another process has read.
 
-    Only directories of small modules that are clearly intact are read: the other process examines the rest, and says what is damaged.
+    Runs in a process of its own.
+
+    The other process started this one and rebuilds the index. Only directories with nothing but small, clearly intact modules are
+    read here: the other process examines the rest and reports damage.
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())
@@ -176,14 +181,17 @@ def read_from_the_end(root: str, *, trust: bool) -> None:
             return
         is_read = reading.read_small(store, fan)
         if reading.modules and (not is_read or len(reading.modules) >= _PART):
-            own.update(reading.part(store))
+            own.update(reading.write_part(store))
             reading = IndexedModules()
     if reading.modules:
-        reading.part(store)
+        reading.write_part(store)
 
 
 class IndexedModules:
-    """What an index contains of modules that are read one by one: their entries in `modules`, their greatest number in `greatest`."""
+    """Collects the index data of modules that are read one by one.
+
+    `modules` has their encoded entries by module_id, `rows` their rows with the sizes of their files, `greatest` their greatest number.
+    """
 
     def __init__(self) -> None:
         self._functions: set[bytes] = set()
@@ -195,38 +203,38 @@ class IndexedModules:
         self._begun = 0
 
     def read(self, store: Store, fan: str) -> None:
-        """Read a directory of modules. Raises what `add` raises."""
+        """Read all modules of a directory. Raises the errors of `add`."""
         self._begun = self._begun or time.time_ns()
         for module_id in store.module_ids(fan):
             self.add(store, module_id)
         self._fans.append(fan)
 
     def read_small(self, store: Store, fan: str) -> bool:
-        """Read a directory of small modules that are clearly intact; where it has others nothing is read, and False returned."""
+        """Read a directory if all its modules are small and clearly intact. Otherwise read nothing and return False."""
         begun = self._begun or time.time_ns()
         found = [(module_id, read_small_module(store, module_id)) for module_id in store.module_ids(fan)]
         intact = [(module_id, module) for module_id, module in found if module is not None]
         if len(intact) < len(found):
             return False
         for module_id, module in intact:
-            self._take(module_id, module)
+            self._collect(module_id, module)
         self._begun = begun
         self._fans.append(fan)
         return True
 
     def add(self, store: Store, module_id: bytes) -> None:
-        """Read a module. An unusable one adds nothing.
+        """Read a module. An unusable module adds nothing.
 
-        A module without the signature of this cache's key may be for other caches.
+        A module without this cache's signature is read too, because other caches may use it.
 
         Raises:
-            StorageError: nothing can be read now, for lack of descriptors or memory.
+            StorageError: the module cannot be read now, because descriptors or memory are short.
         """
         found = _read_module(store, module_id)
         if found is not None:
-            self._take(module_id, found)
+            self._collect(module_id, found)
 
-    def _take(self, module_id: bytes, found: IndexedModule) -> None:
+    def _collect(self, module_id: bytes, found: IndexedModule) -> None:
         indexed, entry, order, row, size = found
         self.modules[module_id] = entry
         self.rows.append((row, size))
@@ -234,8 +242,8 @@ class IndexedModules:
         self._requirements.update([needs for _, _, needs in indexed])
         self.greatest = max(self.greatest, order.number)
 
-    def part(self, store: Store) -> dict[str, set[str]]:
-        """Store what was read of directories as a part of an index; return its name with these."""
+    def write_part(self, store: Store) -> dict[str, set[str]]:
+        """Write the directories read so far as a part of an index. Returns the part's name with the directories' names."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
@@ -261,7 +269,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
             raise
         return None
     try:
-        return _describe(store, module, size, stamp)
+        return _index_module(store, module, size, stamp)
     except FormatError as error:
         store.condemn(module, error)
         return None
@@ -269,7 +277,7 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
         module.close()
 
 
-def _describe(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
+def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
     footer = module.footer()
     indexed = module_index(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
@@ -277,13 +285,20 @@ def _describe(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> Inde
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:
+    """Open a module. Returns it with the bytes that it takes on disk and its stamp.
+
+    The stamp is empty if the file must be verified again.
+
+    Raises:
+        FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError: the module cannot be used or read.
+    """
     try:
         module = store.open_module(module_id, leave_stamp=False)
     except IntegrityError:
-        other = _intact_module(store, module_id) if store.stamp_key else None
+        other = _open_intact(store, module_id) if store.stamp_key else None
         if other is None:
             raise
         module = other
     status = module.status()
-    believed = is_settled(status) and not module.elsewhere
-    return module, module.stored, Stamp.of(status) if believed else _NO_STAMP
+    is_trusted = is_settled(status) and not module.elsewhere
+    return module, module.stored, Stamp.of(status) if is_trusted else _NO_STAMP

@@ -1,19 +1,18 @@
 """Locks between processes (miss path).
 
-A lock here saves work and never guards correctness: where locking does not work, or is switched off with
+A lock here saves work and never guards correctness. Where locking does not work, or is switched off with
 ``COMPCACHE_LOCKS=0``, work proceeds without locks. There are two kinds:
 
-* What an addition takes (the claim of a build, a merge that it is its turn to do) is a file held with `flock`, by this module: it costs no
-  import, and its holder removes the file, of which there would be one for each function. The kernel releases it when its holder dies; a
-  forked child does not hold it.
-* What is held long (prunes, tuning, folding of journals) is a lock of filelock, imported when one is wanted: 40 ms. So is all where the
-file system has no working
-  `flock`, as some network file systems: then it is a soft lock, a file that is there while it is held. Of a holder on this host that is
-  dead, filelock removes it.
+* Additions take short locks (the claim of a build, a merge). Such a lock is a file held with `flock` by this module. It costs no
+  import. The holder removes the file, because otherwise one file per function would accumulate. The kernel releases the lock when its
+  holder dies; a forked child does not hold it.
+* Long work (prunes, tuning, folding of journals) takes locks of filelock, whose import takes 40 ms. On file systems without a working
+  `flock`, as some network file systems are, all locks are filelock's soft locks: files that exist while the lock is held. If the holder
+  died on this host, filelock removes the file.
 
-Both lock the same files with `flock`, so that one keeps the other out.
+Both kinds lock the same files with `flock`, so they exclude each other.
 
-A holder that hangs delays the others by their timeouts.
+A holder that hangs delays other processes by their timeouts.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["claim", "locks_enabled", "try_lock", "wait_lock"]
 
-#: The pause between two attempts grows to this: short compared with a compilation, and no load even with many waiters.
+#: The longest pause between two attempts: short compared with a compilation, and no load even with many waiters.
 _LONGEST_PAUSE = 0.03
-#: How often in one attempt a holder may remove the lock file after this process has opened it and before it has locked it.
+#: How often in one attempt a holder may remove the lock file between this process's opening and locking it.
 _ATTEMPTS = 8
 _WORTH_LOGGING = 0.001  # seconds
 #: The errors of file systems without a working `flock`.
@@ -53,19 +52,19 @@ _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
 
 
 class _HeldLocks(threading.local):
-    """The locks that this thread has taken, by path."""
+    """The locks that the current thread has taken, by path."""
 
     def __init__(self) -> None:
         self.locks: dict[str, _FlockLock | _FileLock] = {}
 
 
 _held = _HeldLocks()
-#: The open lock files of the process, to be disowned in a child: `flock` belongs to the open file, which a child shares.
+#: The open lock files of the process, by descriptor. A forked child disowns them: a `flock` belongs to the open file, which it shares.
 _open: dict[int, _FlockLock] = {}
 
 
 def _disown() -> None:
-    """Give up the locks in a forked child: they belong to its parent, and must not outlive it."""
+    """Give up all locks in a forked child: they belong to the parent, and must not outlive it."""
     for lock in list(_open.values()):
         lock.disown()
     _held.locks.clear()
@@ -78,21 +77,22 @@ def locks_enabled() -> bool:
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Take a lock for the side work of additions (merges, the estimate of the size) unless it is held elsewhere.
+    """Take a lock for the side work of additions (merges, the estimate of the size), without waiting.
 
-    Yields True if this caller has it, or if locks do not work.
+    Yields:
+        True if this caller has the lock, or if locks do not work here, or False if another holder has it.
     """
     with _locked(store, name, 0, None, _CLAIM) as owned:
         yield owned is not False
 
 
 def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
-    """Wait for a lock that may be held long, for at most `timeout` seconds. Yields what `claim` does."""
+    """Wait for at most `timeout` seconds for a lock that may be held long. Yields the results of `claim`."""
     return _locked(store, name, timeout, None, _FileLock)
 
 
 def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool]) -> AbstractContextManager[bool | None]:
-    """Claim a build: wait for at most `timeout` seconds, or until `until` returns true.
+    """Claim a build. Wait for at most `timeout` seconds, or until `until` returns true.
 
     Yields:
         True: this caller has the lock. False: another holder kept it. None: locks do not work here.
@@ -110,9 +110,9 @@ def _locked(
     path = _path_of(store, name)
     lock = kind(store, path)
     # A thread never requests a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
-    lost = _held.locks.pop(path, None)
-    if lost is not None:
-        lost.release()
+    leftover = _held.locks.pop(path, None)
+    if leftover is not None:
+        leftover.release()
     try:
         _held.locks[path] = lock
         owned: bool | None = None
@@ -126,7 +126,7 @@ def _locked(
                 if error.errno not in _NO_FLOCK:
                     raise
                 lock.release()
-                # It needs another name, because a soft lock is held as long as its file exists.
+                # A soft lock needs another name, because it is held as long as its file exists.
                 lock = _held.locks[path] = _FileLock(store, _path_of(store, f"soft {name}"), soft=True)
                 owned = _wait(lock, timeout, until)
             waited = time.monotonic() - started
@@ -149,18 +149,18 @@ def _wait(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not lock.acquire():
-        left = deadline - time.monotonic()
-        if left <= 0 or (until is not None and until()):
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or (until is not None and until()):
             return False
-        time.sleep(min(pause, left))
+        time.sleep(min(pause, remaining))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
     return True
 
 
 class _FlockLock:
-    """A lock file held with `flock` and removed by its holder, because one lock per function would accumulate.
+    """A lock file held with `flock` and removed by its holder, because one file per function would accumulate.
 
-    A waiter that gets the lock of a file that was removed meanwhile notices that by its link count, and tries again.
+    A waiter may lock a file that its former holder has just removed. It notices the link count of zero and tries again.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -172,14 +172,14 @@ class _FlockLock:
         self._owner = os.getpid()
 
     def acquire(self) -> bool:
-        """Try to take the lock; return whether it is held now. Raises `OSError` if the file system has no locks."""
+        """Try to take the lock. Returns whether it is held now. Raises `OSError` if the file system has no working locks."""
         for _ in range(_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._opened = self._files.open_owned(self._path, flags, FILE_MODE)
                 self._descriptor = self._opened.number
                 _open[self._descriptor] = self
-            if not self._lock():
+            if not self._try_flock():
                 return False
             if self._files.fstat(self._descriptor).st_nlink:
                 self._held = True
@@ -187,7 +187,7 @@ class _FlockLock:
             self._close()
         return False
 
-    def _lock(self) -> bool:
+    def _try_flock(self) -> bool:
         import fcntl
 
         try:
@@ -201,7 +201,7 @@ class _FlockLock:
 
     def release(self) -> None:
         """Release the lock if it is held."""
-        if os.getpid() != self._owner:  # forked without Python's hook
+        if os.getpid() != self._owner:  # this process was forked without Python's hook
             self.disown()
             return
         try:
@@ -217,12 +217,12 @@ class _FlockLock:
             self._close()
 
     def disown(self) -> None:
-        """Close the file without releasing the lock, which belongs to another process."""
+        """Close the file without releasing the lock, which belongs to the parent process."""
         self._held = False
         self._close()
 
     def _unlock(self) -> None:
-        """Release the lock even if a child has the file open: closing it here would not release it."""
+        """Release the lock explicitly: while a child has the file open, closing it here would not release it."""
         import fcntl
 
         with suppress(OSError):
@@ -236,9 +236,9 @@ class _FlockLock:
 
 
 class _FileLock:
-    """A lock of filelock's: by the system's own means, or a soft one.
+    """A lock of filelock: one of the operating system, or a soft lock.
 
-    Its directory is reached by a descriptor, so that no link in the path leads elsewhere.
+    The lock file's directory is reached by a descriptor, so that no link in the path leads elsewhere.
     """
 
     def __init__(self, store: Store, path: str, *, soft: bool = False) -> None:
@@ -249,19 +249,19 @@ class _FileLock:
         self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock; return whether it is held now. Raises `OSError` if the file system has no locks."""
+        """Try to take the lock. Returns whether it is held now. Raises `OSError` if the file system has no working locks."""
         from filelock import FileLock, SoftFileLock, Timeout
 
         if self._lock is None:
             kind = SoftFileLock if self._soft else FileLock
-            self._lock = kind(self._reached(), mode=FILE_MODE, thread_local=False)
+            self._lock = kind(self._open_directory(), mode=FILE_MODE, thread_local=False)
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
             return False
         return True
 
-    def _reached(self) -> str:
+    def _open_directory(self) -> str:
         folder, name = os.path.split(self._path)
         if not os.path.isdir("/proc/self/fd"):
             return self._path
@@ -269,7 +269,7 @@ class _FileLock:
         return f"/proc/self/fd/{self._directory.number}/{name}"
 
     def release(self) -> None:
-        """Release the lock if it is held. If the system fails to, filelock tries again when the object is freed."""
+        """Release the lock if it is held. If the system fails to release it, filelock tries again when the object is freed."""
         try:
             if self._lock is not None:
                 self._lock.release(force=True)

@@ -1,4 +1,4 @@
-"""Module files in memory: those that could not be published, and those that were read whole."""
+"""Module files in memory: modules that could not be published, and modules that were read whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MemoryFile"]
 
 
 class MemoryFile(ModuleFile):
-    """A module file in memory: a descriptor is open only while its image is mapped."""
+    """A module file in memory. A descriptor is open only while the image is mapped."""
 
     __slots__ = ("_content",)
 

@@ -1,20 +1,20 @@
 """Lists of modules, which tools query by name: one file beside each segment of the index that has more than a few additions.
 
-A list has the keys below, sorted (`compcache.formats.sorted_keys`), so that a query reads only the blocks with its answer. Merges of
-segments merge their lists. A list is derived: if it is missing or damaged, it is made again from the modules that its segment names. A
-small segment has none. A list has the name of its segment, so none is out of date. The file system tells whether a module exists.
+A list has the keys below, sorted (`compcache.formats.sorted_keys`). So a query reads only the blocks with its answer. A merge of
+segments merges their lists. A list is derived: if it is missing or damaged, it is made again from the modules that its segment names. A
+small segment has no list. A list has the name of its segment, so no list is out of date. The file system tells whether a module exists.
 
-Keys are a letter and names in UTF-8, then what varies, mostly a module_id; `base` of a name is its label, or the name where it has none:
+A key is a letter, names in UTF-8 and mostly a module_id. The `base` of a name is its label, or the name itself if it has no label:
 
     a | check of a platform                         its fields, msgpack
     m | module_id                                   check of its platform, size of its file u64, the other fields of a `Row`, msgpack
-    n | base 0 name 0 | module_id                   a function that a module realizes; 1 for what only importers use, else nothing
-    t | last part of the base 0 base                where the base has several, with dots between them
+    n | base 0 name 0 | module_id                   a function that a module realizes; 1 if only importers use it, else nothing
+    t | last part of the base 0 base                if the base has several parts, with dots between them
     i | name 0 | module_id                          a function that a module imports
     p | base of the owner 0 | module_id             a module of parts
     g | base of the name of a group 0 | module_id   a module that is a group
     e | base of the name 0 | module_id, offset u32  an entry of data; the value is the entry in packs, else nothing: the row has it
-    r | module_id                                   and the same: an entry that requires this module
+    r | module_id | module_id, offset u32           an entry of data that requires the first module; the value is that of `e`
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     #: Called from time to time with (modules read, modules to read).
     Progress = Callable[[int, int], object]
-    #: Gives what a module takes on the disk in bytes, -1 if it is not there.
+    #: Returns the bytes that a module takes on disk, or -1 if its file does not exist.
     SizeOf = Callable[[bytes], int]
 
 __all__ = [
@@ -81,20 +81,20 @@ _SIZE = Struct("<Q")
 _OFFSET_SIZE = 4
 #: Sorts after all keys.
 _END = b"\xff"
-#: Sorts after everything that a key ends with.
+#: Sorts after every end of a key.
 _BEHIND_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
 #: A segment with no more modules than this has no list: reading their files takes some milliseconds.
 _FEW = 512
 #: For this many names all keys are read: finding one takes as long as reading some dozens.
 _MANY_NAMES = 1 << 10
-#: How many rows are decoded at a time.
+#: The number of rows that are decoded at a time.
 _AT_ONCE = 1 << 10
-#: How many keys are sorted at a time; the others wait in a file.
+#: The number of keys that are sorted at a time; the other keys wait in a file.
 _RUN = 1 << 17
 
 
 class ListCounts(NamedTuple):
-    """The number of modules, packs, realizations and distinct names in a list, and the size of the files."""
+    """The numbers of modules, packs, realizations and distinct names in a list, and the size of all its modules in bytes."""
 
     modules: int = 0
     packs: int = 0
@@ -104,12 +104,12 @@ class ListCounts(NamedTuple):
 
 
 def base_of(name: str) -> str:
-    """Return what the names of all variants of a function have in common: the label of a name of content, or a plain name itself."""
+    """Return the common part of the names of a function's variants: the label of a content name, or a plain name itself."""
     return (label_of(name) if "-" in name else None) or name
 
 
 def last_part_of(base: str) -> str:
-    """Return what follows the last dot of a base that is not in types of arguments: ``f(a.T)`` of ``m.f(a.T)``."""
+    """Return the part of a base after its last dot outside types of arguments: ``f(a.T)`` for ``m.f(a.T)``."""
     return base[base.partition("(")[0].rfind(".") + 1 :]
 
 
@@ -118,7 +118,7 @@ def _text(name: str) -> bytes:
 
 
 def _items_of(row: Row, size: int) -> Iterator[Item]:
-    """Yield the keys of a module."""
+    """Yield the keys of a module, with their values."""
     key, platform = row.module_id, encode_platform(row.platform)
     digest = check(platform)
     yield b"a" + digest, platform
@@ -145,19 +145,20 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
 
 
 def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items in order, each key once. Many items are sorted in parts, which wait in files."""
+    """Yield the items in the order of their keys, each key once. Of many items, sorted parts wait in files."""
     runs: list[Iterator[Item]] = []
     run: list[Item] = []
     for item in items:
         run.append(item)
         if len(run) >= _RUN:
-            runs.append(_set_down(run))
+            runs.append(_write_run(run))
             run = []
     run.sort(key=itemgetter(0))
     return merge_keys([run, *runs])
 
 
-def _set_down(run: list[Item]) -> Iterator[Item]:
+def _write_run(run: list[Item]) -> Iterator[Item]:
+    """Sort a run, write it to a scratch file, and return an iterator that reads it."""
     run.sort(key=itemgetter(0))
     scratch = Scratch()
     for part in encode_keys(merge_keys([run]), bytes):
@@ -166,7 +167,7 @@ def _set_down(run: list[Item]) -> Iterator[Item]:
 
 
 class _Counter:
-    """Counts items on their way to a file."""
+    """Yields items without those of modules in `gone`, and counts them for the summary of a list."""
 
     def __init__(self, items: Iterable[Item], gone: Container[bytes]) -> None:
         self._items = items
@@ -177,7 +178,7 @@ class _Counter:
         counts, gone, name, packs = self._counts, self._gone, b"", set()
         for key, value in self._items:
             letter = key[:1]
-            if gone and letter not in b"at" and _holder(key) in gone:
+            if gone and letter not in b"at" and _module_of(key) in gone:
                 continue
             if letter == b"a" and is_pack(decode_platform(value).image_kind):
                 packs.add(key[1:])
@@ -191,11 +192,12 @@ class _Counter:
             yield key, value
 
     def summary(self) -> bytes:
+        """Return the encoded counts of the items yielded so far."""
         return _COUNTS.pack(*self._counts)
 
 
-def _holder(key: bytes) -> bytes:
-    """Return the module that a key belongs to."""
+def _module_of(key: bytes) -> bytes:
+    """Return the module_id of the module that a key belongs to."""
     return key[-DIGEST_SIZE:] if key[:1] not in b"er" else key[-DIGEST_SIZE - _OFFSET_SIZE : -_OFFSET_SIZE]
 
 
@@ -219,7 +221,7 @@ class _InMemory:
 
 
 class _List:
-    """The list of one segment: its file, or what its modules contain."""
+    """The list of one segment, read from its file or made from its modules."""
 
     def __init__(self, store: Store, segment: Segment, progress: Progress | None) -> None:
         self._store = store
@@ -228,6 +230,7 @@ class _List:
         self._keys: SortedKeys | _InMemory | None = None
 
     def keys(self) -> SortedKeys | _InMemory:
+        """Return the list's keys. The first call opens the file or makes the list."""
         if self._keys is None:
             known = self._segment.listed
             self._keys = known if isinstance(known, _InMemory) else _open(self._store, self._segment.name) or self._make()
@@ -250,12 +253,16 @@ class _List:
             return self.make_again().find(key)
 
     def make_again(self) -> SortedKeys | _InMemory:
+        """Discard the list, make it from the modules, and return it."""
         forget_list(self._store, self._segment.name)
         self._keys = self._make()
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list from the modules. If it cannot be stored it stays in memory; that of a small segment as long as the segment."""
+        """Make the list from the modules.
+
+        A list that cannot be stored stays in memory. The list of a small segment lives as long as the segment.
+        """
         store, segment = self._store, self._segment
         if self._count() <= _FEW:
             segment.listed = made = _InMemory(self._read())
@@ -276,7 +283,11 @@ class _List:
             return 0
 
     def _read(self) -> Iterator[Item]:
-        """Yield the content of the list, read from the modules. Raises `StorageError` if descriptors or memory are short."""
+        """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
+
+        Raises:
+            StorageError: descriptors or memory are short.
+        """
         store = self._store
         try:
             total = self._segment.modules.count
@@ -298,7 +309,7 @@ def _list_name(segment: str) -> str:
 
 
 def _open(store: Store, segment: str) -> SortedKeys | None:
-    """Return the list of a segment, if there is one that can be trusted."""
+    """Return the list of a segment, or None if its file is missing, damaged or not trusted."""
     if store.exposed:
         return None
     try:
@@ -319,9 +330,9 @@ def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[
 
 
 def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
-    """Make the list of a segment that will be published, from those of the segments that it replaces. A failure is harmless.
+    """Make the list of a segment that will be published, from the lists of the segments that it replaces. A failure is harmless.
 
-    `size_of` gives what modules take on the disk now; it is asked in the order of module_ids.
+    Modules in `gone` are left out. `size_of` gives the bytes that modules take on disk, and is asked in the order of module_ids.
     """
     lists = [_List(store, each, None) for each in merged]
     if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
@@ -332,6 +343,7 @@ def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Conta
 
 
 def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
+    """Yield the items with the sizes of modules replaced by those that `size_of` returns."""
     for key, value in items:
         if key[:1] == b"m":
             yield key, value[:CHECK_SIZE] + _SIZE.pack(max(size_of(key[1:]), 0)) + value[CHECK_SIZE + _SIZE.size :]
@@ -348,13 +360,13 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
 
 
 def write_empty_list(store: Store, segment: str) -> None:
-    """Make the list of a segment that will be published and that names modules which others list. A failure is harmless."""
+    """Make an empty list for a segment that will be published and whose modules other lists name. A failure is harmless."""
     with suppress(OSError):
         _publish(store, segment, (), ())
 
 
 def forget_list(store: Store, segment: str) -> None:
-    """Remove the list of a segment that is gone, or of one that does not decode."""
+    """Remove the list of a segment, if it has one. A failure is harmless."""
     with suppress(OSError):
         store.files.unlink(store.path(MODULE_LISTS, _list_name(segment)))
 
@@ -365,7 +377,7 @@ class ModuleLists:
     Args:
         store: the directory, whose index is refreshed.
         progress: called from time to time with (modules read, modules to read) while a list is made.
-        recover: rebuild an index that is missing or damaged, as a look-up does.
+        recover: whether to rebuild an index that is missing or damaged, as a look-up does.
 
     Raises:
         StorageError: the index cannot be read, so its content is not known.
@@ -373,17 +385,17 @@ class ModuleLists:
 
     def __init__(self, store: Store, progress: Progress | None = None, *, recover: bool = True) -> None:
         if recover:
-            Store.renew_index(store)  # and of none of its layers
+            Store.renew_index(store)  # not the indexes of its layers
         else:
             store.index.refresh()
-        if store.index.problem:  # the problem's text ends with the reason
+        if store.index.problem:  # its text ends with the reason
             store.report_unreadable(store.directory(INDEX), OSError(store.index.problem.rpartition(": ")[2]))
         self.store = store
         self._lists = [_List(store, segment, progress) for segment in store.index.segments]
         self._platforms: dict[bytes, Platform] = {}
 
     def counts(self) -> ListCounts:
-        """Sum what the heads of the lists say. Modules in two segments count twice, and removed modules still count."""
+        """Return the sums of the counts of all lists. Modules in two segments count twice, and removed modules still count."""
         found = [_COUNTS.unpack(_summary(each)) for each in self._lists]
         return ListCounts(*map(sum, zip(*found, strict=True))) if found else ListCounts()
 
@@ -395,7 +407,7 @@ class ModuleLists:
         return self._between(prefix, prefix + _BEHIND_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:
-        """Yield the bases of the names of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
+        """Yield the bases of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
         letters = [
             ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _text(prefix))) for letter in (b"n", b"g")
         ]
@@ -406,7 +418,10 @@ class ModuleLists:
         return {_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the callable functions whose base begins with a prefix, each with a module_id, sorted by base and name."""
+        """Yield the callable functions whose base begins with a prefix, sorted by base and name.
+
+        With each comes the module_id of a realization.
+        """
         for key, value in self._starting_with(b"n" + _text(prefix)):
             if not value:
                 yield _name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
@@ -418,15 +433,15 @@ class ModuleLists:
             yield _name(part), _name(base)
 
     def holders(self, name: str) -> set[bytes]:
-        """Return the modules that realize a function."""
+        """Return the module_ids of the modules that realize a function."""
         return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_text(base_of(name)), _text(name)))}
 
     def importers(self, name: str) -> set[bytes]:
-        """Return the modules that import a function."""
+        """Return the module_ids of the modules that import a function."""
         return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _text(name))}
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the modules that realize these functions, each with its function."""
+        """Yield (name, module_id) for each realization of these functions. For many names all keys are read."""
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in names for module_id in self.holders(name)]
             return
@@ -437,7 +452,7 @@ class ModuleLists:
                     yield name, key[-DIGEST_SIZE:]
 
     def importers_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the modules that import these functions, each with its function."""
+        """Yield (name, module_id) for each module that imports one of these functions. For many names all keys are read."""
         if len(names) < _MANY_NAMES:
             yield from [(name, module_id) for name in names for module_id in self.importers(name)]
             return
@@ -448,24 +463,23 @@ class ModuleLists:
                     yield name, key[-DIGEST_SIZE:]
 
     def of_bases(self, first: str, last: str) -> set[bytes]:
-        """Return the modules that realize functions whose bases are from `first` to `last` or contain parts of these, and groups with such
-        names.
-        """
+        """Return the module_ids of the modules with bases from `first` to `last`: of functions, of owners of parts, and of groups."""
         ranges = [(letter + _text(first) + b"\0", letter + _text(last) + b"\1") for letter in (b"n", b"p", b"g")]
         return {key[-DIGEST_SIZE:] for each in self._lists for start, end in ranges for key, _ in each.between(start, end)}
 
     def entries(self, first: str, last: str) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield the entries of data whose bases are from `first` to `last`, each with its file; None if the file's row
-        contains the entry.
+        """Yield the entries of data whose bases are from `first` to `last`, each with the module_id of its file.
+
+        The entry is None if it is in the row of that file.
         """
         return self._entries(b"e" + _text(first) + b"\0", b"e" + _text(last) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield the entries of data that require a module."""
+        """Yield the entries of data that require a module. See `entries`."""
         return self._entries(b"r" + module_id, b"r" + module_id + _BEHIND_ALL)
 
     def has_members(self) -> bool:
-        """Return whether a function is part of another one, or of a group, and is listed with it."""
+        """Return whether a function is part of another function or of a group."""
         return any(next(self._starting_with(letter), None) is not None for letter in (b"p", b"g"))
 
     def has_requirements(self) -> bool:
@@ -473,29 +487,29 @@ class ModuleLists:
         return next(self._starting_with(b"r"), None) is not None
 
     def all_entries(self) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield all entries of data."""
+        """Yield all entries of data. See `entries`."""
         return self._entries(b"e", b"f")
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
         for key, value in self._between(start, end):
-            yield _holder(key), decode_entry_of(value) if value else None
+            yield _module_of(key), decode_entry_of(value) if value else None
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
-        """Yield the modules whose ids begin with a prefix, in order."""
+        """Yield the module_ids of listed modules that begin with a prefix, sorted."""
         return (key[1:] for key, _ in self._between(b"m" + prefix, b"m" + prefix + _BEHIND_ALL))
 
     def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
-        """Return the rows of listed modules; those of packs without their entries."""
-        left = sorted(module_ids)
+        """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
+        missing = sorted(module_ids)
         found: dict[bytes, Row] = {}
-        for each in self._lists if left else ():
-            values = [(module_id, each.find(b"m" + module_id)) for module_id in left]
+        for each in self._lists if missing else ():
+            values = [(module_id, each.find(b"m" + module_id)) for module_id in missing]
             found.update(self._decode(each, [(module_id, value) for module_id, value in values if value is not None]))
-            left = [module_id for module_id in left if module_id not in found]
+            missing = [module_id for module_id in missing if module_id not in found]
         return found
 
     def rows_of_directory(self, first: int) -> dict[bytes, Row]:
-        """Return the rows of the modules whose ids begin with this byte; those of packs without their entries."""
+        """Return the rows of the modules whose ids begin with this byte, without the entries of packs."""
         start, end = _directory(first)
         found: dict[bytes, Row] = {}
         for each in self._lists:
@@ -505,19 +519,25 @@ class ModuleLists:
         return found
 
     def kinds_of_directory(self, first: int) -> dict[bytes, bool]:
-        """Return the modules whose ids begin with this byte, and whether they are packs."""
+        """Return, for each module whose id begins with this byte, whether it is a pack."""
         try:
             return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_directory(first))}
         except FormatError:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
 
     def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the modules whose ids begin with this byte and that an entry of data requires, each with the file of that entry."""
+        """Yield each module that an entry of data requires and whose id begins with this byte.
+
+        With it comes the module_id of the file that has the entry.
+        """
         for key, _ in self._between(b"r%c" % first, b"r%b" % _after(first)):
-            yield key[1 : DIGEST_SIZE + 1], _holder(key)
+            yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
-        """Count functions and realizations, without modules that are gone, and with those of these rows, which are in no list."""
+        """Return the numbers of functions and of realizations, without modules in `gone`.
+
+        The rows in `more`, which no list contains, count too.
+        """
         names = realizations = 0
         added = sorted((b"n%b\0%b\0%b" % (_text(base_of(name)), _text(name), row.module_id), b"") for row in more for name in row.names)
         last = b""
@@ -529,11 +549,11 @@ class ModuleLists:
         return names, realizations
 
     def has_imports(self) -> bool:
-        """Return whether a module imports a function."""
+        """Return whether any module imports a function."""
         return next(self._starting_with(b"i"), None) is not None
 
     def several_holders(self) -> Iterator[list[bytes]]:
-        """Yield, for each function that several modules realize, these modules."""
+        """Yield, for each function with several realizations, the module_ids of their modules."""
         last, holders = b"", list[bytes]()
         for key, _ in chain(self._starting_with(b"n"), [(b"", b"")]):
             if key[:-DIGEST_SIZE] != last:
@@ -543,7 +563,7 @@ class ModuleLists:
             holders.append(key[-DIGEST_SIZE:])
 
     def imported_names(self) -> Iterator[str]:
-        """Yield the names of all functions that modules import, each once, sorted."""
+        """Yield the names of all imported functions, each once, sorted."""
         last = b""
         for key, _ in self._starting_with(b"i"):
             if key[1 : -DIGEST_SIZE - 1] != last:
@@ -551,15 +571,20 @@ class ModuleLists:
                 yield _name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Return the rows in these values of a list. If this version did not write one of them, the list is made again."""
+        """Return the rows in these values of a list. If a value is malformed, the list is made again first."""
         try:
-            return self._decoded(values)
+            return self._decode_values(values)
         except FormatError:
             again = each.make_again()
             found = [(module_id, again.find(b"m" + module_id)) for module_id, _ in values]
-            return self._decoded([(module_id, value) for module_id, value in found if value is not None])
+            return self._decode_values([(module_id, value) for module_id, value in found if value is not None])
 
-    def _decoded(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
+    def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
+        """Return the rows in these values of a list.
+
+        Raises:
+            FormatError: a value is malformed.
+        """
         start = CHECK_SIZE + _SIZE.size
         rows = decode_rows((module_id, self._platform(value[:CHECK_SIZE]), memoryview(value)[start:]) for module_id, value in values)
         return {row.module_id: row for row in rows}
@@ -573,7 +598,7 @@ class ModuleLists:
 
 
 def _directory(first: int) -> tuple[bytes, bytes]:
-    """Return the range of the keys of modules whose ids begin with this byte."""
+    """Return the first key of the modules whose ids begin with this byte, and the first key behind them."""
     return b"m%c" % first, b"m%b" % _after(first)
 
 
@@ -586,6 +611,7 @@ def _name(text: bytes) -> str:
 
 
 def _summary(each: _List) -> bytes:
+    """Return the encoded counts of a list, or zeros if this version did not write them."""
     try:
         found = each.keys().summary
     except FormatError:

@@ -25,10 +25,10 @@ _TAIL = 1 << 13
 
 
 class ModuleSections:
-    """An open module file; only the footer's checksum is verified.
+    """An open module file, of which only the footer's checksum is verified.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
         FormatError: it is not a module file.
     """
 
@@ -46,18 +46,18 @@ class ModuleSections:
         self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the file."""
+        """Return `size` bytes at an offset in the file, or fewer at its end."""
         if offset >= self._start:
             at = offset - self._start
             return self._tail[at : at + size]
         return read_at(self._files, self._file.descriptor, offset, size)
 
     def image(self) -> bytes:
-        """Return the code."""
+        """Return the bytes of the module's image."""
         return self.read(0, self.footer.image)
 
     def records(self) -> bytes:
-        """Return the records."""
+        """Return the encoded records."""
         return self.read(self.footer.image, self.footer.records)
 
     def graph(self) -> bytes:
@@ -65,7 +65,7 @@ class ModuleSections:
         return self.read(self.footer.image + self.footer.records, self.footer.graph)
 
     def notes(self) -> bytes:
-        """Return the notes."""
+        """Return the encoded notes."""
         return self.read(self.footer.content, self.footer.notes)
 
     def __enter__(self) -> Self:
@@ -76,13 +76,21 @@ class ModuleSections:
 
 
 def read_graph(module: ModuleFile) -> ModuleGraph:
-    """Return the dependency graph of a module."""
+    """Return the dependency graph of a module.
+
+    Raises:
+        FormatError: the file's footer or graph is damaged.
+    """
     footer = module.footer()
     return decode_graph(module.read(footer.image + footer.records, footer.graph))
 
 
 def read_notes(module: ModuleFile) -> dict[str, Any]:
-    """Return the notes of a module; empty if they are damaged."""
+    """Return the notes of a module, or an empty mapping if they are damaged.
+
+    Raises:
+        FormatError: the file's footer is damaged.
+    """
     footer = module.footer()
     try:
         return decode_notes(module.read(footer.content, footer.notes))

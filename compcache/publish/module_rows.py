@@ -1,8 +1,9 @@
-"""Rows of modules: what tools need to know about a module without reading its file. The lists of modules contain them
-(`publish.module_lists`).
+"""Rows of modules: the facts about a module that tools need, without reading its file.
 
-A row repeats a module's own records. It is never out of date, because module_ids are digests of content. Its platform is stored separately:
-the list of a CPU's features is longer than the rest of a row.
+The lists of modules contain them (`publish.module_lists`).
+
+A row repeats a module's own records. It is never out of date, because module_ids are digests of content. Its platform is stored
+separately: the list of a CPU's features is longer than the rest of a row.
 """
 
 from __future__ import annotations
@@ -64,19 +65,28 @@ class Platform(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether it belongs to files of entries of data, which are not modules."""
+        """Whether the platform belongs to a pack, a file of entries of data rather than a module."""
         return is_pack(self.image_kind)
 
     def made_by(self) -> tuple[Maker, ...]:
-        """Return all makers of the module."""
+        """Return the makers that contributed to the module's code."""
         return makers_of(self.image_kind, self.llvm_version, self.makers)
 
 
 class Row(NamedTuple):
-    """A module: its compile time in seconds, its functions with record offsets and signatures, its imports, its entries of data.
+    """One module as tools list it.
 
-    An entry is its kind, its name, the offset of its record, the module_ids that it requires, its sequence, the size of its data, and
-    whether it marks a removed entry. `part_of` is the function that these functions belong to, or its label.
+    Attributes:
+        module_id: the digest of the module's content.
+        platform: the platform of its code.
+        seconds: its compile time.
+        names: the names of its functions.
+        offsets: the offsets of their records, in the order of `names`.
+        imports: the names of the functions that it imports.
+        signatures: the texts of the signatures, in the order of `names`.
+        entries: its entries of data. Each is a kind, a name, the offset of the record, the module_ids that the entry requires, its
+            sequence, the size of its data in bytes, and whether it marks a removed entry.
+        part_of: the name or the label of the function that the module's functions belong to, or "".
     """
 
     module_id: bytes
@@ -90,7 +100,7 @@ class Row(NamedTuple):
     part_of: str = ""
 
     def indexed(self) -> list[tuple[str, int]]:
-        """Return the names of its functions and entries in the index, with the offsets of their records."""
+        """Return the names of the row's functions and entries in the index, each with the offset of its record."""
         functions = marked(zip(self.names, self.offsets, repeat("")), [kind for kind, *_ in self.entries])
         return [(name, offset) for name, offset, _ in functions] + [
             (index_name(kind, name), offset) for kind, name, offset, *_ in self.entries
@@ -98,12 +108,12 @@ class Row(NamedTuple):
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The modules from which a linked closure is derived; empty for others."""
+        """The modules from which a linked closure is derived, or () for other modules."""
         return next((requires for kind, _, _, requires, *_ in self.entries if kind == LINKED_CLOSURE), ())
 
     @property
     def is_pack(self) -> bool:
-        """Whether it is a file of entries of data rather than a module."""
+        """Whether the row describes a pack, a file of entries of data rather than a module."""
         return self.platform.is_pack
 
 
@@ -113,19 +123,24 @@ _new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
 def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
-    """Return the row of a module, from its sections.
+    """Return the row of a module from the bytes of its records and its notes. Damaged notes give a compile time of 0.0.
 
     Raises:
-        FormatError: a record is damaged.
+        FormatError: a record is damaged, or the module record is missing.
     """
     return row_of_frames(module_id, iterate_frames(records), _seconds(notes))[0]
 
 
 def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
-    """Return the row of a module, from its frames and its compile time, and what its functions require of a host, by target ids.
+    """Return a module's row, and the target_id of each of its functions in the order of the row's names.
+
+    Args:
+        module_id: the digest of the module's content.
+        frames: the frames of its records, each with its offset.
+        seconds: its compile time.
 
     Raises:
-        FormatError: a record is damaged.
+        FormatError: a record is damaged, or the module record is missing.
     """
     platform: Platform | None = None
     names, offsets, signatures, targets = [], [], [], []
@@ -143,8 +158,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
         elif kind == NEEDS:
             imports.update(dict.fromkeys(_imports_of(payload)))
         elif kind == ENTRY:
-            record_ = decode_entry(payload)
-            entries.append((record_, offset))
+            entries.append((decode_entry(payload), offset))
         elif kind == MAKERS:
             makers = decode_makers(payload)
         elif kind == MODULE:
@@ -175,7 +189,7 @@ def _with_makers(platform: Platform, makers: str) -> Platform:
 
 
 def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEntry, ...], str]:
-    """Return the last two fields of a row."""
+    """Return the fields `entries` and `part_of` of a row."""
     found, part_of = [], ""
     for r, offset in records:
         found.append((r.kind, r.name, offset, r.requires, r.sequence, len(r.data), r.gone))
@@ -185,7 +199,11 @@ def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEn
 
 
 def _imports_of(needs: bytes) -> list[str]:
-    """Return the func_names that a needs record imports, which come first in it."""
+    """Return the func_names that a needs record imports. They come first in the record.
+
+    Raises:
+        FormatError: the record is truncated.
+    """
     names = []
     at = 5
     for _ in range(int.from_bytes(needs[1:at], "little")):
@@ -206,7 +224,7 @@ def _seconds(notes: bytes) -> float:
 
 
 def seconds_in(notes: Mapping[str, Any]) -> float:
-    """Return the compile time in the notes of a module, or 0.0."""
+    """Return the compile time in a module's notes, in seconds, or 0.0 if it is missing or implausible."""
     value = notes.get("seconds", 0.0)
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
@@ -220,9 +238,9 @@ def decode_platform(data: bytes) -> Platform:
     """Decode a platform.
 
     Raises:
-        FormatError: they are malformed.
+        FormatError: the data is malformed.
     """
-    return _decoded(lambda: _checked_platform(_unpack(data)))
+    return _decode_or_raise(lambda: _checked_platform(_unpack(data)))
 
 
 def encode_fields(row: Row) -> bytes:
@@ -231,29 +249,32 @@ def encode_fields(row: Row) -> bytes:
 
 
 def encode_entry_of(entry: RowEntry) -> bytes:
-    """Encode an entry of a row."""
+    """Encode one item of a row's `entries`."""
     return _pack(entry)
 
 
 def decode_entry_of(data: bytes) -> RowEntry:
-    """Decode an entry of a row.
+    """Decode one item of a row's `entries`.
 
     Raises:
-        FormatError: they are malformed.
+        FormatError: the data is malformed.
     """
-    return _decoded(lambda: _with_types([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0])
+    return _decode_or_raise(
+        lambda: _check_rows([_new((bytes(DIGEST_SIZE), _ANY, 0.0, (), (), (), (), (_unpack(data),), ""))])[0].entries[0]
+    )
 
 
 def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> list[Row]:
-    """Decode the rows with these module_ids and platforms; `encode_fields` has encoded the other fields.
+    """Decode rows from their module_ids, their platforms and the results of `encode_fields`.
 
     Raises:
-        FormatError: one is malformed.
+        FormatError: a row is malformed.
     """
-    return _decoded(lambda: _with_types([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts]))
+    return _decode_or_raise(lambda: _check_rows([_new((module_id, platform, *_unpack(data))) for module_id, platform, data in parts]))
 
 
-def _decoded(decode: Callable[[], T]) -> T:
+def _decode_or_raise(decode: Callable[[], T]) -> T:
+    """Return the result of `decode`. Its errors become a `FormatError`."""
     try:
         return decode()
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
@@ -261,12 +282,14 @@ def _decoded(decode: Callable[[], T]) -> T:
         raise FormatError(f"a row of a list of modules is malformed: {error}") from error
 
 
-def _with_types(rows: list[Row]) -> list[Row]:
-    """Check the types of all fields, one column at a time because there can be a hundred thousand rows. Returns the rows.
+def _check_rows(rows: list[Row]) -> list[Row]:
+    """Return the rows after checking the types of all fields.
+
+    Columns are checked, not rows, because there can be a hundred thousand rows. A file's checksum does not replace this check:
+    it only shows that the file is as it was written.
 
     Raises:
-        ValueError, TypeError, OverflowError: a field has the wrong type. The file's checksum does not exclude that: it
-            only shows that the file is as it was written.
+        ValueError, TypeError, OverflowError: a field has the wrong type.
     """
     if not rows:
         return rows
@@ -281,7 +304,7 @@ def _with_types(rows: list[Row]) -> list[Row]:
         or not (min(times) >= 0 and sum(times) < float("inf"))
         or not list(map(len, names)) == list(map(len, offsets)) == list(map(len, signatures))
     ):
-        raise ValueError("a field of a row has the wrong type")
+        raise ValueError("a field has the wrong type")
     array("I", chain.from_iterable(offsets))
     for texts in (names, imports, signatures):
         "".join(chain.from_iterable(texts))
@@ -295,10 +318,15 @@ def _with_types(rows: list[Row]) -> list[Row]:
 
 
 def _checked_platform(fields: Iterable[object]) -> Platform:
-    """Return a platform from its fields. Raises `ValueError` or `TypeError` if they are malformed."""
+    """Return a platform made of its fields.
+
+    Raises:
+        ValueError: a field has the wrong type.
+        TypeError: the number of fields is wrong.
+    """
     found = Platform(*fields)  # type: ignore[arg-type] # checked next
     if list(map(type, found)) != [str] * 5 + [int, str]:
-        raise ValueError("a field of a platform has the wrong type")
+        raise ValueError("a field of its platform has the wrong type")
     return found
 
 
@@ -308,17 +336,17 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read the row of a module from its file; return None if that is missing or damaged. Nothing is quarantined.
+    """Read a module's row from its file. Returns None if the file is missing or damaged. Nothing is quarantined.
 
     Raises:
-        StorageError: nothing can be read now, for lack of descriptors or memory.
+        StorageError: the file cannot be read now, because descriptors or memory are short.
     """
     found = read_row_and_size(store, module_id)
     return found[0] if found is not None else None
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Return the same, and how many bytes it takes on disk."""
+    """Read a module's row from its file, with the number of bytes that the file takes on disk. Otherwise like `read_row`."""
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored
@@ -332,7 +360,10 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
 
 
 def _unpack(content: memoryview | bytes) -> Any:
-    """Decode msgpack. Names that are not valid UTF-8 are rare, and decoding for them takes twice the time."""
+    """Decode msgpack.
+
+    Names that are not valid UTF-8 are decoded in a second attempt: they are rare, and allowing them takes twice the time.
+    """
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)
     except UnicodeDecodeError:

@@ -1,10 +1,10 @@
 """Numbers additions (miss path): an addition gets a number greater than all in the directory, unless it is the newest already.
 
-A module that is added again, and is no longer what its names stand for, becomes the newest addition: a file that differs only in the number
-replaces its file. Modules with names of content need no number.
+A module that is added again, and is no longer the newest for its names, becomes the newest addition. Its file is then replaced by a file
+that differs only in the number. Modules with content names need no number.
 
-The greatest number is also the name of an empty file, made before a module with it is visible. So an index that is deleted, as a whole
-or in part, takes no number with it. The file is that of the modules: with the last of them, it may go.
+The greatest number is also the name of an empty file, made before a module with that number is visible. So deleting the index, as a
+whole or in part, loses no number. The file belongs to the modules: with the last of them it may be removed too.
 """
 
 from __future__ import annotations
@@ -31,46 +31,49 @@ __all__ = ["note_number", "noted_numbers", "numbers_of"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
-_DIGITS = 12  # hexadecimal, of the greatest number that there is
+_DIGITS = 12  # hexadecimal digits of the greatest possible number
 #: The modules of one addition, by module_id.
 Group = dict[bytes, "BuiltModule"]
-#: Numbers, with the names of their files, the greatest first.
+#: Noted numbers, each with the name of its file, the greatest first.
 Noted = list[tuple[int, str]]
 
 
 def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
-    """Return the number for the modules of each addition; None if they keep theirs. `is_listed`: the index was renewed just before."""
+    """Return the number for the modules of each addition, or None if they keep their numbers.
+
+    `is_listed`: the index was refreshed just before.
+    """
     if not is_listed:
-        Store.renew_index(store)  # and of none of its layers; an index that was lost would know no number
+        Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
     following = _greatest(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
-        numbers.append(None if _is_used(store, group) else following)
+        numbers.append(None if _is_newest(store, group) else following)
         following += numbers[-1] is not None
     return numbers
 
 
 def note_number(store: Store, number: int, noted: Noted) -> None:
-    """Note a number before a module that has it can be seen. A failure of the system is harmless as long as the index is there."""
+    """Note a number before a module with it becomes visible. A failure of the system is harmless as long as the index exists."""
     if not number or _greatest(store, noted, number - 1) >= number:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
-    # Who lists the directory at this moment sees the last number at least. The one before it is not needed any more.
+    # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
     lower = [store.path(NUMBERS, name) for known, name in noted if known < number][1:]
     with suppress(OSError):
         try:
             if not lower or store.is_foreign(store.files.stat(lower[0])):
-                _make(store, path)
+                _create_note(store, path)
             else:
                 store.files.rename(lower.pop(0), path)
-        except FileNotFoundError as error:  # somebody else has used it
+        except FileNotFoundError as error:  # another process has renamed it
             reraise_interrupt(error)
-            _make(store, path)
+            _create_note(store, path)
         for former in lower:
             store.files.unlink(former)
 
 
-def _make(store: Store, path: str) -> None:
+def _create_note(store: Store, path: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         store.files.open_owned(path, flags, FILE_MODE)
@@ -90,21 +93,21 @@ def _greatest(store: Store, noted: Noted, least: int) -> int:
                 return number
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            return _greatest(store, noted_numbers(store), least)  # a greater one has replaced it
+            return _greatest(store, noted_numbers(store), least)  # another process has replaced it by a greater number
         except OSError as error:
             reraise_interrupt(error)
     return least
 
 
 def noted_numbers(store: Store) -> Noted:
-    """Return the numbers that are noted, with the names of their files, the greatest first."""
+    """Return the noted numbers, each with the name of its file, the greatest first."""
     found = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
     named = [(digits, name) for digits, name in found if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
     return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 
-def _is_used(store: Store, group: Group) -> bool:
-    """Return whether the plain names of the modules already stand for them. Modules whose place is known keep it."""
+def _is_newest(store: Store, group: Group) -> bool:
+    """Return whether the modules are already the newest for their plain names. Modules that have a number keep it."""
     if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
         return True
     names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))
@@ -112,5 +115,5 @@ def _is_used(store: Store, group: Group) -> bool:
 
 
 def _newest(store: Store, name: str) -> bytes | None:
-    """Return the module with the newest realization of a name. The index may still list files that are gone."""
+    """Return the module_id of the newest existing realization of a name, or None. The index may still list files that are gone."""
     return next((module_id for module_id, _ in store.find_here(name) if store.exists(module_id)), None)

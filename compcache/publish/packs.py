@@ -1,8 +1,8 @@
 """Packs: module files that contain only entries of data (miss path).
 
-A pack contains what one transaction adds. Packs are merged together with the segments of the index, so that there are never more than a
-few. A merge drops replaced entries, and those that belong to modules that are gone. A process with an older index does not find a merged
-file, and reads the index again.
+A pack contains the entries of one transaction. Packs are merged together with the segments of the index, so that there are never more
+than a few. A merge drops replaced entries, and entries whose required modules are gone. A process with an older index does not find
+the file that was merged, and reads the index again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["clean_packs", "encode_pack", "entries_of", "holding", "merge_packs",
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Return a pack of these entries; of several with the same kind and name it contains the one in force."""
+    """Return a pack of these entries. Among entries with the same kind and name, only the one in force."""
     ordered = holding(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
@@ -49,13 +49,21 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
-    """Return the packs that index segments name, by their module_ids. Raises the errors of reading them."""
+    """Return the module_ids of the packs that index segments name.
+
+    Raises:
+        FormatError: a segment is damaged.
+        OSError: a segment cannot be read.
+    """
     entries = (ModuleEntry.decode(data) for segment in segments for data in all_entries(segment.modules))
     return tuple(dict.fromkeys(entry.module_id for entry in entries if entry.flags == PACK_FLAG))
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
-    """Return the packs that the index names now; none if it cannot be read, after which the next look-up rebuilds it."""
+    """Return the module_ids of the packs that the index names now.
+
+    The result is empty if the index cannot be read. The next look-up then rebuilds it.
+    """
     try:
         return frozenset(packs_in(readable(store.index)))
     except (FormatError, OSError) as error:
@@ -64,7 +72,7 @@ def stored_packs(store: Store) -> frozenset[bytes]:
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
-    """Return the entries of a pack that may be read; None if the pack cannot be read (any more), or is not trusted by this cache."""
+    """Return the entries of a pack that may be read, or None if the pack cannot be read or this cache does not trust it."""
     try:
         with store.open_module(pack, leave_stamp=False) as file:
             entries = WholeManifest(file.read(file.image, file.records)).entries()
@@ -75,43 +83,50 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Merge the packs of segments that will be merged into one; return the packs that are then gone. A failure is harmless."""
+    """Merge the packs of segments that will be merged into one. Returns the module_ids of the packs that were removed.
+
+    A failure is harmless.
+    """
     try:
         packs = packs_in(segments)
         return _rewrite(store, packs, store.exists) if len(packs) > 1 else set()
-    except (CompcacheError, OSError) as error:  # merging the segments finds out which of them is damaged
+    except (CompcacheError, OSError) as error:  # merging the segments finds out which segment is damaged
         reraise_interrupt(error)
         return set()
 
 
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
-    """Rewrite the packs at least half of whose entries belong to modules that are gone; return the packs that were removed.
+    """Rewrite each pack at least half of whose entries require modules that are gone.
+
+    Returns the module_ids of the packs that were removed.
 
     Args:
         store: the cache directory.
         segments: the segments of its index.
-        gone: modules that were just removed.
+        gone: the modules that were just removed.
 
     Raises:
-        OSError, FormatError, StorageError: the errors of `merge_packs`.
+        FormatError: a segment is damaged.
+        OSError: a segment cannot be read.
+        StorageError: the new pack could not be stored.
     """
     packs = packs_in(segments)
 
-    def is_there(module_id: bytes) -> bool:
+    def is_present(module_id: bytes) -> bool:
         return module_id not in gone and store.exists(module_id)
 
     removed: set[bytes] = set()
     for pack in packs:
         entries = entries_of(store, pack)
-        if entries is not None and 2 * sum(all(map(is_there, entry.requires)) for entry in entries) <= len(entries):
-            removed |= _rewrite(store, (pack,), is_there)
+        if entries is not None and 2 * sum(all(map(is_present, entry.requires)) for entry in entries) <= len(entries):
+            removed |= _rewrite(store, (pack,), is_present)
     return removed
 
 
-def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one pack, and remove the packs; return those that were removed.
+def _rewrite(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes], bool]) -> set[bytes]:
+    """Publish the live entries of packs as one pack, and remove the packs. Returns the module_ids of the packs that were removed.
 
-    Signed and unsigned entries stay in two files, because a signature tells who has written them. Files of other users are not changed.
+    Signed and unsigned entries stay in two files, because a signature tells who wrote them. Files of other users are not changed.
     """
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
@@ -121,19 +136,19 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_there: Callable[[bytes], b
         if signed is not None and entries is not None:
             groups.setdefault(signed, {})[pack] = entries
     for signed, contents in groups.items():
-        live = list(_live(store, contents, is_there))
+        live = list(_live_entries(store, contents, is_present))
         new = publish_modules(store, [encode_pack(live)], signs=signed) if live else []
         for pack in contents.keys() - new:
             try:
                 remove_file(store, pack)
             except CompcacheError:
-                continue  # another user's: it stays, and contains nothing new
+                continue  # another user's file: it stays, and contains nothing new
             gone.add(pack)
     return gone
 
 
 def _is_signed(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack has the signature of this store's public key; None if it has signatures that this store cannot make."""
+    """Return whether a pack is signed with this store's public key, or None if it has signatures that this store cannot make."""
     content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:
@@ -152,21 +167,21 @@ def _is_signed(store: Store, pack: bytes) -> bool | None:
     return True if len(signers(content)) == 1 and is_signed(content, (store.publish_key.public(),), pack, requirement) else None
 
 
-def _live(store: Store, contents: dict[bytes, list[EntryRecord]], is_there: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
-    """Yield the entries in force in these packs. A dead entry stays as a mark if another pack has an older one with its name."""
+def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_present: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
+    """Yield the entries in force in these packs. A dead entry stays as a mark if another pack has an older entry with its name."""
     for record in holding(chain.from_iterable(contents.values())):
-        if not record.gone and all(map(is_there, record.requires)):
+        if not record.gone and all(map(is_present, record.requires)):
             yield record
         elif not _is_last(store, record, contents):
             yield EntryRecord(record.kind, record.name, record.sequence, (), b"", gone=True)
 
 
 def holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
-    """Return, of several entries with the same kind and name, the one in force; sorted by kind and name."""
+    """Return the entries in force, one for each kind and name, sorted by kind and name."""
     rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [rows[key] for key in sorted(rows)]
 
 
 def _is_last(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
-    """Return whether there is nothing left that a removed entry would hide."""
+    """Return whether no other pack has an entry that this removed entry would hide."""
     return all(pack in contents for pack, _ in store.find(index_name(record.kind, record.name)))

@@ -1,4 +1,4 @@
-"""Quarantines damaged files, refuses untrusted ones, and warns of each once."""
+"""Quarantines damaged files, refuses untrusted ones, and issues one warning for each file."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["is_shortage", "quarantine", "refuse", "set_aside", "warn", "warn_not
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether the process or the system ran out of something, so that the error says nothing about the file."""
+    """Return whether descriptors or memory ran out, so that the error says nothing about the file."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
-    """Move a damaged file to quarantine and warn; return the exception to raise."""
+    """Move a damaged file to quarantine, warn once, and return the exception to raise. A read-only cache leaves the file where it is."""
     link = store.files.first_link(os.path.dirname(path))
     if link is not None:
         return refuse(store, link, "it is a symbolic link, which is not followed")
@@ -46,10 +46,11 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def set_aside(store: Store, path: str) -> str:
-    """Move a damaged file to quarantine, or have its volume hold it no more; return what was done.
+    """Move a damaged file to quarantine, or mark it as removed in its volume. Returns a phrase that says which, for messages.
 
     Raises:
-        OSError: it could not be moved.
+        OSError: the file could not be moved.
+        StorageError: the volume could not be changed.
     """
     target = store.path(QUARANTINE, f"{os.path.basename(path)}.{unique_name()}")
     make_directories(store.files, os.path.dirname(target))
@@ -61,7 +62,7 @@ def set_aside(store: Store, path: str) -> str:
         if module_id is None or not remove_of_volumes(store, module_id):
             raise
         store.stats.count("corrupt")
-        return "its volume holds it no more"
+        return "it was removed from its volume"
     if module_id is not None:
         store.tell_gone(module_id)
     store.stats.count("corrupt")
@@ -69,7 +70,7 @@ def set_aside(store: Store, path: str) -> str:
 
 
 def refuse(store: Store, path: str, reason: str) -> IntegrityError:
-    """Warn that an intact but untrusted file is not used; return the exception to raise."""
+    """Warn once that an intact but untrusted file is not used, and return the exception to raise."""
     message = f"{path} is not used: {reason}"
     store.stats.refused(path, reason)
     warn_once(store, path, message)
@@ -77,14 +78,14 @@ def refuse(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def warn(message: str, category: type[CacheWarning] = CacheWarning) -> None:
-    """Issue a `CacheWarning` with the line of the program that called the package."""
+    """Issue a `CacheWarning` that points at the program's line that called the package."""
     import warnings
 
     warnings.warn(message, category, stacklevel=_levels_to_caller())
 
 
 def _levels_to_caller() -> int:
-    """Return the stack level, from `warn`, of the first frame outside this package and its context managers."""
+    """Return the `stacklevel` for `warn`: the level of the first frame outside this package and its context managers."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
         level, frame = level + 1, frame.f_back
@@ -93,10 +94,10 @@ def _levels_to_caller() -> int:
 
 def warn_not_stored(func_name: str, error: Exception) -> None:
     """Warn that a compiled function works but could not be stored."""
-    warn(f"the compiled function {func_name!r} was not stored and will be compiled again next time: {error}")
+    warn(f"the compiled function {func_name!r} was not stored, so it will be compiled again next time: {error}")
 
 
 def warn_once(store: Store, path: str, message: str) -> None:
-    """Warn, unless this cache object has warned about the same thing before."""
+    """Warn, unless this store object has already warned about the path."""
     if store.is_first_warning(path):
         warn(message)

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["append", "remove_file", "remove_of_volumes", "unlink"]
 
 
-#: How often volumes are listed for a removal: mostly twice, once more for each that appears meanwhile.
+#: How often a removal lists the volumes: usually twice, and once more for each volume that appears meanwhile.
 _ATTEMPTS = 16
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
-    """Remove a module, and its signatures; return whether it existed. Mapped code stays mapped; later look-ups miss it.
+    """Remove a module and its signatures. Returns whether the module existed. Mapped code stays mapped. Later look-ups miss the module.
 
     Raises:
-        StorageError: it could not be removed.
+        StorageError: the module could not be removed.
     """
     store.tell_gone(module_id)
     existed = unlink(store, store.module_path(module_id))
@@ -34,19 +34,19 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     try:
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
     except OSError as error:
-        # It has no signature.
+        # The module has no signature.
         reraise_interrupt(error)
     return True
 
 
 def remove_of_volumes(store: Store, module_id: bytes) -> bool:
-    """Remove a module from all volumes, including those that are being written; return whether one held it.
+    """Remove a module from all volumes, including volumes that are being written. Returns whether a volume contained it.
 
-    It continues until there is nothing left to mark after the last mark. The writer of a volume whose list appears later checks, after
-    that, whether the module is still where it was read; see `compcache.publish.volumes.write_volume`.
+    The loop ends when a listing made after the last mark shows nothing left to mark. A volume whose list appears later is safe: its
+    writer then checks whether the module is still where it was read. See `compcache.publish.volumes.write_volume`.
 
     Raises:
-        StorageError: that could not be written.
+        StorageError: a mark could not be written.
     """
     marked: set[str] = set()
     removed = False
@@ -62,15 +62,15 @@ def remove_of_volumes(store: Store, module_id: bytes) -> bool:
     except OSError as error:
         reraise_interrupt(error)
         path = store.directory(VOLUMES)
-        raise StorageError(f"cannot remove a module of {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        raise StorageError(f"cannot remove a module from {path}: {error.strerror or error}", path=path, errno=error.errno) from error
     return removed
 
 
 def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = False) -> None:
-    """Append data to a small file, which is created, in one write. With `sync`, the data is on the disk when this returns.
+    """Append data to a small file in one write, creating the file if it does not exist. With `sync`, the data is on disk on return.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the file could not be written.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     opened = store.files.open_owned(store.path(place, file_name), flags, FILE_MODE)
@@ -81,10 +81,10 @@ def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: boo
 
 
 def unlink(store: Store, path: str) -> bool:
-    """Remove a file; return whether it existed.
+    """Remove a file. Returns whether it existed.
 
     Raises:
-        StorageError: it could not be removed.
+        StorageError: the file could not be removed.
     """
     try:
         store.files.unlink(path)

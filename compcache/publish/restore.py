@@ -1,4 +1,4 @@
-"""Stores modules again that this process has loaded and the directory has lost, because something new is built from them."""
+"""Stores modules again that this process has loaded and the directory has lost. A new module that is built from them needs them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ __all__ = ["ensure_held", "ensure_stored"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
-    """Ensure that the directory has a function that is in memory, and everything that it is bound to.
+    """Ensure that the directory has a function that is in memory, and every module that the function is bound to.
 
     Returns:
-        False if the function must be looked up in the directory: the directory has other code under a lost name, or a lost module cannot be
-        read any more. Then look-ups no longer find the lost modules in memory.
+        False if the function must be looked up in the directory instead: it was unloaded, a lost module cannot be read any more, or the
+        directory has other code under a lost name. In the last two cases look-ups no longer find the lost module in memory.
 
     Raises:
         StorageError: the directory cannot be read.
     """
     context: TargetContext | None = target._context
     if context is None:
-        return False  # unloaded meanwhile
+        return False
     lost = _lost_modules(store, context.module)
-    publications = {module.module_id: _publication_of(store, module) for module in lost}
+    publications = {module.module_id: _read_publication(store, module) for module in lost}
     for module in lost:
         publication = publications[module.module_id]
         names = [context.func_name] if module is context.module else [name for name, *_ in publication.indexed] if publication else []
@@ -44,18 +44,18 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
             return False
     for publication in publications.values():
         if publication is not None:
-            _store(store, publication)
+            _store_again(store, publication)
     return True
 
 
 def ensure_held(store: Store, target: TypedCallTarget) -> bool:
-    """Keep the module of a function that was loaded in this store object; what it is bound to lives as long as the target.
+    """Keep the module of a loaded function in this store object. The modules that it is bound to live as long as the target.
 
     Returns:
-        False if it was unloaded, or its module cannot be read any more.
+        False if the function was unloaded, or its module cannot be read any more.
     """
     context: TargetContext | None = target._context
-    publication = _publication_of(store, context.module) if context is not None else None
+    publication = _read_publication(store, context.module) if context is not None else None
     if publication is not None:
         keep_in_memory(store, publication)
     return publication is not None
@@ -66,10 +66,11 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
     return [each for each in modules_behind(module) if not store.holds_in_memory(each.module_id) and not store.exists(each.module_id)]
 
 
-def _publication_of(store: Store, module: LoadedModule) -> Publication | None:
-    """Return the module, read from its mapped file; None if the file is not mapped as a whole, or is damaged.
+def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
+    """Return the module, read from its mapped file, or None if the file is not mapped as a whole, or is damaged.
 
-    Also None if it may be in a layer, without a trusted signature, and has pickles: here they would be read.
+    The result is also None for a module with pickles if layers may provide it without a trusted signature: here the pickles would be
+    read.
     """
     data = load_runtime().stored(module.image)
     if data is None:
@@ -86,7 +87,7 @@ def _publication_of(store: Store, module: LoadedModule) -> Publication | None:
     return Publication(sections, indexed, target_id(header.requirement()), image_flag(header.image_kind), header.key)
 
 
-def _store(store: Store, publication: Publication) -> None:
+def _store_again(store: Store, publication: Publication) -> None:
     try:
         publish_modules(store, [publication], signs=False)
     except StorageError:

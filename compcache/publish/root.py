@@ -25,22 +25,22 @@ _CACHEDIR_TAG = (
 def prepare_root(store: Store) -> None:
     """Create the root directory if it does not exist.
 
-    Only a directory that is created here is tagged: backups skip tagged directories, and the user's own may have other files.
+    Only a directory created here gets the tag: backups skip tagged directories, and a user's own directory may contain other files.
 
     Raises:
-        UntrustedDirectoryError: another user has created it since it was opened.
-        OSError: it could not be created.
+        UntrustedDirectoryError: another user has created the directory since it was opened.
+        OSError: the directory could not be created.
     """
     if store.check_root():
         return
     created = make_directories(store.files, store.root)
-    store.check_root()  # somebody else may have been faster
+    store.check_root()  # another process may have created it first
     if created:
         publish(store.files, store.temporary, store.path(TAG), [_CACHEDIR_TAG], sync=False)
 
 
 def make_place(store: Store, place: Place) -> None:
-    """Create the directory of a place, and the root first. Raises the errors of `prepare_root`."""
+    """Create the directory of a place, and the root if it is missing. Raises the errors of `prepare_root`."""
     directory = store.directory(place)
     try:
         with suppress(FileExistsError):

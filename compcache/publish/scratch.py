@@ -1,4 +1,4 @@
-"""Bytes that are written once and then read: in memory, or, if there are many, in an unnamed temporary file."""
+"""Bytes that are written once and then read. They are in memory, or, if there are many, in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_MEMORY = 1 << 20
 
 
 class Scratch:
-    """An append-only sequence of bytes; `size` is their number.
+    """An append-only sequence of bytes. `size` is the number of bytes written.
 
     Args:
         parts: the first bytes.
@@ -32,37 +32,37 @@ class Scratch:
             self.write(part)
 
     def write(self, data: bytes) -> None:
-        """Append bytes. Raises `OSError` if there is no space."""
+        """Append bytes. Raises `OSError` if the temporary file cannot be written."""
         self.size += len(data)
         self._data += data
         if len(self._data) > _IN_MEMORY:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with this object
-            self._empty()
+            self._spill()
 
-    def _empty(self) -> None:
-        """Write what is in memory to the file."""
+    def _spill(self) -> None:
+        """Move the bytes in memory to the file."""
         view = memoryview(self._data)
         while view and self._file is not None:
             view = view[self._file.write(view) :]
         self._data = bytearray()
 
     def read(self, at: int, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end. Nothing may be written after that."""
+        """Return `size` bytes, or fewer at the end. After the first call, `write` must not be called."""
         if self._file is None:
             return bytes(self._data[at : at + size])
         if self._data:
-            self._empty()
+            self._spill()
         self._file.seek(at)
         return self._file.read(min(size, max(self.size - at, 0)))
 
     def parts(self) -> Iterator[bytes]:
-        """Yield all bytes."""
+        """Yield all bytes, in large parts."""
         for at in range(0, self.size, _CHUNK):
             yield self.read(at, _CHUNK)
 
     def pieces(self, width: int) -> Iterator[bytes]:
-        """Yield all bytes, so many at a time."""
+        """Yield all bytes, `width` at a time."""
         step = _CHUNK // width * width
         for start in range(0, self.size, step):
             data = self.read(start, step)

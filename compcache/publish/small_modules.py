@@ -32,13 +32,21 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexedModule", "read_small_module"]
 
-#: A file of up to so many bytes is read at once.
+#: Files of up to this many bytes are read whole.
 _SMALL = 1 << 20
 _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class IndexedModule(NamedTuple):
-    """What the index and its lists contain of a module: names with offsets and requirements, its entry, its place among additions."""
+    """The data on a module for the index and its lists.
+
+    Attributes:
+        indexed: its names, each with the offset of its record and its requirement.
+        entry: its encoded module entry.
+        order: its place among additions.
+        row: its row.
+        size: the bytes that it takes on disk.
+    """
 
     indexed: list[tuple[str, int, str]]
     entry: bytes
@@ -48,7 +56,7 @@ class IndexedModule(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """The content of a module record without the key, in which most records differ."""
+    """Data derived from a module record without the key, in which most records differ."""
 
     requirement: str
     target: bytes
@@ -57,7 +65,7 @@ class _Header(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _header(head: bytes, rest: bytes) -> _Header:
+def _decode_header(head: bytes, rest: bytes) -> _Header:
     record = decode_module(head + bytes(_KEY_SIZE) + rest)
     required = record.requirement()
     needs = {target_id(record.requirement(text)): record.requirement(text) for text in reversed(record.features)}
@@ -65,7 +73,7 @@ def _header(head: bytes, rest: bytes) -> _Header:
 
 
 def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """Return a small module that is as it was published; None for one that needs a closer examination."""
+    """Return the index data of a small module that is as it was published, or None if the module needs a closer examination."""
     if store.mac_key or store.exposed or not store.verify:
         return None
     try:
@@ -73,19 +81,19 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
         status = module.open(store)
         if not stat.S_ISREG(status.st_mode) or module.size > _SMALL or store.is_foreign(status):
             return None
-        return _decode(module_id, read_at(store.files, module.descriptor, 0, module.size), status)._replace(size=module.stored)
+        return _index_module(module_id, read_at(store.files, module.descriptor, 0, module.size), status)._replace(size=module.stored)
     except (OSError, FormatError, UnicodeDecodeError) as error:
         reraise_interrupt(error)
         return None
 
 
-def _decode(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
+def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> IndexedModule:
     footer = decode_footer(data[-FOOTER_SIZE:], len(data))
     require_intact(footer, module_id, lambda at, size: data[at : at + size])
     order, seconds = _read_notes(data[footer.content : footer.content + footer.notes])
     frames = list(iterate_frames(data[footer.image : footer.image + footer.records]))
     first = frames[0][1] if frames else b""
-    header, key = _header(first[:_KEY_AT], first[_KEY_AT + _KEY_SIZE :]), first[_KEY_AT : _KEY_AT + _KEY_SIZE]
+    header, key = _decode_header(first[:_KEY_AT], first[_KEY_AT + _KEY_SIZE :]), first[_KEY_AT : _KEY_AT + _KEY_SIZE]
     row, targets = row_of_frames(module_id, frames, seconds)
     needs = [header.needs.get(target) for target in targets]
     if None in needs:

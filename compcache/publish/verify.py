@@ -39,27 +39,29 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     Args:
         store: the directory.
         module: the open file.
-        status: the result of `fstat` on it.
+        status: the result of `fstat` on the file.
         leave_stamp: whether to write a stamp.
         foreign: whether other users could change the file.
 
     Returns:
-        The module; a copy in memory if other users could change the file meanwhile.
+        The module, or a copy of it in memory if other users could change the file meanwhile.
 
     Raises:
         FormatError: the content of the file is not what was published.
-        IntegrityError: the file belongs to another user, or is not signed with the key.
+        IntegrityError: the file belongs to another user, is too large for a file that other users can change, or lacks a required
+            signature.
     """
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("it is not a regular file")
     if foreign and not store.stamp_key:
-        raise refuse(store, module.path, _whose(status))
+        raise refuse(store, module.path, _describe_writer(status))
     if foreign and module.size > LARGEST_FOREIGN:
-        raise refuse(store, module.path, f"it has {module.size} bytes, more than is allowed for a module that others can change")
-    signed = _is_signed(store, module)
+        reason = f"other users can change it, and its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for such a file"
+        raise refuse(store, module.path, reason)
+    signed = _has_valid_mac(store, module)
     if foreign and signed:
-        module = _copy(module)
-        signed = _is_signed(store, module)
+        module = _copy_to_memory(module)
+        signed = _has_valid_mac(store, module)
     if store.verify or store.stamp_key:
         require_intact(module.footer(), module.module_id, module.read)
     if not signed:
@@ -72,13 +74,14 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     return module
 
 
-def _whose(status: os.stat_result) -> str:
+def _describe_writer(status: os.stat_result) -> str:
     if writer(status) < 0:
         return f"other users can write to it (mode {stat.S_IMODE(status.st_mode):o}), and may have done so; remove it"
     return f"it belongs to user {status.st_uid}, not to you ({os.geteuid()})"
 
 
-def _is_signed(store: Store, module: ModuleFile) -> bool:
+def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
+    """Return whether the file is signed with the store's key, or True if the store has no key."""
     return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
 
 
@@ -86,7 +89,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     """Check that one of the trusted keys has signed a module.
 
     Raises:
-        IntegrityError: none of them has.
+        IntegrityError: the module has no valid signature by a trusted key.
     """
     from compcache.signing.signatures import is_signed, signers
 
@@ -94,12 +97,15 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
     if not is_signed(content, store.trusted_keys, module.module_id, requirement):
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
-        who = f"it has signatures of {names}, none of them valid for a key that is trusted here" if names else "it is not signed"
+        who = f"its signatures are by {names}, and none of them is valid for a trusted key" if names else "it is not signed"
         raise refuse(store, module.path, f"{who} (trusted_keys: {trusted})")
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module has a signature of a trusted key or of the store's own. What is built from it may then be signed."""
+    """Return whether a module is signed by a trusted key or by the store's own key.
+
+    Only then may the results of building from it be signed.
+    """
     from compcache.signing.signatures import is_signed
 
     keys = (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
@@ -108,8 +114,8 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
     return any(is_signed(content, keys, module.module_id, requirement) for content in contents)
 
 
-def _copy(module: ModuleFile) -> ModuleFile:
-    """Return a copy in memory of a file that other users can write to."""
+def _copy_to_memory(module: ModuleFile) -> ModuleFile:
+    """Return a copy of the file in memory, which other users cannot change. Closes the given file."""
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -126,17 +132,20 @@ def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
 
 
 def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
-    """Record in an index of the store's directory that a file was verified."""
+    """Record in `index`, an index in the store's directory, that a file was verified.
+
+    Failures to write are ignored: the next open verifies again.
+    """
     try:
         index_merge.add(index, (), entry)
         index_merge.merge_additions(store, index, levels=index_merge.SMALL_LEVELS)
     except OSError as error:
         reraise_interrupt(error)
-        return  # the next open verifies again
+        return
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """Implement `Store.condemn`; a file that cannot be read again stays too."""
+    """Implement `Store.condemn`. A file whose second reading fails with `StorageError` stays too. Closes the file."""
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):  # otherwise the bytes that were read are not what was published
             name = module.module_id.hex()
@@ -149,6 +158,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 
 def _is_intact(module: ModuleFile) -> bool:
+    """Return whether a second reading of the file finds the content that was published."""
     if module.descriptor < 0 or not stat.S_ISREG(os.fstat(module.descriptor).st_mode):
         return False
     try:
@@ -159,7 +169,7 @@ def _is_intact(module: ModuleFile) -> bool:
 
 
 def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
-    """Return the exception to raise if a module file cannot be read."""
+    """Return the exception to raise if a module file cannot be read. Closes the file. Quarantines it if it is a link or a socket."""
     path = module.path
     module.close()
     if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link or a socket, which compcache did not publish
@@ -168,7 +178,14 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
 
 
 def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
-    """Return the exception for a root that is not trusted, with the reason and the remedy."""
+    """Return the exception to raise for an untrusted root, with the reason and the remedy.
+
+    Args:
+        root: the path of the directory.
+        status: the `stat` result of the directory.
+        link: the `lstat` result of the path.
+        user: the user id of this process.
+    """
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in (user, 0):
         what = f"is a symbolic link of user {link.st_uid}, not yours ({user}): loading from it could run their code"
         remedy = "choose another directory"
@@ -185,13 +202,19 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
 
 
 def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
-    """Warn once that a layer, or a part of it, cannot be read; say what its owner can do."""
+    """Warn once that a layer cannot be read.
+
+    `extent` says which part is not used. The warning tells the layer's owner how to give access.
+    """
     message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted, unless the cache is read-only. One process does; others wait for a moment."""
+    """Rebuild an index that is damaged or was deleted. Do nothing in a read-only cache.
+
+    One process rebuilds, the others wait for up to a second.
+    """
     damaged = dict(store.index.damaged)
     if damaged:
         names = ", ".join(sorted(damaged))
@@ -210,13 +233,13 @@ def recover_index(store: Store) -> None:
             store.index.refresh()
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
-        warn(f"the index of {store.root} cannot be rebuilt: {error}")
+        warn(f"cannot rebuild the index of {store.root}: {error}; until it is rebuilt, functions are compiled again")
 
 
 def _is_complete(store: Store) -> bool:
-    """Return whether the index needs no rebuilding any more."""
+    """Refresh the index and return whether it is complete. Forgets damaged segments that another process has removed."""
     index = store.index
     index.refresh()
-    for name in set(index.damaged).difference(store.names(INDEX)):  # another process has removed it
+    for name in set(index.damaged).difference(store.names(INDEX)):
         del index.damaged[name]
     return bool(index.segments) and not index.unfinished and not index.damaged

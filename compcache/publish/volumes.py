@@ -1,4 +1,4 @@
-"""Writes volumes (`compcache.formats.volume`), and replaces others by them."""
+"""Writes volumes (`compcache.formats.volume`), which can replace other volumes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["Content", "content_of", "contents_of", "mark_gone", "members_of", "remove_lists", "remove_volume", "write_volume"]
 
 _LEVEL, _RAW, _MEMORY = 9, -15, 9
-#: Of so many of the first modules some are the dictionary, as many as fit deflate's window.
+#: The dictionary is a sample of this many of the first modules, as many as fit deflate's window.
 _SAMPLES, _WINDOW = 256, 1 << 15
-#: A module, and the number of the volume that it was read of, -1 for a file.
+#: A module_id, and the number of the volume that the module was read from; -1 if it was read from its own file.
 _SOURCE = Struct(f"<{DIGEST_SIZE}si")
 
 
 class Content(NamedTuple):
-    """A module file: its content, its signatures, the time of its writing, in seconds since the epoch, and its volume (None for a file)."""
+    """The content of a module file.
+
+    Attributes:
+        module_id: the digest of the module's content.
+        data: the bytes of the module file.
+        signatures: the bytes of its signatures.
+        modified: when it was written, in seconds since the epoch.
+        source: the volume that it was read from, or None if it has a file of its own.
+    """
 
     module_id: bytes
     data: bytes
@@ -45,24 +53,25 @@ class Content(NamedTuple):
 
 
 def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[Volume] = ()) -> Volume | None:
-    """Publish modules, in the order of their ids, as one volume that replaces others; return None if no modules are left.
+    """Publish modules, given in the order of their ids, as one volume that replaces others. Returns None if no modules are left.
 
-    The list of removed modules exists first: later removals are marked there. Earlier removals are then found missing, and marked. The
-    volume becomes visible after that, so it never brings back a removed module, whenever this process ends.
+    The list of removed modules is created first, so later removals are marked there. Modules removed earlier are then found missing,
+    and are marked. Only after that does the volume become visible. So it never brings back a removed module, whenever this process
+    ends.
 
     Raises:
-        OSError: it could not be written, and nothing has changed.
+        OSError: the volume could not be written, and nothing has changed.
     """
-    waiting = iter(contents)
-    first = list(islice(waiting, _SAMPLES))
+    remaining = iter(contents)
+    first = list(islice(remaining, _SAMPLES))
     if not first:
         return None
-    dictionary = _dictionary([content.data for content in first])
+    dictionary = _choose_dictionary([content.data for content in first])
     members, rows, sources = Scratch(), Scratch(), Scratch()
     primed = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, dictionary)
-    for content in chain(first, waiting):
-        one = primed.copy()
-        stream = one.compress(content.data + content.signatures) + one.flush()
+    for content in chain(first, remaining):
+        compressor = primed.copy()
+        stream = compressor.compress(content.data + content.signatures) + compressor.flush()
         sizes = len(stream), len(content.data), len(content.signatures)
         rows.write(MEMBER.pack(content.module_id, len(MAGIC) + members.size, *sizes, content.modified))
         members.write(stream)
@@ -82,7 +91,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     gone_name = GONE.file_name(stem.hex())
     make_directories(store.files, store.directory(VOLUMES))
     append(store, GONE, gone_name, b"")
-    gone = _gone(store, sources, replaced)
+    gone = _find_removed(store, sources, replaced)
     if len(gone) * MEMBER.size == rows.size:
         unlink(store, store.path(GONE, gone_name))
         return None
@@ -92,8 +101,8 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
 
 
-def _gone(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
-    """Return the modules that are no longer where they were read; all modules of a volume that others have replaced."""
+def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
+    """Return the modules that were removed after they were read, and all modules of volumes that no longer exist."""
     removed = [volume.gone() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for module_id, number in map(_SOURCE.unpack, sources.pieces(_SOURCE.size)):
@@ -111,15 +120,15 @@ def _exists(store: Store, path: str) -> bool:
     return True
 
 
-def _dictionary(samples: list[bytes]) -> bytes:
-    """Return modules that represent the others: some at even distances, as many as fit."""
+def _choose_dictionary(samples: list[bytes]) -> bytes:
+    """Return the concatenation of evenly spaced samples, as many as fit deflate's window."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
     chosen = [samples[number * len(samples) // count] for number in range(count)]
     return b"".join(chosen)[-_WINDOW:]
 
 
 def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
-    """Return the readable modules whose ids begin with this byte.
+    """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
     Raises:
         OSError: the volume cannot be read now.
@@ -131,10 +140,10 @@ def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
 
 
 def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | None:
-    """Return a module in a volume; None if it is damaged.
+    """Return a module of a volume, or None if it is damaged.
 
     Raises:
-        OSError: it cannot be read now.
+        OSError: the volume cannot be read now.
     """
     try:
         content = Content(module_id, *volume.content(member), member[4], volume)
@@ -145,7 +154,11 @@ def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | No
 
 
 def contents_of(volume: Volume) -> Iterator[Content]:
-    """Yield what can be read of a volume and is intact, in order. Raises what `members_of` raises."""
+    """Yield the intact modules of a volume, in the order of their ids.
+
+    Raises:
+        OSError: the volume cannot be read now.
+    """
     for first in range(256):
         for module_id, member in members_of(volume, first).items():
             content = content_of(volume, module_id, member)
@@ -157,7 +170,7 @@ def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None
     """Mark modules of a volume as removed.
 
     Raises:
-        OSError: that could not be written.
+        OSError: the marks could not be written.
     """
     data = b"".join(map(encode_gone, module_ids))
     if data:
@@ -165,7 +178,11 @@ def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None
 
 
 def remove_lists(store: Store) -> None:
-    """Remove the lists of removed modules of volumes that are gone."""
+    """Remove the lists of removed modules whose volumes no longer exist.
+
+    Raises:
+        StorageError: a list could not be removed.
+    """
     volumes = {name.removesuffix(VOLUMES.suffix) for name in store.names(VOLUMES)}
     for name in store.names(GONE):
         if name.removesuffix(GONE.suffix) not in volumes:
@@ -176,7 +193,7 @@ def remove_volume(store: Store, volume: Volume) -> None:
     """Remove a volume that another one replaces, or that is empty.
 
     Raises:
-        StorageError: it could not be removed.
+        StorageError: the volume could not be removed.
     """
     unlink(store, store.path(VOLUMES, volume.name))
     unlink(store, store.path(GONE, volume.gone_name))

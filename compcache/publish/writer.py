@@ -52,16 +52,16 @@ class Publication(NamedTuple):
 
 
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
-    """Publish modules: their sections and their index entries. Their files are synchronized together and indexed by one segment.
+    """Publish modules: their files and their index entries. The files are synchronized together and indexed by one segment.
 
-    An existing module with the same digest is not written again, unless its addition has just received a number. `signs` adds a signature
-    of the store's key, if there is one; modules that another host has compiled get none.
+    An existing module with the same digest is not written again, unless its addition has just received a number. `signs` adds a
+    signature with the store's key, if it has one. It is False for modules that another host has compiled.
 
     Returns:
         The module_ids.
 
     Raises:
-        StorageError: they could not be stored. What is indexed is unchanged; some of the files may exist.
+        StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
     drafts = [_draft(store, module) for module in modules]
     _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
@@ -71,22 +71,22 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 def publish_additions(
     store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
 ) -> list[list[tuple[bytes, BuiltModule]]]:
-    """Publish additions in their order. Each is one module for several targets; see `publish_modules`.
+    """Publish additions in their order. Each addition is one module for several targets. See `publish_modules`.
 
-    `is_listed`: the index was renewed just before.
+    `is_listed`: the index was refreshed just before.
 
     Returns:
-        The module_ids of each, and the published modules.
+        For each addition, its module_ids with the published modules.
 
     Raises:
-        StorageError: as of `publish_modules`.
+        StorageError: a maker of a module is known to make wrong code, or the modules could not be stored. See `publish_modules`.
     """
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
     noted = noted_numbers(store)
     named = [[(_id_of(module), module) for module in modules] for modules in additions]
     groups = [
-        [(_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _numbered(group, number)]
+        [(_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _with_number(group, number)]
         for group, number in zip(named, numbers_of(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
     ]
     _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
@@ -102,13 +102,13 @@ def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: boo
         additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot store {_number(len(drafts))} in {store.root}: {error.strerror or error}"
+        message = f"cannot store {_modules_text(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
     _publish_index(store, additions)
 
 
 class _Draft(NamedTuple):
-    """A module, the content of its file, and its place among additions. `is_newest`: it has just received that place."""
+    """A module, the content of its file, and its place among additions. `is_newest`: it has just received a number."""
 
     module: BuiltModule | Publication
     module_id: bytes
@@ -127,8 +127,8 @@ def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b
     return _Draft(module, *encoded, order_of(decode_notes(module.sections[4])), is_newest)
 
 
-def _numbered(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
-    """Yield the modules of an addition with their ids. An addition that gets a number has it in the notes, which the ids do not cover."""
+def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
+    """Yield the modules of an addition with their ids. The number, if any, goes into the notes, which the ids do not cover."""
     for module_id, module in group:
         if number is not None:
             notes = with_number(decode_notes(module.sections[4]), number)
@@ -136,19 +136,19 @@ def _numbered(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) ->
         yield module_id, module
 
 
-def _number(modules: int) -> str:
+def _modules_text(modules: int) -> str:
     return "a module" if modules == 1 else f"{modules} modules"
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> list[Addition]:
-    """Publish the missing files of modules, and return their missing index entries."""
+    """Publish the module files that are missing, and return the additions that are missing in the index."""
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)
     stamps: dict[bytes, Stamp] = {}
     orders: dict[bytes, Order] = {}
     for module_id, draft in drafts.items():
-        known = None if draft.is_newest else _existing(store, module_id, elsewhere=not draft.order.number)
+        known = None if draft.is_newest else _find_existing(store, module_id, elsewhere=not draft.order.number)
         if known is not None:
             stamps[module_id], orders[module_id] = known
     new = [module_id for module_id in drafts if module_id not in stamps]
@@ -159,37 +159,37 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     return [_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
 
 
-def _makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Read the makers of a module, but only if some maker has a known fault."""
+def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
+    """Yield the makers of a module. As a generator, it reads them only if some maker has a known fault."""
     records, key = module.sections[1], module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
-    """Refuse modules that no reader would use.
+    """Check that no module was made by a maker that is known to make wrong code: no reader would use it.
 
     Raises:
-        StorageError: a maker of one of these modules is known to make wrong code.
+        StorageError: a module was made by such a maker.
     """
     for module in modules:
-        fault = fault_of(_makers(module))
+        fault = fault_of(_read_makers(module))
         if fault:
-            raise StorageError(f"a module is not stored in {store.root}: {fault}; install another version", path=store.root)
+            raise StorageError(f"a module was not stored in {store.root}: {fault}; install another version", path=store.root)
 
 
 def _addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
-    flags = SUSPECT if fault_of(_makers(module)) else module.flags
+    flags = SUSPECT if fault_of(_read_makers(module)) else module.flags
     file.describe(len(module.sections[0]), len(module.sections[1]), module.target, flags, module.key)
     return list(module.indexed), store.entry_of(file, stamp, len(module.indexed)), order or draft.order
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
-    """Write the signature of the store's key beside a module, before the module can be read without it.
+    """Write a signature with the store's key beside a module. It must be written before the module becomes visible.
 
     Raises:
-        OSError: it could not be written.
+        OSError: the signature could not be written.
     """
     from compcache.signing.signatures import add_signature
 
@@ -203,10 +203,10 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
 
 
 def _publish_index(store: Store, additions: list[Addition]) -> None:
-    """Index modules that were published, all at once.
+    """Index published modules, all at once.
 
     Raises:
-        StorageError: the index could not be written; the modules' files exist.
+        StorageError: the index could not be written. The modules' files exist.
     """
     if not additions:
         return
@@ -214,14 +214,18 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
         index_merge.add_all(store.index, additions)
     except OSError as error:
         reraise_interrupt(error)
-        message = f"cannot store {_number(len(additions))} in {store.root}: {error.strerror or error}"
+        message = f"cannot index {_modules_text(len(additions))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=store.index.directory, errno=error.errno) from error
 
 
-def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp, Order] | None:
-    """Return the stamp and the order of the module's file if it exists here, or `elsewhere` in a layer, and is intact."""
+def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp, Order] | None:
+    """Return the stamp and the order of the module's intact file, or None if it has none. With `elsewhere`, layers are searched too.
+
+    Raises:
+        StorageError: the file exists in this directory and cannot be read now.
+    """
     if store.holds_in_memory(module_id):
-        return None  # not known to be on disk
+        return None  # its file may be missing
     try:
         with (store.open_module if elsewhere else partial(Store.open_module, store))(module_id, leave_stamp=False) as module:
             footer = module.footer()
@@ -233,16 +237,16 @@ def _existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp
     except StorageError as error:
         if error.path == store.module_path(module_id):
             raise
-        return None  # a layer may have it, and cannot be read
+        return None  # a layer that cannot be read may have it
 
 
 def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
-    """Return whether the index has this file's stamp and the module's entries, with this number of the addition."""
+    """Return whether the index has the file's stamp and the module's entries with this number of the addition."""
     index = store.index
     index.refresh()
     if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):
         return False
-    # All entries of an addition are in one segment, so checking the first is enough.
+    # All entries of an addition are in one segment, so checking the first one is enough.
     return not indexed or any(
         (order, found, offset) == (number, module_id, indexed[0][1])
         for order, _, found, offset, _ in index.find_numbered(name_key(indexed[0][0]))
@@ -250,10 +254,10 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
-    """Publish a small file that is not a module; return its path. `sync` is that of `atomic_file.publish`.
+    """Publish a small file that is not a module. Returns its path. `sync` is the parameter of `atomic_file.publish`.
 
     Raises:
-        StorageError: it could not be stored.
+        StorageError: the file could not be written.
     """
     path = store.path(place, file_name)
     store.require_writable(path)
@@ -262,12 +266,12 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
         publish(store.files, store.temporary, path, [data], sync=sync)
     except OSError as error:
         reraise_interrupt(error)
-        raise StorageError(f"cannot write {path}: {error.strerror}", path=path, errno=error.errno) from error
+        raise StorageError(f"cannot write {path}: {error.strerror or error}", path=path, errno=error.errno) from error
     return path
 
 
 def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
-    """Keep a module that could not be published in this store object alone; return its module_id."""
+    """Keep a module that could not be published in this store object. Returns its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = MemoryFile(store.files, "", module_id, b"".join(parts))
     module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)

@@ -50,7 +50,10 @@ _FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https:/
 
 
 class RemoteSettings(NamedTuple):
-    """A remote store: its URL without a trailing slash, and its mode: ``read``, or ``write``, which includes reading."""
+    """A remote store: its URL without a trailing slash, and its mode: ``read``, or ``write``, which includes reading.
+
+    It cannot be pickled, because the URL may contain a password.
+    """
 
     url: str
     mode: str
@@ -73,7 +76,7 @@ class RemoteSettings(NamedTuple):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """The decoded user and password of the URL, or None if it has neither. A password without a user is a token."""
+        """The decoded user and password of the URL, or None if it has neither. A token is a password without a user."""
         parts = urlsplit(self.url)
         if parts.username is None and parts.password is None:
             return None
@@ -87,7 +90,10 @@ class RemoteSettings(NamedTuple):
 
 
 class Stores(NamedTuple):
-    """The remote stores of a cache, in the order in which they are asked."""
+    """The remote stores of a cache, in the order in which they are asked.
+
+    They cannot be pickled, because their URLs may contain passwords.
+    """
 
     each: tuple[RemoteSettings, ...]
 
@@ -106,8 +112,8 @@ class Stores(NamedTuple):
         """The positions of the stores that may be written to."""
         return tuple([place for place, store in enumerate(self.each) if store.mode == WRITE])
 
-    def alone(self) -> Iterator[Stores]:
-        """Yield each store as a chain of one."""
+    def separately(self) -> Iterator[Stores]:
+        """Yield, for each store, a `Stores` that contains only this store."""
         for store in self.each:
             yield Stores((store,))
 
@@ -124,7 +130,7 @@ def split_urls(text: str) -> list[str]:
 
 
 def shown_url(text: str) -> str:
-    """Return URLs, valid or not, without anything that may be a password or a token, for messages."""
+    """Return URLs, valid or not, without any part that may be a password or a token. The result is for messages."""
     return " ".join(map(_shown, split_urls(text)))
 
 
@@ -138,7 +144,7 @@ def _shown(url: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Return whether the URLs contain a secret."""
+    """Return whether one of the URLs has a part that may be a password or a token."""
     return any(_shown(each) != each for each in split_urls(url))
 
 
@@ -149,52 +155,54 @@ def read_url(text: str) -> str:
         ValueError: an entry is not the URL of a store, or it refers to a variable or file that does not exist.
         OSError: a file cannot be read.
     """
-    urls = " ".join([url for each in split_urls(text) for url in _told(each)])
+    urls = " ".join([url for each in split_urls(text) for url in _resolve_entry(each)])
     read_settings(urls, None)
     return urls
 
 
-def _told(text: str) -> Iterator[str]:
-    """Yield the URLs of one entry of a setting; references are followed, also through other references."""
+def _resolve_entry(text: str) -> Iterator[str]:
+    """Yield the URLs of one entry of a setting. References are followed, through other references too."""
     if text[0] == "$" and is_reference(text):
-        said = split_urls(setting(text[1:]))
-        if len(said) > 1:
-            for each in said:
+        entries = split_urls(setting(text[1:]))
+        if len(entries) > 1:
+            for each in entries:
                 yield from split_urls(read_secret(each, "the remote store"))
             return
     yield from split_urls(read_secret(text, "the remote store"))
 
 
 def read_mode(text: str) -> str:
-    """Check the mode of the stores in a setting, and return it.
+    """Check the modes in a setting, and return them separated by single spaces.
 
     Raises:
-        ValueError: a word of it is not one of `MODES`.
+        ValueError: a word is not one of `MODES`, or there is no word.
     """
     words = text.split()
     if not words or not set(words) <= set(MODES):
-        raise ValueError(f"remote_mode is {text!r}: use 'read', 'write' or 'off', or one of them for each store")
+        raise ValueError(f"remote_mode is {text!r}: use 'read', 'write' or 'off', or one of these words for each store")
     return " ".join(words)
 
 
 def read_settings(url: str | None, mode: str | None) -> Stores | None:
-    """Return the remote stores that URLs and modes name; None if there are none, or all are off.
+    """Return the remote stores that URLs and modes name, or None if there are none, or if all are off.
 
     Raises:
-        ValueError: a URL or a mode is not valid, or the number of modes is neither one nor that of the stores.
+        ValueError: a URL or a mode is not valid, a store is named twice, or the number of modes is neither one nor the number of stores.
     """
     urls, modes = split_urls(url or ""), read_mode(mode or READ).split()
     if not urls:
         return None
     if len(modes) > 1 and len(modes) != len(urls):
-        raise ValueError(f"remote_mode names {len(modes)} modes for {len(urls)} stores: write one for all, or one for each")
+        raise ValueError(f"remote_mode names {len(modes)} modes for {len(urls)} stores: write one mode for all, or one for each store")
     if len(modes) == 1:
         modes *= len(urls)
     stores = [_read_store(each, each_mode) for each, each_mode in zip(urls, modes, strict=True) if each_mode != OFF]
-    if len({store.url for store in stores}) < len(stores):
-        raise ValueError("the same remote store is named twice")
-    if sum([len(store.url) + 1 for store in stores]) > LONGEST_URL + 1:
-        raise ValueError(f"the URLs of the remote stores have more than {LONGEST_URL} characters together")
+    for number, store in enumerate(stores):
+        if store.url in [earlier.url for earlier in stores[:number]]:
+            raise ValueError(f"the remote store {store.shown!r} is named twice: write each store once")
+    length = sum([len(store.url) + 1 for store in stores]) - 1
+    if length > LONGEST_URL:
+        raise ValueError(f"the URLs of the remote stores have {length} characters together: write at most {LONGEST_URL}")
     return Stores(tuple(stores)) if stores else None
 
 
@@ -206,16 +214,16 @@ def _read_store(chosen: str, chosen_mode: str) -> RemoteSettings:
     except ValueError as error:  # its text contains part of the URL
         reraise_interrupt(error)
         is_url = False
-    if not is_url or len(chosen) > LONGEST_URL:
+    if not is_url:
         scheme = _SCHEME.match(chosen)
         start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
-        raise ValueError(
-            f"the remote store{start} is not a URL or is too long: write {_FORMS}; the port is a number, passwords have %XX for : / ? # @"
-        )
+        raise ValueError(f"the remote store{start} is not a URL: write {_FORMS}; the port is a number, passwords have %XX for : / ? # @")
+    if len(chosen) > LONGEST_URL:
+        raise ValueError(f"the URL of the remote store {shown[:60]!r}... has {len(chosen)} characters: write at most {LONGEST_URL}")
     if parts.scheme not in _KINDS:
         raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_FORMS}")
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
         raise ValueError(f"the remote store {shown!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:
-        raise ValueError(f"the remote store {shown!r} names no host or bucket: write {_FORMS}")
+        raise ValueError(f"the remote store {shown!r} does not name a host or bucket: write {_FORMS}")
     return RemoteSettings(chosen.rstrip("/"), chosen_mode)

@@ -22,7 +22,13 @@ __all__ = ["Acceptable", "Adopted", "adopt_module", "require_acceptable"]
 
 
 class Acceptable(NamedTuple):
-    """A module that passed verification."""
+    """The decoded parts of a module that this cache accepts.
+
+    Attributes:
+        footer: the footer of the module file.
+        sections: the bytes of its image, records, graph, bitcode and notes.
+        manifest: its decoded records.
+    """
 
     footer: Footer
     sections: tuple[bytes, bytes, bytes, bytes, bytes]
@@ -44,18 +50,18 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
         store: the cache directory that receives the module.
         data: the bytes of the file, as another cache has it.
         wanted: a function that the module must realize.
-        signatures: the file of signatures that the publisher keeps with the module. If the store has trusted keys, a signature of one of
-            them must be valid; if it has only a key of its own, a signature of that key.
+        signatures: the file of signatures that the publisher keeps with the module. If the store has trusted keys, one of them must
+            have signed the module; if it has only a key of its own, that key.
 
     Raises:
         FormatError: the bytes are not an intact module of this version of the format.
-        IntegrityError: the module is not the wanted one, or not signed with a key that this cache trusts.
-        PickleNotAllowedError: a global variable is pickled, and the cache has no key that signatures are checked with.
+        IntegrityError: the module does not realize `wanted`, or a required signature is missing.
+        PickleNotAllowedError: a global variable is pickled, and the cache has no key to check signatures with.
         StorageError: the module could not be stored.
     """
     footer, sections, manifest = require_acceptable(store, data, wanted=wanted, signatures=signatures)
     header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
-    keys = _keys(store)
+    keys = _accepted_keys(store)
     if signatures and keys:
         from compcache.signing.signatures import merged_signatures
 
@@ -69,9 +75,11 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
     return Adopted(module_id, tuple(function for function, _, _ in indexed), manifest.imports())
 
 
-def _keys(store: Store) -> tuple[PublicKey, ...]:
-    """Return the public keys of which one must have signed a module. A publisher that names no trusted keys accepts only its own
-    signatures: it compiles all else, signs the result and replaces what its readers would refuse.
+def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
+    """Return the public keys of which one must have signed a module. The result is empty if no signature is required.
+
+    A publisher that names no trusted keys accepts only its own signatures. It compiles everything else itself, signs the result and
+    replaces the modules that its readers would refuse.
     """
     if store.trusted_keys or store.publish_key is None:
         return tuple(store.trusted_keys)
@@ -79,17 +87,20 @@ def _keys(store: Store) -> tuple[PublicKey, ...]:
 
 
 def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
-    """Verify the bytes of a module file, and that this cache accepts it. Arguments and errors are those of `adopt_module`."""
+    """Verify the bytes of a module file, and return its parts if this cache accepts it.
+
+    Arguments and errors are those of `adopt_module`.
+    """
     footer = intact_footer(data)
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
-        raise IntegrityError(f"module {name} does not carry the signature of this cache's key", path=name)
+        raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key)", path=name)
     whole: Any = data  # a view: the image, a part of it, is not copied
     image, *others = sections_of(whole, footer)
     records, graph, bitcode, notes = map(bytes, others)
     sections = image, records, graph, bitcode, notes
     manifest = WholeManifest(sections[1])
-    keys = _keys(store)
+    keys = _accepted_keys(store)
     if keys:
         from compcache.signing.signatures import is_signed
 
@@ -97,7 +108,8 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
             which = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
             raise IntegrityError(f"module {name} is not signed with {which}", path=name)
     elif manifest.is_pickled() and not store.signing_key:
-        raise PickleNotAllowedError(f"module {name} contains a pickled global: it is accepted only with a trusted signature")
+        reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
+        raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")
     if wanted not in [name for name, _, _ in manifest.indexed()]:
         raise IntegrityError(f"module {name} does not define {wanted!r}", path=name)
     return Acceptable(footer, sections, manifest)

@@ -1,4 +1,4 @@
-"""What a remote store says about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped or not asked."""
+"""The answer of a remote store about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped or not asked."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ __all__ = [
     "MISSING",
     "NO_STORE",
     "SAID_NOTHING",
+    "SKIPPED",
+    "TIMED_OUT",
     "UNAVAILABLE",
     "WAS_MISSING",
     "RemoteAnswer",
     "Said",
-    "left_alone",
-    "mapped",
+    "answer_skipped",
+    "map_file",
     "read_answer",
 ]
 
-#: The first field of the helper's answer about a function.
+#: Outcomes: the first field of the helper's answer about a function.
 FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
+#: Reasons why a store is unavailable.
+SKIPPED, TIMED_OUT = "it is not asked for a while, after repeated failures", "it did not answer in time"
 
 
-#: What each store said about a function, one letter per store. A store that was not asked has a letter of its own.
+#: The answer of each store about a function, one letter per store. A store that was not asked has a letter of its own.
 HAD, WAS_MISSING, SAID_NOTHING, _NOT_ASKED = "hme-"
 NO_STORE = -1
 
@@ -42,9 +46,14 @@ NO_STORE = -1
 class Said(NamedTuple):
     """The helper's answer about one function.
 
-    `data` is the module that was found, the path of a file that contains it, or the reason why the stores are unavailable. `imports` are
-    rows (name, module, signatures) of imported modules that came with the function. `store` is the position of the store that had the
-    function. `packed` tells whether it came from a pack. `by_store` has one letter per store.
+    Attributes:
+        outcome: `FOUND`, `MISSING` or `UNAVAILABLE`.
+        data: the module that was found, the path of a file that contains it, or the reason why the stores are unavailable.
+        signatures: the signatures of the module.
+        imports: rows (name, module, signatures) of imported modules that came with the function.
+        store: the position of the store that had the function, or `NO_STORE`.
+        packed: whether the function came from a pack.
+        by_store: one letter per store.
     """
 
     outcome: str
@@ -57,17 +66,17 @@ class Said(NamedTuple):
 
 
 class RemoteAnswer(NamedTuple):
-    """What a remote store says about a function.
+    """The answer of a remote store about a function.
 
     Attributes:
         url: the URL of the store, or of all stores that were asked, without passwords.
-        outcome: ``found``, ``missing``, ``rejected`` (the store has a module that this cache does not accept), ``unavailable`` (it did not
-            answer) or ``skipped`` (it is not asked for a while, after repeated failures).
+        outcome: ``found``, ``missing``, ``rejected`` (the store has a module that this cache does not accept), ``unavailable`` (it
+            did not answer) or ``skipped`` (it is not asked for a while, after repeated failures).
         message: the outcome in words.
-        is_asked: whether a miss asks the store for this function. Names that do not stand for content are fetched only by `Cache.prefetch`
+        is_asked: whether a miss asks the store for this function. A function with a plain name is fetched only by `Cache.prefetch`
             and ``compcache remote pull``.
-        module_id: the id of the module that was found.
-        size: the size of its file, in bytes.
+        module_id: the id of the module that was found, or "".
+        size: the size of its file in bytes, or 0.
     """
 
     url: str
@@ -78,8 +87,12 @@ class RemoteAnswer(NamedTuple):
     size: int = 0
 
 
-def mapped(path: str) -> memoryview:
-    """Map a file that the helper has written, and return its bytes. Raises `OSError`."""
+def map_file(path: str) -> memoryview:
+    """Map a file that the helper has written, and return its bytes.
+
+    Raises:
+        OSError: the file cannot be opened or mapped.
+    """
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(number).st_size
@@ -88,22 +101,25 @@ def mapped(path: str) -> memoryview:
         os.close(number)
 
 
-def left_alone(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
-    """Return the answer for a store that is not asked now."""
-    message = f"it is not asked for another {seconds:.0f} s, after {failures} failures in a row"
+def answer_skipped(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
+    """Return the answer for a store that is not asked for another `seconds`, after this number of failures in a row."""
+    message = f"it is not asked for another {seconds:.0f} s; consecutive failures: {failures}"
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 
 def read_answer(store: Store, stores: Stores, name: str, said: Said | None, problem: str) -> RemoteAnswer:
-    """Turn the helper's answer about a function into a `RemoteAnswer`. `said` is None if the helper gave no answer; `problem` tells why."""
+    """Return a `RemoteAnswer` for the helper's answer about a function.
+
+    `said` is None if the helper gave no answer, for the reason `problem`.
+    """
     is_asked = label_of(name) is not None
     url = stores.shown
     if said is None or said.outcome == UNAVAILABLE:
         why = str(said.data) if said is not None else problem
-        return RemoteAnswer(url, UNAVAILABLE, why or "it does not answer", is_asked)
+        return RemoteAnswer(url, UNAVAILABLE, why or TIMED_OUT, is_asked)
     if said.outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
-        return RemoteAnswer(url, MISSING, f"it is on no shelf that this host can use: {shelves}", is_asked)
+        return RemoteAnswer(url, MISSING, f"it has no code of this function that this host can run; shelves searched: {shelves}", is_asked)
     url = stores.each[said.store].shown
     data: Any = said.data
     try:

@@ -4,8 +4,9 @@ The breaker is a file with three numbers as text: consecutive failures, the time
 epoch, or 0), and the length of that pause in seconds. A damaged or missing file means a healthy store.
 
     healthy    look-ups go to the store
-    doubtful   one failed after several tries: the store is not asked while the helper probes it, which is short after a single failure
-    open       three failed in a row: the store is not asked for 30 s, and twice as long after each further failure, up to 10 minutes
+    doubtful   a request failed after several tries: the store is not asked until the helper has probed it, which is soon
+    open       three requests failed in a row: the store is not asked for 30 s, and twice as long after each further failure, up to 10
+        min
     half-open  the pause is over: the next question makes the helper probe the store, and does not wait for the answer
 
 So a silent store costs one process one look-up, and later processes nothing.
@@ -25,28 +26,32 @@ if TYPE_CHECKING:
 
 __all__ = ["PROBE_SECONDS", "Breaker", "Gate", "Patience", "breaker_of"]
 
-_FAILURES = 3  # so many consecutive failures open the breaker
+_FAILURES = 3  # the number of consecutive failures that opens the breaker
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 600.0
 #: How long a probe may take, and how long a store stays in doubt if the result of its probe never becomes known.
 PROBE_SECONDS = 1.0
 _DOUBT = PROBE_SECONDS + 2.0
-#: The seconds that one process loses by waiting before it stops waiting for a while, and again before each longer while.
+#: The seconds that a process may lose by waiting until it stops waiting for a while, and the seconds until each longer while.
 _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
 _FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
+#: The number of questions that are asked without waiting in such a while.
 _UNWAITED = 4
-#: How long a process believes that the breaker is open without reading the file.
+#: For how many seconds a process believes that the breaker is open without reading the file.
 _BELIEVED = 0.25
 
 
 class Breaker:
-    """The breaker of one store. One process writes it (the helper, or a process that could not reach the helper); all read it."""
+    """The breaker of one store.
+
+    Only one process writes it: the helper, or a process that could not reach the helper. All processes read it.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def is_open(self) -> bool:
-        """Return whether the store must not be asked now. Costs one small read."""
+        """Return whether the store must not be asked now. Reads one small file."""
         return time.time() < self._read()[1]
 
     def is_half_open(self) -> bool:
@@ -54,12 +59,12 @@ class Breaker:
         return 0 < self._read()[1] <= time.time()
 
     def is_doubtful(self) -> bool:
-        """Return whether the store is not asked for a moment, after too few failures to open the breaker."""
+        """Return whether the store is not asked for a moment, after fewer failures than open the breaker."""
         failures, until, _ = self._read()
         return failures < _FAILURES and until > 0
 
     def allows(self) -> bool:
-        """Return whether look-ups may ask the store. Probes always may."""
+        """Return whether look-ups may ask the store. Probes always may ask it."""
         return not self._read()[1]
 
     def succeeded(self) -> None:
@@ -70,11 +75,11 @@ class Breaker:
     def failed(self, *, doubt: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request failed, by a time-out or an error of the store.
 
-        `doubt`: the helper probes the store before other requests lose as much time. `probe`: that probe failed.
+        `doubt`: the store is doubtful until the helper has probed it. `probe`: the request was that probe.
         """
         failures, until, pause = self._read()
         if until and not probe:
-            return  # one of several concurrent requests, of which another one has failed already
+            return  # a concurrent request has already recorded its failure
         failures += 1
         if failures >= _FAILURES:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
@@ -109,16 +114,20 @@ class Breaker:
             publish(LateFiles(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError as error:
             reraise_interrupt(error)
-            return  # then every process finds out for itself
+            return  # then each process has to find out that the store fails
 
 
 def breaker_of(url: str) -> Breaker:
-    """Return the breaker of one store, for the current credentials of the environment. Raises `OSError`."""
+    """Return the breaker of one store, for the current credentials of the environment.
+
+    Raises:
+        OSError: the directory of the breaker cannot be made private.
+    """
     return Breaker(os.path.join(state_directory(url, os.environ), "breaker"))
 
 
 class Gate:
-    """Tells whether none of these stores may be asked now. A process that only checks this loads no client."""
+    """Tells whether all of these stores are shut off. A process that only checks this loads no client."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = tuple(urls)
@@ -139,35 +148,35 @@ class Gate:
 
 
 class Patience:
-    """How long one process keeps waiting for a store that does not answer, or that is slow."""
+    """Decides whether one process waits for a store that is slow or silent."""
 
     def __init__(self) -> None:
         self.answered()
 
     def answered(self) -> None:
         """Record that the store answered a question."""
-        self._left = _FIRST_LOSS
-        self._while = _FIRST_WHILE
+        self._budget = _FIRST_LOSS
+        self._pause = _FIRST_WHILE
         self._until = 0.0
-        self._free = _UNWAITED
+        self._unwaited = _UNWAITED
 
     def lost(self, seconds: float) -> None:
         """Record that the process waited for `seconds` without an answer."""
-        self._left -= seconds
-        if self._left <= 0:
-            # What was lost counts once: the look-ups that are under way must fail first, and open the breaker.
-            self._until = time.monotonic() + max(self._while, 4 * seconds)
-            self._while = min(2 * self._while, _LONGEST_WHILE)
-            self._left = _NEXT_LOSS
-            self._free = _UNWAITED
+        self._budget -= seconds
+        if self._budget <= 0:
+            # A loss counts once: the look-ups that are under way must fail first, and open the breaker.
+            self._until = time.monotonic() + max(self._pause, 4 * seconds)
+            self._pause = min(2 * self._pause, _LONGEST_WHILE)
+            self._budget = _NEXT_LOSS
+            self._unwaited = _UNWAITED
 
     def allows(self) -> bool:
         """Return whether to wait for the next answer."""
         return time.monotonic() >= self._until
 
     def asks(self) -> bool:
-        """Return whether to ask at all. Some questions are asked without waiting, so that the breaker learns of the failures."""
+        """Return whether to ask the store. Some questions are asked without waiting, so that the breaker learns of the failures."""
         if self.allows():
             return True
-        self._free -= 1
-        return self._free >= 0
+        self._unwaited -= 1
+        return self._unwaited >= 0

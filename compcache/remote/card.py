@@ -1,16 +1,19 @@
-"""Cards of functions in a remote store, and packs. A card names the module that realizes a function on each shelf, and contains the module
-if it is small.
+"""Cards of functions in a remote store, and packs.
 
-Layout of the cards of one function: magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module, signatures,
-imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own. `signatures` is the file of
-signatures that its publisher keeps with it.
-directly or not, as far as that is small. A card is a pointer and decides nothing: the module that it leads to is verified by its own
-digest (and signature), and must realize the function.
+A card names the module that realizes a function on each shelf, and contains the module if it is small.
 
-A pack is a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by LZMA, and the check of
-all that. A Python that was built without LZMA compresses by zlib, which all read, and does not read the others.
+Layout of the cards of one function: a magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module,
+signatures, imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own.
+`signatures` is the file of signatures that the publisher keeps with the module. `imports` are such rows for the modules that it
+imports, directly or not, as far as they are small. A card is a pointer and decides nothing: the module that it leads to is verified
+by its own digest (and signature), and must realize the function.
 
-Limitations: the cards of a function are `MAX_CARDS` bytes at most: the oldest shelves are left out. What a pack holds is `MAX_UNPACKED`.
+Layout of a pack: a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by LZMA, and
+a check over all that. A Python that was built without LZMA compresses by zlib. All Pythons read packs of zlib; those without LZMA
+read no others.
+
+Limitations: the cards of a function have at most `MAX_CARDS` bytes; the oldest shelves are left out. The content of a pack has at most
+`MAX_UNPACKED` bytes.
 """
 
 from __future__ import annotations
@@ -35,23 +38,29 @@ __all__ = [
 
 _MAGIC = b"CCCARD2\0"
 _PACK_MAGICS = {"xz": b"CCPACK3X", "zlib": b"CCPACK3Z"}
-#: Modules resemble each other over distances that zlib does not look back; a higher level saves little.
+#: zlib does not look back far enough to see how modules resemble each other. A higher level of LZMA saves little more.
 _EFFORT = 1
-#: A card contains modules of up to this size in bytes: one request instead of two.
+#: A card contains its module if the module has at most this many bytes: one request instead of two.
 INLINE_LIMIT = 32 << 10
-#: The total size of the imported modules that a card contains, in bytes.
+#: The largest total size of the imported modules that a card contains, in bytes.
 IMPORTS_LIMIT = 64 << 10
 MAX_UNPACKED = 64 << 20
 MAX_CARDS = 1 << 20
-#: Cards of a function that would be larger than this are added without imports.
+#: Cards of a function that would have more bytes than this are added without imports.
 _LARGE_CARDS = 256 << 10
 
 
 class Card(NamedTuple):
-    """The card of one function: its module, the size of the module in bytes, the seconds that compiling took, and the module itself if it
-    is small.
+    """The card of one function on one shelf.
 
-    `imports` are cards of the modules that it imports. They contain their modules and have no imports.
+    Attributes:
+        name: the function.
+        module_id: the module that realizes it.
+        size: the size of the module in bytes.
+        seconds: the time that compiling took.
+        module: the bytes of the module, or nothing if it is an object of its own.
+        signatures: the signatures of the module.
+        imports: cards of the modules that it imports. They contain their modules and have no imports.
     """
 
     name: str
@@ -64,14 +73,17 @@ class Card(NamedTuple):
 
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
-    """Encode the cards of a function by shelf, the newest last."""
+    """Encode the cards of one function, given by shelf, the newest last."""
     rows = [[shelf, *card[1:6], [list(each[:6]) for each in card.imports]] for shelf, card in cards.items()]
     data: bytes = _MAGIC + msgpack.packb([next(iter(cards.values())).name, rows], unicode_errors="surrogatepass")
     return data + check(data)
 
 
 def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
-    """Encode the cards of a function with one more; it replaces the card of its shelf."""
+    """Encode the known cards of a function and a new one, which replaces the card of its shelf.
+
+    The new card loses its imports if the result would be large. The oldest cards are left out if it would be too large.
+    """
     others = {other: each for other, each in known.items() if other != shelf and each.name == card.name}
     data = encode_cards({**others, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:
@@ -89,29 +101,29 @@ def decode_cards(data: bytes) -> dict[str, Card]:
         FormatError: the bytes are not cards, or are damaged.
     """
     if len(data) > MAX_CARDS or data[: len(_MAGIC)] != _MAGIC:
-        raise FormatError("these bytes are not a card of a known version")
+        raise FormatError("the bytes are not a card of a known version")
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("the card is damaged")
+        raise FormatError("the card is damaged: its checksum does not match")
     try:
         name, rows = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
-        cards = {shelf: _card([name, *fields], imports) for shelf, *fields, imports in rows}
+        cards = {shelf: _decode_card([name, *fields], imports) for shelf, *fields, imports in rows}
     except (ValueError, TypeError) as error:
         reraise_interrupt(error)
-        raise FormatError(f"the card does not decode: {error}") from error
+        raise FormatError(f"the card is malformed: {error}") from error
     if not all(isinstance(shelf, str) for shelf in cards):
-        raise FormatError("a field of the card has the wrong type or size")
+        raise FormatError("the card is malformed: a shelf is not text")
     return cards
 
 
-def _card(fields: list[Any], imports: list[list[Any]]) -> Card:
+def _decode_card(fields: list[Any], imports: list[list[Any]]) -> Card:
     name, module_id, size, seconds, module, signatures = fields
     if (
         not isinstance(name, str) or not isinstance(module_id, bytes) or len(module_id) != DIGEST_SIZE
         or not isinstance(size, int) or size < 0 or not isinstance(seconds, float) or not isinstance(module, bytes)
         or (module and len(module) != size) or not isinstance(signatures, bytes)
     ):  # fmt: skip
-        raise FormatError("a field of the card has the wrong type or size")
-    return Card(name, module_id, size, seconds, module, signatures, tuple([_card(each, []) for each in imports]))
+        raise FormatError("the card is malformed: a field has the wrong type or size")
+    return Card(name, module_id, size, seconds, module, signatures, tuple([_decode_card(each, []) for each in imports]))
 
 
 class Packed(NamedTuple):
@@ -121,8 +133,8 @@ class Packed(NamedTuple):
     module: bytes
 
 
-def _lzma() -> Any:
-    """Import LZMA, in the helper process only; None if this Python was built without it."""
+def _import_lzma() -> Any:
+    """Import LZMA, in the helper process only. Returns None if this Python was built without it."""
     try:
         return import_module("lzma")
     except ImportError as error:
@@ -131,11 +143,11 @@ def _lzma() -> Any:
 
 
 def encode_pack(items: Iterable[Packed]) -> bytes:
-    """Encode a pack."""
+    """Encode a pack. Modules that several functions share are stored once."""
     items = list(items)
     cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
     modules = {item.card.module_id: item.module for item in items}
-    lzma = _lzma()
+    lzma = _import_lzma()
     plain: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
     if lzma is None:
         data = _PACK_MAGICS["zlib"] + zlib.compress(plain, _EFFORT)
@@ -145,28 +157,30 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
 
 
 def decode_pack(data: bytes) -> dict[str, Packed]:
-    """Decode a pack into its functions, by name.
+    """Decode a pack. Returns its functions by name.
 
     Raises:
-        FormatError: the bytes are not a pack, or are damaged.
+        FormatError: the bytes are not a pack of a known version, or this Python cannot decompress it, or it is damaged.
     """
     magic, packed = data[:8], data[8:-CHECK_SIZE]
-    if magic not in _PACK_MAGICS.values() or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("these bytes are not a pack of a known version, or are damaged")
-    lzma = _lzma()
+    if magic not in _PACK_MAGICS.values():
+        raise FormatError("the bytes are not a pack of a known version")
+    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("the pack is damaged: its checksum does not match")
+    lzma = _import_lzma()
     unpacking: Any = zlib.decompressobj()
     if magic == _PACK_MAGICS["xz"]:
         if lzma is None:
-            raise FormatError("the pack is compressed with LZMA, which this Python was built without")
+            raise FormatError("the pack is compressed by LZMA, and this Python was built without LZMA")
         unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     try:
         plain = unpacking.decompress(packed, MAX_UNPACKED)
         if not unpacking.eof:
-            raise FormatError("the pack is larger than packs may be, or is truncated")
+            raise FormatError(f"the content of the pack is truncated, or has more than {MAX_UNPACKED} bytes")
         cards, rows = msgpack.unpackb(plain, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
-        known = [_card(card, []) for card in cards]
+        known = [_decode_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}
     except Exception as error:  # from msgpack, zlib or LZMA, or a field of the wrong type
         reraise_interrupt(error)
-        raise FormatError(f"the pack does not decode: {error}") from error
+        raise FormatError(f"the pack is malformed: {error}") from error

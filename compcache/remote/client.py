@@ -25,8 +25,8 @@ from compcache.remote.answer import (
     WAS_MISSING,
     RemoteAnswer,
     Said,
-    left_alone,
-    mapped,
+    answer_skipped,
+    map_file,
     read_answer,
 )  # fmt: skip
 from compcache.remote.breaker import Patience, breaker_of
@@ -47,19 +47,24 @@ if TYPE_CHECKING:
 
 __all__ = ["START_SECONDS", "Inquiry", "RemoteStore"]
 
-#: How long a caller that cannot compile waits for each round of a look-up, and how much longer for the helper.
+#: How many seconds a caller that cannot compile waits for each round of a look-up, and how much longer per name and for the helper.
 _PATIENCE = 10.0
 _PATIENCE_PER_NAME = 0.1
 _MARGIN = 2.0
-#: How long a process waits, once, for a helper that is starting and for its first answer.
+#: How many seconds a process waits, once, for a helper that is starting and for its first answer.
 START_SECONDS = 1.0
 _BATCH = 512  # names in one question
-#: How often one process lets the helper probe a store that is not asked, in seconds.
+#: The least time between two requests of one process to probe a store that is not asked, in seconds.
 _PROBE_PAUSE = 1.0
 
 
 class Inquiry:
-    """A look-up that is under way."""
+    """A look-up in the remote stores that has begun.
+
+    Attributes:
+        fetched: the functions that came; None until there is an answer.
+        unanswered: the functions about which no store answered.
+    """
 
     def __init__(self, remote: RemoteStore, names: tuple[str, ...], question: Question, *, insists: bool) -> None:
         self._remote = remote
@@ -67,19 +72,19 @@ class Inquiry:
         self._names = names
         self._question = question
         self._asked = time.monotonic()
-        self.fetched: tuple[str, ...] | None = None  # the functions that came; None until there is an answer
-        self.unanswered: tuple[str, ...] = ()  # the functions about which no store said anything
+        self.fetched: tuple[str, ...] | None = None
+        self.unanswered: tuple[str, ...] = ()
 
     def arrived(self, seconds: float = 0.0) -> bool:
-        """Wait at most `seconds`; return whether functions have come into the local cache.
+        """Wait at most `seconds`. Returns whether functions have come into the local cache.
 
-        The wait is longer where more is at stake: as long as compiling functions of this label has taken here, and, once per process, a
+        The wait is longer if more is at stake: as long as compiling functions of this label has taken here, and, once per process, a
         second for a helper that is starting. There is no wait for a store that has not answered lately, unless the question insists.
         """
         if self.fetched is None:
             started = time.monotonic()
             if self._is_answered(seconds):
-                self._take_in(time.monotonic() - started)
+                self._process_answer(time.monotonic() - started)
             elif seconds and self._question.sent:
                 self._remote.patience.lost(time.monotonic() - max(started, self._question.sent))
         if self._question.problem and self.fetched is None:
@@ -91,11 +96,11 @@ class Inquiry:
         if not seconds or not (self._insists or self._remote.patience.allows()):
             return self._question.wait(0.0)
         seconds = max(seconds, self._remote.at_stake(self._names))
-        if self._question.is_starting() and (self._question.wait(max(START_SECONDS, seconds)) or not self._question.sent):
+        if self._question.claim_first_wait() and (self._question.wait(max(START_SECONDS, seconds)) or not self._question.sent):
             return self._question.is_answered
         return self._question.wait(seconds)
 
-    def _take_in(self, waited: float) -> None:
+    def _process_answer(self, waited: float) -> None:
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
         rows, seconds = self._question.answer
@@ -112,16 +117,16 @@ class Inquiry:
             self.close()
 
     def give_up(self) -> None:
-        """Stop waiting: the functions are compiled here."""
+        """Count the answer as late. The caller compiles the functions itself."""
         if self.fetched is None:
             self._remote.count("remote_late")
 
     def close(self) -> None:
-        """End the look-up: the functions are compiled and queued for upload, or will not be."""
+        """End the look-up: the functions are compiled and queued for upload, or will not be compiled."""
         self._question.close()
 
     def compiled(self, seconds: float) -> None:
-        """Record that the functions were compiled, in this time in seconds."""
+        """Record that the functions were compiled here, in this number of seconds."""
         self._remote.note_stake(self._names, seconds)
 
 
@@ -133,9 +138,9 @@ class RemoteStore:
         self.settings = settings
         self._complained = False
         self.patience = Patience()
-        self._probed = -_PROBE_PAUSE  # the last time this process asked for a probe
-        self._rejected: set[str] = set()  # functions of the store that this cache does not accept
-        self._start_up = 0, b""  # a process, and the token by which the helper recognizes its questions
+        self._probed = -_PROBE_PAUSE  # the monotonic time of this process's last request for a probe
+        self._rejected: set[str] = set()  # the functions whose modules in the store this cache does not accept
+        self._start_up = 0, b""  # the id of this process, and the token by which the helper recognizes its questions
         self._stakes: dict[str, float] = {}  # by label: the seconds that the last compilation took
 
     @property
@@ -144,20 +149,33 @@ class RemoteStore:
         return bool(self.settings.writable)
 
     def directory(self) -> str:
-        """Return the directory of the helper's socket, for the current credentials. Raises `OSError`."""
+        """Return the directory of the helper's socket, for the current credentials.
+
+        Raises:
+            OSError: the directory cannot be made private.
+        """
         return state_directory(self.settings.url, os.environ)
 
     def outboxes(self) -> tuple[Outbox, ...]:
-        """Return the outbox of each store. Raises `OSError`."""
+        """Return the outbox of each store.
+
+        Raises:
+            OSError: a directory cannot be made private.
+        """
         return tuple([Outbox(outbox_directory(store.url, os.environ)) for store in self.settings.each])
 
     def breakers(self) -> tuple[Breaker, ...]:
-        """Return the breaker of each store, for the current credentials. Raises `OSError`."""
+        """Return the breaker of each store, for the current credentials.
+
+        Raises:
+            OSError: a directory cannot be made private.
+        """
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
-    def _is_in_service(self, *, waits: bool) -> bool:
-        """Return whether one of the stores may be asked. Stores whose pause is over are probed first; only callers with `waits` wait for
-        the probe.
+    def _check_service(self, *, waits: bool) -> bool:
+        """Return whether a store may be asked.
+
+        Stores whose pause is over are probed first. Only callers with `waits` wait for the probe.
         """
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
@@ -176,11 +194,14 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Ask for functions. Return None if there is nothing to ask, or no store may be asked now.
+        """Ask for functions. Returns None if there is nothing to ask, or if no store may be asked now.
 
-        Only names that stand for content are asked for, unless `plain` says that the caller named the functions on purpose. `insists`: wait
-        for the answer even if the store has not answered lately. `compiles`: the caller compiles what does not come, and then calls
-        `Inquiry.close`; until then other hosts wait. `first`: the position of the first store to ask.
+        Args:
+            names: the functions. Only content names are asked for, unless `plain` is set.
+            plain: the caller named the functions on purpose.
+            insists: wait for the answer even if the store has not answered lately.
+            compiles: the caller compiles the functions that do not come, and then calls `Inquiry.close`; until then other hosts wait.
+            first: the position of the first store to ask.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
@@ -189,7 +210,7 @@ class RemoteStore:
             self.count("remote_skipped")
             return None
         try:
-            if not self._is_in_service(waits=insists):
+            if not self._check_service(waits=insists):
                 self.count("remote_skipped")
                 return None
             patience = _patience(wanted) if insists else 0.0
@@ -205,7 +226,7 @@ class RemoteStore:
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and everything that they import into the local cache; return those that came. See `inquire` for the arguments."""
+        """Fetch functions and their imports into the local cache. Returns the functions that came. The arguments are those of `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         while wanted:
@@ -224,13 +245,13 @@ class RemoteStore:
         return tuple(come)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """Return for each function whether a store has code of it that this host can use. Warns if the stores do not say."""
-        self._is_in_service(waits=True)
+        """Return, for each function, whether a store has code that this host can run. Warns once if the stores do not answer."""
+        self._check_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._places())
         answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
         unknown = answers.count(None)
         if unknown:
-            self.complain(question.problem or f"it did not say whether it has {unknown} of {len(names)} functions")
+            self.complain(question.problem or f"it did not answer for {unknown} of {len(names)} functions")
         return tuple(map(bool, answers))
 
     def _places(self) -> tuple[str, list[str]]:
@@ -238,17 +259,17 @@ class RemoteStore:
         return platform_shelf(), list(usable_shelves(self._store.processor()))
 
     def _token(self) -> bytes:
-        """Return the token that tells questions of this process from those of others; a forked child gets its own."""
+        """Return the token that distinguishes questions of this process from those of other processes. A forked child gets its own."""
         if self._start_up[0] != os.getpid():
             self._start_up = os.getpid(), os.urandom(8)
         return self._start_up[1]
 
     def explain(self, name: str) -> RemoteAnswer:
-        """Ask the stores about a function now. Nothing is fetched into the cache, or counted."""
+        """Ask the stores about a function now. Nothing is fetched into the cache, and nothing is counted."""
         try:
-            if not self._is_in_service(waits=True):
+            if not self._check_service(waits=True):
                 failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
-                return left_alone(self.settings.shown, name, failures, seconds)
+                return answer_skipped(self.settings.shown, name, failures, seconds)
             question = ask(self.settings, "find", [name], *self._places(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
         except OSError as error:
             reraise_interrupt(error)
@@ -257,11 +278,11 @@ class RemoteStore:
         return read_answer(self._store, self.settings, name, said, question.problem)
 
     def take_in(self, names: tuple[str, ...], answers: list[Said], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish the modules that were found, then fetch their imports; return the functions that came."""
-        come: list[str] = []
+        """Verify and publish the modules that were found, then fetch their imports. Returns the functions of `names` that came."""
         imports: dict[str, None] = {}
-        refused: dict[int, list[str]] = {}  # by the store to ask next, the one after the store whose answer was not accepted
+        refused: dict[int, list[str]] = {}  # by the position of the store to ask next, after the store whose answer was not accepted
         packed = False
+        come: list[str] = []
         for name, said in zip(names, answers, strict=True):
             why = f": {said.data}" if isinstance(said.data, str) and said.data and said.outcome != FOUND else ""
             self._store.stats.asked(name, f"{said.outcome}{why}")
@@ -286,7 +307,7 @@ class RemoteStore:
         return tuple(come)
 
     def _adopt_imports(self, said: Said) -> Iterator[str]:
-        """Publish the imports that came with a function, unless they are here; yield what those import in turn."""
+        """Publish the imports that came with a function, unless the cache has them. Yields the names that they import in turn."""
         for name, data, signatures in said.imports:
             is_here = next(self._store.find(name), None) is not None
             adopted = self._adopt(name, data, signatures, said.store) if not is_here else None
@@ -294,9 +315,12 @@ class RemoteStore:
                 yield from adopted.imports
 
     def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
-        """Publish a module, given as bytes or as a file that the helper has written."""
+        """Publish a module, given as bytes or as the path of a file that the helper has written.
+
+        Returns None if the module is not accepted.
+        """
         try:
-            module = data if isinstance(data, bytes) else self._taken(data)
+            module = data if isinstance(data, bytes) else self._map_and_remove(data)
             adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
@@ -308,36 +332,45 @@ class RemoteStore:
         self._count_at(store, "remote_size", len(module))
         return adopted
 
-    def _taken(self, path: str) -> memoryview:
+    def _map_and_remove(self, path: str) -> memoryview:
+        """Map a file that the helper has written, remove it, and return its bytes.
+
+        Raises:
+            FormatError: the file is not in the directory for such files.
+            OSError: the file cannot be mapped.
+        """
         if os.path.dirname(path) != self._store.temporary:
-            raise FormatError(f"the helper process names a file that is not in {self._store.temporary}")
+            raise FormatError(f"the helper process named the file {path}, which is not in {self._store.temporary}")
         try:
-            return mapped(path)
+            return map_file(path)
         finally:
             with suppress(OSError):
                 os.unlink(path)
 
     def note_stake(self, names: Iterable[str], seconds: float) -> None:
-        """Record that compiling these functions took this number of seconds."""
+        """Record the seconds that compiling these functions took."""
         self._stakes.update(dict.fromkeys(map(_label, names), seconds))
 
     def at_stake(self, names: Iterable[str]) -> float:
-        """Estimate the seconds that compiling these functions takes, from others of their labels; 0.0 if there are none."""
+        """Estimate the seconds that compiling these functions takes, from earlier compilations with their labels; 0.0 without any."""
         return min(max([self._stakes.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
 
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each writable store; return whether there was something to upload."""
+        """Put a stored module into the outbox of each writable store. Returns whether there was anything to upload.
+
+        With `always`, functions with plain names are uploaded too.
+        """
         try:
-            upload = self._upload_of(module_id, always=always)
+            upload = self._make_upload(module_id, always=always)
             if upload is None:
                 return False
             boxes = self.outboxes()
             dropped = sum([boxes[place].put(upload) for place in self.settings.writable])
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            self.complain(f"a module could not be put into the outbox: {error}")
+            self.complain(f"module {module_id.hex()} could not be put into the outbox: {error}")
             return False
         if dropped:
             self.count("remote_dropped", dropped)
@@ -347,7 +380,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Request a pack of functions that were offered, for hosts that fetch them together."""
+        """Request a pack of functions that were offered, for hosts that fetch these functions together."""
         try:
             ask(self.settings, "pack", list(names), *self._places(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
@@ -355,11 +388,11 @@ class RemoteStore:
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait until the outboxes are empty, at most `seconds`; return how many uploads are left."""
+        """Wait at most `seconds` until the outboxes are empty. Returns the number of uploads that are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
-            return 0  # then this process has nothing to add to a pack either
+            return 0  # this process has nothing to add to a pack either
         question = ask(self.settings, "flush", seconds, self.settings.writable)
         if not question.wait(seconds + 0.5):
             question.close()
@@ -367,8 +400,9 @@ class RemoteStore:
             return sum([len(box.names()) for box in waiting])
         return int(question.answer)
 
-    def _upload_of(self, module_id: bytes, *, always: bool) -> Upload | None:
-        card, data, manifest = self._card_of("", module_id)
+    def _make_upload(self, module_id: bytes, *, always: bool) -> Upload | None:
+        """Return the upload of a module, or None if it has no function to upload."""
+        card, data, manifest = self._read_card("", module_id)
         header = manifest.header
         names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
         if not names:
@@ -383,18 +417,18 @@ class RemoteStore:
                 imports[shelf] = tuple(self._imports(manifest, shelf))
             mine = card._replace(name=name, module=inline, imports=imports[shelf])
             cards.append((card_key(platform, name), encode_cards({shelf: mine})))
-        replaces = not self._rejected.isdisjoint(name for name, _ in names)
-        # The time that writing took says nothing about the value of a pack.
+        is_rejected = not self._rejected.isdisjoint(name for name, _ in names)
+        # A pack is always uploaded: the time that writing it took says nothing about its value.
         return Upload(
             module_key(module_id),
             b"" if inline else data,
             cards,
             card.seconds,
             always or is_pack(header.image_kind),
-            replaces or is_pack(header.image_kind),
+            is_rejected or is_pack(header.image_kind),
         )
 
-    def _card_of(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
+    def _read_card(self, name: str, module_id: bytes) -> tuple[Card, bytes, WholeManifest]:
         """Return the card of a stored module (without the module), the module, and its manifest."""
         with self._store.open_module(module_id) as module:
             data = module.read(0, module.size)
@@ -405,24 +439,24 @@ class RemoteStore:
         return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
 
     def _imports(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
-        """Yield cards of what a module of this shelf imports, directly or not, if they are small and run wherever the module does."""
-        left, waiting = IMPORTS_LIMIT, list(manifest.imports())
-        seen = set(waiting)
-        while waiting:
-            name = waiting.pop(0)
+        """Yield cards of the modules that a module imports, directly or not, if they are small and run on every processor of this shelf."""
+        space, pending = IMPORTS_LIMIT, list(manifest.imports())
+        seen = set(pending)
+        while pending:
+            name = pending.pop(0)
             for module_id, _ in self._store.find(name):
                 with suppress(CompcacheError, OSError):
-                    card, data, found = self._card_of(name, module_id)
+                    card, data, found = self._read_card(name, module_id)
                     needs = {each: requirement for each, _, requirement in found.indexed()}.get(name)
-                    platform, same = [platform_shelf(each.header.triple, each.header.abi) for each in (found, manifest)]
-                    if needs is None or len(data) > left or platform != same:
+                    platforms = [platform_shelf(each.header.triple, each.header.abi) for each in (found, manifest)]
+                    if needs is None or len(data) > space or platforms[0] != platforms[1]:
                         continue
                     if not includes(shelf, shelf_of(needs), manifest.header.triple):
                         continue
-                    left -= len(data)
+                    space -= len(data)
                     more = [each for each in found.imports() if each not in seen]
                     seen.update(more)
-                    waiting += more
+                    pending += more
                     yield card._replace(module=data)
                     break
 
@@ -434,7 +468,7 @@ class RemoteStore:
 
     def verify(self) -> list[maintenance.RemoteReport]:
         """Verify each store. See `compcache.remote.maintenance.verify`."""
-        return [maintenance.verify(store) for store in self.settings.alone()]
+        return [maintenance.verify(store) for store in self.settings.separately()]
 
     def collect_garbage(
         self, *, older_than: float | None = None, unused_for: float | None = None, grace: float = maintenance.GRACE, dry_run: bool = False
@@ -442,23 +476,23 @@ class RemoteStore:
         """Collect the garbage of each writable store. See `compcache.remote.maintenance.collect_garbage`."""
         return [
             maintenance.collect_garbage(store, older_than=older_than, unused_for=unused_for, grace=grace, dry_run=dry_run)
-            for store in self.settings.alone()
+            for store in self.settings.separately()
             if store.writable
         ]
 
     # -------------------------------------------------------------------- both
 
     def count(self, counter: str, amount: float = 1) -> None:
-        """Count something that happened."""
+        """Add an amount to a counter of the cache's statistics."""
         self._store.stats.count(counter, amount)
 
     def _count_at(self, place: int, counter: str, amount: float = 1) -> None:
-        """Count something that one store did, also under the name of that store."""
+        """Add an amount to a counter, in total and for the store at this position."""
         self.count(counter, amount)
         self.count(counter_of(counter, self.settings.each[place].shown), amount)
 
     def count_by_store(self, answers: Iterable[Said], seconds: Iterable[float]) -> None:
-        """Count what each store answered, and how long it took."""
+        """Count the answers of each store, and the seconds that they took."""
         for place, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
             letters = [said.by_store[place : place + 1] for said in answers]
             asked = sum([letters.count(letter) for letter in (HAD, WAS_MISSING)])
@@ -469,7 +503,7 @@ class RemoteStore:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)
 
     def complain(self, problem: str) -> None:
-        """Warn, once, that the stores are not used, and do not ask them for a while."""
+        """Record a failure of the stores, so that they are not asked for a while. Warns once per cache that they are not used."""
         self.count("remote_errors")
         with suppress(OSError):
             for breaker in self.breakers():
@@ -485,5 +519,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """Return how long to wait for an answer about this number of functions, in seconds."""
+    """Return how many seconds to wait for an answer about these functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

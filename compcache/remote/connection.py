@@ -38,11 +38,11 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _LOOK_AGAIN = 0.005
-#: A helper that cannot be reached so many seconds after its start is given up.
+#: A helper that cannot be reached this many seconds after its start is given up.
 _START_SECONDS = 10.0
-#: A helper that ends before it was reached is started again so many times at once, then only after `_START_SECONDS`.
+#: A helper that ends before it was reached is started again at once this many times, then only after `_START_SECONDS`.
 _STARTS = 3
-_started: dict[str, tuple[int, float, int]] = {}  # by directory: the process, the time of its start, and how many starts before it failed
+_started: dict[str, tuple[int, float, int]] = {}  # by directory: the process, the time of its start, the number of failed starts before it
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
 _awaited: set[str] = set()  # directories whose helper this process has waited for
@@ -59,12 +59,12 @@ def encode(message: object) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Decode a message. Raises ValueError if the bytes are not one."""
+    """Decode a message, given without its length. Raises `ValueError` if the bytes are not msgpack."""
     return msgpack.unpackb(data, unicode_errors="surrogatepass")
 
 
 def owner_of(connection: socket.socket) -> int:
-    """Return the user at the other end of a Unix socket: the one that connected or called `listen`."""
+    """Return the user id of the process at the other end of a Unix socket: the process that connected or called `listen`."""
     return _peer_of(connection)[1]
 
 
@@ -73,36 +73,42 @@ def _peer_of(connection: socket.socket) -> tuple[int, int, int]:
     return process, user, group
 
 
-class _Queue:
-    """Measures how long a process waits for a processor from now on. The process may change."""
+class _ProcessorWait:
+    """Measures for how long a process waits for a processor from now on. `process` returns its id, which may change."""
 
     def __init__(self, process: Callable[[], int]) -> None:
         self._process = process
         self._known = process()
-        self._before = _queued(self._known)
+        self._before = _read_wait(self._known)
         self._sum = 0.0
 
     def seconds(self) -> float:
-        """Return the seconds since this was created, `_LONGEST_QUEUE` at most."""
+        """Return the waiting time in seconds since this object was created, at most `_LONGEST_QUEUE`."""
         process = self._process()
-        now = _queued(process)
+        now = _read_wait(process)
         if process == self._known:
             self._sum += max(0.0, now - self._before)
         self._known, self._before = process, now
         return min(self._sum, _LONGEST_QUEUE)
 
 
-def _queued(process: int) -> float:
-    """Return for how many seconds a process has waited for a processor; 0.0 if the system does not tell."""
+def _read_wait(process: int) -> float:
+    """Return for how many seconds a process has waited for a processor, or 0.0 if the system does not say."""
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) / 1e9
     return 0.0
 
 
 class Question:
-    """A question that was sent, or will be once the helper listens. `answer` is set once `wait` returns True.
+    """A question to the helper. It is sent when the helper listens.
 
-    `sent` is the monotonic time of sending, 0.0 before it. A question that `keeps` its connection holds it until `close`.
+    A question with `keeps` leaves its connection open until `close`.
+
+    Attributes:
+        answer: the decoded answer; set once `wait` returns True.
+        is_answered: whether the answer has come.
+        sent: the monotonic time of sending, or 0.0 before it.
+        problem: why no answer will come, or "".
     """
 
     def __init__(self, directory: str, stores: Stores, message: object, *, keeps: bool = False) -> None:
@@ -120,46 +126,46 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the answer, at most `seconds`; return whether it came. False is final if `problem` is set.
+        """Wait at most `seconds` for the answer. Returns whether it came. False is final if `problem` is set.
 
-        Once the helper has said how long compiling would take, the wait is as long as that. Time in which the helper itself waits for a
-        processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
+        Once the helper has said how long compiling would take, the wait is at least that long. Time in which the helper itself waits
+        for a processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
         """
         started = time.monotonic()
-        queue = _Queue(self._helper) if seconds else None
+        queue = _ProcessorWait(self._helper_process) if seconds else None
 
-        def left() -> float:
+        def remaining() -> float:
             end = started + (max(seconds, self._stake) if seconds else 0.0)
             now = time.monotonic()
             return end - now if end > now or queue is None else end + queue.seconds() - now
 
         while not (self.is_answered or self.problem):
             if self._socket is None and not self._connect():
-                if left() <= 0 or self.problem:
+                if remaining() <= 0 or self.problem:
                     break
-                time.sleep(max(0.0, min(_LOOK_AGAIN, left())))
+                time.sleep(max(0.0, min(_LOOK_AGAIN, remaining())))
                 continue
-            self._advance(max(0.0, left()))
-            if left() <= 0:
+            self._advance(max(0.0, remaining()))
+            if remaining() <= 0:
                 break
         return self.is_answered
 
-    def _helper(self) -> int:
-        """Return the process of the helper, or 0 if it is not known."""
+    def _helper_process(self) -> int:
+        """Return the process id of the helper, or 0 if it is not known."""
         if self._socket is not None:
             with suppress(OSError):
                 return _peer_of(self._socket)[0]
         return _started.get(self._directory, (0, 0.0, 0))[0]
 
-    def is_starting(self) -> bool:
-        """Return whether the helper is starting; True once per process."""
+    def claim_first_wait(self) -> bool:
+        """Return whether this is the process's first wait for a helper that is starting. Record the wait."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
         return True
 
     def close(self) -> None:
-        """Give up the question."""
+        """Close the connection. No answer comes any more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -168,13 +174,13 @@ class Question:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = -1
         try:
-            # Relative to a descriptor: the path of a socket has 107 bytes at most.
+            # The path is relative to a descriptor, because the path of a socket has at most 107 bytes.
             folder = os.open(self._directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             connection.connect(f"/proc/self/fd/{folder}/{SOCKET}")
             owner = owner_of(connection)
             if owner != os.geteuid():
                 connection.close()
-                self.problem = f"the helper process at {self._directory} belongs to user {owner}, not to you: remove that directory"
+                self.problem = f"the helper process at {self._directory} belongs to user {owner}, not to you; remove that directory"
                 return False
             connection.sendall(self._unsent)
             connection.setblocking(False)
@@ -192,7 +198,7 @@ class Question:
         return True
 
     def _advance(self, seconds: float) -> None:
-        """Read what has arrived, after waiting at most `seconds`."""
+        """Read the bytes that have arrived, after waiting at most `seconds`."""
         connection = self._socket
         if connection is None:
             return
@@ -208,7 +214,7 @@ class Question:
                 data = b""
             self._received += data
             if not data:
-                self.problem = "its helper process ended"
+                self.problem = "its helper process ended before it answered"
                 self.close()
         while len(self._received) >= LENGTH.size and not self.is_answered:
             end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
@@ -226,49 +232,53 @@ class Question:
 
 
 def _forget_connections() -> None:
-    """Drop the connections in a forked child: its parent reads their answers. Questions that are still waited for are sent again."""
+    """Drop the connections in a forked child: its parent reads their answers. A question that is still waited for is sent again."""
     for question in list(_questions):
         question.close()
         question._received.clear()
 
 
 def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
-    """Ask the helper of these stores. Raises `OSError` if there is no private directory for its socket."""
+    """Ask the helper of these stores, starting it if it does not run.
+
+    Raises:
+        OSError: there is no private directory for its socket.
+    """
     question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)
     question.wait(0.0)
     return question
 
 
 def wake_helper(stores: Stores) -> None:
-    """Tell the helper that an outbox has something to upload; start the helper if it does not run."""
+    """Tell the helper that an outbox has something to upload. Start the helper if it does not run."""
     with suppress(OSError):
         ask(stores, "news").close()
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has just done so; return the problem if it does not start, or ""."""
+    """Start the helper unless this process has just started it. Returns why it does not start, or ""."""
     refused = os.path.join(directory, REFUSED)
-    pid, when, in_vain = _started.get(directory, (0, 0.0, 0))
+    pid, started, failed_starts = _started.get(directory, (0, 0.0, 0))
     if pid and _is_running(pid):
-        came = directory in _reached or time.monotonic() - when < _START_SECONDS
-        return "" if came else "its helper process does not answer"
-    if pid and directory not in _reached and time.monotonic() - when < _START_SECONDS:
+        is_expected = directory in _reached or time.monotonic() - started < _START_SECONDS
+        return "" if is_expected else "its helper process does not answer"
+    if pid and directory not in _reached and time.monotonic() - started < _START_SECONDS:
         if os.path.exists(refused):
             import json
 
             with suppress(OSError, ValueError), open(refused, encoding="utf-8") as file:
                 return str(json.load(file))
-        if time.monotonic() - when < 1.0:
-            return ""  # it has ended at once: another helper serves, or is about to
-        if in_vain >= _STARTS:
+        if time.monotonic() - started < 1.0:
+            return ""  # the helper ended at once because another helper serves, or is about to
+        if failed_starts >= _STARTS:
             return "its helper process ends as soon as it is started"
-        in_vain += 1  # somebody, or the system, has ended it
+        failed_starts += 1  # a user or the system has ended it
     else:
-        in_vain = 0
+        failed_starts = 0
     _reached.discard(directory)
     try:
-        told = encode([[*store, state_directory(store.url, os.environ), outbox_directory(store.url, os.environ)] for store in stores.each])
-        _started[directory] = start_detached(_HELPER, [directory], os.environ, told), time.monotonic(), in_vain
+        description = [[*store, state_directory(store.url, os.environ), outbox_directory(store.url, os.environ)] for store in stores.each]
+        _started[directory] = start_detached(_HELPER, [directory], os.environ, encode(description)), time.monotonic(), failed_starts
     except OSError as error:
         reraise_interrupt(error)
         return f"its helper process cannot be started: {error.strerror}"
@@ -278,6 +288,6 @@ def _start_helper(directory: str, stores: Stores) -> str:
 def _is_running(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
-    except ChildProcessError as error:  # it is the child of another process: this one was forked
+    except ChildProcessError as error:  # this process was forked, and the helper is a child of its parent
         reraise_interrupt(error)
         return False

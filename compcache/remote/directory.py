@@ -1,4 +1,4 @@
-"""The directories of a store on this host: one for the helper's socket and the breaker, one for uploads that wait. Imports nothing slow."""
+"""The directories of a store on this host: one for the helper's socket and the breaker, one for the outbox. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["outbox_directory", "private_directory", "state_directory"]
 
 _WRITE = 0o022  # write permission for group and others
-_TEMPORARY = "/tmp"  # noqa: S108 - what is made there is private, and checked
+_TEMPORARY = "/tmp"  # noqa: S108 - directories created there are private, and checked
 
 
 def private_directory(path: str) -> str:
-    """Return a directory that this user owns and others cannot enter; create it if it is missing.
+    """Return `path`, a directory that this user owns and others cannot enter. It is created if it is missing.
 
     Raises:
-        OSError: it belongs to another user, others can write to it, or it cannot be created.
+        OSError: the directory is not private to this user, or it cannot be created.
     """
     try:
         os.mkdir(path, 0o700)
@@ -34,7 +34,7 @@ def private_directory(path: str) -> str:
 
 
 def _is_own(path: str, denied: int) -> bool:
-    """Return whether a directory belongs to this user, and its mode denies these permissions to others."""
+    """Return whether a directory belongs to this user, and its mode denies others the permissions in `denied`."""
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -43,7 +43,7 @@ def _is_own(path: str, denied: int) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & denied
 
 
-#: Variables that name accounts and endpoints. Processes that differ in them do not share a helper.
+#: The beginnings of variables that name accounts and endpoints. Processes that differ in them do not share a helper.
 _ACCOUNT = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy")
 
 
@@ -58,22 +58,22 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
     """Return the directory for a store's socket and breaker: one for each user, store and set of credentials.
 
     Raises:
-        OSError: it cannot be made private.
+        OSError: the directory cannot be made private.
     """
     account = sorted((k, v) for k, v in environment.items() if k.startswith(_ACCOUNT))
-    return _directory(repr((url, account)), environment)
+    return _private_directory_for(repr((url, account)), environment)
 
 
 def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
-    """Return the directory of the uploads that wait for a store: one for each user and store, whatever the credentials.
+    """Return the directory of a store's outbox: one for each user and store, whatever the credentials.
 
-    Uploads that were queued with an expired token are sent with the next one.
+    An upload that was queued with an expired token is sent with the next token.
 
     Raises:
-        OSError: it cannot be made private.
+        OSError: the directory cannot be made private.
     """
     place = sorted((k, v) for k, v in environment.items() if k in _PLACE)
-    return _directory(repr(("outbox", _address(url), place)), environment)
+    return _private_directory_for(repr(("outbox", _address(url), place)), environment)
 
 
 def _address(url: str) -> str:
@@ -86,11 +86,11 @@ def _address(url: str) -> str:
     return f"{scheme}://{host}{slash}{path}#{fragment if 'redis' in scheme else ''}"  # the fragment is a prefix
 
 
-def _directory(what: str, environment: Mapping[str, str]) -> str:
-    """Return a private directory for this purpose.
+def _private_directory_for(what: str, environment: Mapping[str, str]) -> str:
+    """Return a private directory for a purpose, which `what` identifies.
 
-    A runtime directory that is not private to this user is skipped, for example that of the user who called sudo: the owner of a directory
-    can replace its files.
+    A runtime directory that does not belong to this user is skipped, for example after sudo: the owner of a directory can replace its
+    files.
     """
     base = environment.get("XDG_RUNTIME_DIR", "")
     if not _is_own(base, _WRITE):

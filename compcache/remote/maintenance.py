@@ -1,6 +1,6 @@
-"""Upkeep of a remote store for its operators: what it contains, what leads nowhere, what may be removed.
+"""Maintenance of a remote store for its operators: what it contains, which objects are broken, and what may be removed.
 
-All functions but `status` take a chain of one store.
+All functions but `status` require a `Stores` with one store.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE", "LONGEST_UNUSED", "RemoteGarbage", "RemoteObject", "RemoteReport", "collect_garbage", "status", "verify"]
 
-#: A collection requests each object, so it may take long; a helper that ends is noticed at once.
+#: How many seconds an answer may take. A collection requests each object, so it may take long. A helper that ends is noticed at once.
 _PATIENCE = 86400.0
 #: The time between the two collections that must find an object useless, in seconds.
 GRACE = 86400.0
-#: How long notes of uses are kept, in seconds.
+#: For how many seconds records of use are kept.
 LONGEST_UNUSED = 90 * 86400.0
 
 
@@ -38,15 +38,23 @@ class RemoteObject(NamedTuple):
 
 
 class RemoteGarbage(NamedTuple):
-    """What a garbage collection `removed`, and what it found useless and `left` for a later one."""
+    """The objects that a garbage collection removed, and the useless objects that it `left` for a later one."""
 
     removed: tuple[RemoteObject, ...]
     left: tuple[RemoteObject, ...]
 
 
 class RemoteReport(NamedTuple):
-    """The content of a remote store: the number of cards, separate modules and packs, their size in bytes, the number of functions;
-    `problems` by key, and `unused` modules.
+    """The content of a remote store.
+
+    Attributes:
+        cards: the number of cards.
+        modules: the number of modules that are objects of their own.
+        packs: the number of packs.
+        size: the size of all these objects in bytes.
+        functions: the names of the functions.
+        problems: a description of each object that is broken, by key.
+        unused: the keys of the modules that no card names.
     """
 
     cards: int
@@ -59,13 +67,15 @@ class RemoteReport(NamedTuple):
 
 
 def status(stores: Stores) -> list[dict[str, Any]]:
-    """Return the state of each store: its `url`, the helper's counts, and in `last_error` why it does not answer or accepts no uploads.
+    """Return the status of each store: its `url` and `mode`, the helper's counts, and `last_error`.
+
+    `last_error` says why the store does not answer or accepts no uploads. It is empty otherwise.
 
     Raises:
         StorageError: the helper does not answer.
     """
-    states = _asked(stores, "states", module_key(bytes(DIGEST_SIZE)))
-    answers = zip(stores.each, _asked(stores, "status"), states, strict=True)
+    states = _ask_helper(stores, "states", module_key(bytes(DIGEST_SIZE)))
+    answers = zip(stores.each, _ask_helper(stores, "status"), states, strict=True)
     rows = []
     for store, said, state in answers:
         problem = state or (said["last_error"] if said["uploads_rest_seconds"] else "")
@@ -74,20 +84,20 @@ def status(stores: Stores) -> list[dict[str, Any]]:
 
 
 def verify(store: Stores) -> RemoteReport:
-    """Read every card, and check that it decodes and that its module exists.
+    """Read all cards and packs, check that they decode, and check that the modules of the cards exist.
 
     Raises:
-        StorageError: the store cannot be listed, or did not answer. That says nothing about its content.
+        StorageError: the store cannot be listed, or does not answer. The error says nothing about its content.
     """
-    modules = {item.key: item for item in _listed(store, "m")}
-    cards, packs = _listed(store, "f"), _listed(store, "p")
+    modules = {item.key: item for item in _list_objects(store, "m")}
+    cards, packs = _list_objects(store, "f"), _list_objects(store, "p")
     problems: dict[str, str] = {}
     functions: dict[str, None] = {}
     unused = dict.fromkeys(modules)
     for item in cards:
-        data = _answered(store, "get", item.key)
+        data = _ask_store(store, "get", item.key)
         if data is None:
-            continue  # removed meanwhile
+            continue  # the card was removed since the listing
         try:
             found = decode_cards(data)
         except FormatError as error:
@@ -96,15 +106,15 @@ def verify(store: Stores) -> RemoteReport:
         for shelf, card in found.items():
             functions[card.name] = None
             own = module_key(card.module_id)
-            if not card.module and own not in modules and not _answered(store, "has_object", own):
+            if not card.module and own not in modules and not _ask_store(store, "has_object", own):
                 problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
             unused.pop(own, None)
     for item in packs:
-        data = _answered(store, "get", item.key)
+        data = _ask_store(store, "get", item.key)
         try:
             decode_pack(data) if data is not None else None
-        except FormatError:
-            problems[item.key] = "this object is not an intact pack"
+        except FormatError as error:
+            problems[item.key] = str(error)
     size = sum(item.size for item in (*cards, *modules.values(), *packs))
     return RemoteReport(len(cards), len(modules), len(packs), size, tuple(sorted(functions)), problems, tuple(unused))
 
@@ -112,53 +122,65 @@ def verify(store: Stores) -> RemoteReport:
 def collect_garbage(
     store: Stores, *, older_than: float | None = None, unused_for: float | None = None, grace: float = GRACE, dry_run: bool = False
 ) -> RemoteGarbage:
-    """Remove useless objects: cards that do not decode or lead nowhere, modules that no card leads to, packs that do not decode.
+    """Remove useless objects: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode.
 
-    An object is removed if this collection and one at least `grace` seconds earlier, by the store's clock, find it useless. So the first
-    collection removes nothing.
+    An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it
+    useless. So the first collection removes nothing.
 
     Args:
         store: the store.
         older_than: also remove any cards and packs that were written longer ago than this, in seconds.
-        unused_for: also remove cards and packs that were written longer ago than this, in seconds, and that no host has received since; 90
-            days at most. Hosts that may not write do not count.
+        unused_for: also remove cards and packs that were written longer ago than this, in seconds, and that no host has received
+            since; at most 90 days. Hosts that may not write do not count.
         grace: the least time between the two collections, in seconds; longer than any upload takes.
         dry_run: remove nothing, and write nothing for the next collection.
 
+    Returns:
+        The objects that were removed, and those that are left for a later collection.
+
     Raises:
-        StorageError: the store did not answer. Nothing was removed because of that.
-        ValueError: `unused_for` is longer than notes of uses are kept.
+        StorageError: the store does not answer. Nothing was removed because of that.
+        ValueError: `unused_for` is longer than records of use are kept.
     """
     if unused_for is not None and unused_for > LONGEST_UNUSED:
         raise ValueError(f"unused_for is {unused_for:g} s, but records of use are kept for {LONGEST_UNUSED:g} s (90 days)")
-    answer = _answered(store, "collect", grace, older_than, dry_run, unused_for)
-    return RemoteGarbage(*[tuple(_objects(rows)) for rows in answer])
+    answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
+    return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
 
 
-def _listed(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
-    return tuple({item.key: item for item in _objects(_answered(store, "list", f"{LAYOUT}/{kind}/"))}.values())
+def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
+    return tuple({item.key: item for item in _decode_objects(_ask_store(store, "list", f"{LAYOUT}/{kind}/"))}.values())
 
 
-def _answered(store: Stores, *message: Any) -> Any:
-    """Return the store's answer. An error of the store is raised, because it says nothing about the content."""
-    answer = _asked(store, *message)
+def _ask_store(store: Stores, *message: Any) -> Any:
+    """Return the store's answer to a question.
+
+    Raises:
+        StorageError: the store or the helper does not answer.
+    """
+    answer = _ask_helper(store, *message)
     if isinstance(answer, str):
-        raise StorageError(f"the remote store {store.shown} does not answer: {answer}")
+        raise StorageError(f"the remote store {store.shown} does not answer: {answer}; try again later")
     return answer
 
 
-def _objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
+def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
     for key, size, modified in rows:
         if not key.rpartition("/")[2].startswith("."):
             yield RemoteObject(key, size, modified)
 
 
-def _asked(store: Stores, *message: Any) -> Any:
+def _ask_helper(store: Stores, *message: Any) -> Any:
+    """Return the helper's answer to a question.
+
+    Raises:
+        StorageError: the helper does not answer.
+    """
     try:
         question = ask(store, *message)
         if question.wait(_PATIENCE):
             return question.answer
-        problem = question.problem or "it does not answer"
+        problem = question.problem or f"its helper process did not answer within {_PATIENCE:.0f} s"
     except OSError as error:
         reraise_interrupt(error)
         problem = str(error)

@@ -1,6 +1,6 @@
-"""Uploads that wait on disk: one file per module, oldest first. When they exceed the limit, the oldest are dropped.
+"""Uploads that wait on disk, one file per module. If they exceed the limit, the oldest files are dropped.
 
-The process that compiled writes a file and continues; the helper uploads it, now or when it runs the next time.
+The process that compiled writes a file and continues. The helper uploads it, now or when it runs the next time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from compcache.publish.atomic_file import publish, unique_name
 
 __all__ = ["LIMIT", "Outbox", "Upload"]
 
-#: How many bytes may wait.
+#: The largest total size of the files, in bytes.
 LIMIT = 256 << 20
-_SETTLED = 3600.0  # the longest time that writing a file can take
+_SETTLED = 3600.0  # the longest time that writing a file can take, in seconds
 _MAGIC = b"CCUPLD3\0"
-#: Includes the version of the format. Files of another version are left to its helper, or dropped when they are the oldest.
+#: Includes the version of the format. A file of another version waits for a helper of that version, or is dropped as the oldest.
 _ENDING = ".upload3"
 _STORED = "-stored"
 
 
 class Upload(NamedTuple):
-    """A module with its cards: the key and bytes of the module (no bytes if the cards contain it), and the cards by key.
+    """A module with its cards.
 
-    `seconds` is the time that compiling took. `always` uploads the module even if that saves less than fetching it costs. `replaces`
-    replaces cards of the same shelf, which the uploading process has rejected.
+    Attributes:
+        key: the key of the module.
+        module: the bytes of the module, or nothing if the cards contain it.
+        cards: the keys and bytes of the cards.
+        seconds: the time that compiling took.
+        always: upload the module even if that saves less time than fetching it costs.
+        replaces: replace the cards of the same shelf, which the uploading process has rejected.
     """
 
     key: str
@@ -45,14 +50,19 @@ class Upload(NamedTuple):
 
 
 class Outbox:
-    """The waiting uploads in one directory. Several processes add to it; one removes from it."""
+    """The waiting uploads in one directory. Several processes add to it. One process, the helper, removes from it.
+
+    Args:
+        directory: the path of the directory.
+        limit: the largest total size of the files, in bytes.
+    """
 
     def __init__(self, directory: str, limit: int = LIMIT) -> None:
         self._directory = directory
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload; return how many older ones were dropped to make room.
+        """Add an upload. Returns the number of older uploads that were dropped to make room.
 
         Raises:
             OSError: the file could not be written.
@@ -65,15 +75,15 @@ class Outbox:
         return dropped
 
     def names(self) -> list[str]:
-        """Return the waiting uploads, the oldest first."""
+        """Return the file names of the waiting uploads, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING)]
 
     def stored(self) -> list[str]:
-        """Return finished uploads that are kept until the store is known to have them, the oldest first."""
+        """Return the file names of the finished uploads that are kept until the store is known to have them, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
     def keep(self, name: str) -> str:
-        """Mark an upload as finished but keep it; return its new name."""
+        """Mark an upload as finished without removing it. Returns its new file name."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
         return name + _STORED
@@ -84,7 +94,7 @@ class Outbox:
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name.removesuffix(_STORED)))
 
     def _files(self) -> list[str]:
-        """Return the files of all versions."""
+        """Return the file names of uploads in all versions of the format, the oldest first."""
         try:
             return sorted(name for name in os.listdir(self._directory) if ".upload" in name)
         except OSError as error:
@@ -95,35 +105,37 @@ class Outbox:
         """Read an upload.
 
         Raises:
-            OSError: the file is gone, or cannot be read.
-            FormatError: the file is damaged.
+            OSError: the file does not exist, or cannot be read.
+            FormatError: the file is damaged or of another version.
         """
         with open(os.path.join(self._directory, name), "rb") as file:
             data = file.read()
-        if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-            raise FormatError("the upload is damaged or of another version")
+        if data[: len(_MAGIC)] != _MAGIC:
+            raise FormatError(f"the upload {name} is of another version of the format")
+        if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+            raise FormatError(f"the upload {name} is damaged: its checksum does not match")
         try:
             fields = msgpack.unpackb(data[len(_MAGIC) : -CHECK_SIZE], unicode_errors="surrogatepass")
             key, module, cards, seconds, always, replaces = fields
             upload = Upload(key, module, [(card_key, card) for card_key, card in cards], seconds, always, replaces)
         except (ValueError, TypeError) as error:
             reraise_interrupt(error)
-            raise FormatError(f"the upload does not decode: {error}") from error
+            raise FormatError(f"the upload {name} is malformed: {error}") from error
         texts = [upload.key, *[card_key for card_key, _ in upload.cards]]
         contents = [upload.module, *[card for _, card in upload.cards]]
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(content, bytes) for content in contents):
-            raise FormatError("a field of the upload has the wrong type")
+            raise FormatError(f"the upload {name} is malformed: a key or a content has the wrong type")
         if not isinstance(upload.seconds, float) or not isinstance(upload.always, bool):
-            raise FormatError("a field of the upload has the wrong type")
+            raise FormatError(f"the upload {name} is malformed: a field has the wrong type")
         return upload
 
     def remove(self, name: str) -> None:
-        """Remove an upload."""
+        """Remove an upload. A failure is ignored."""
         with suppress(OSError):
             os.unlink(os.path.join(self._directory, name))
 
     def size(self, *, waiting: bool = False) -> int:
-        """Return the bytes that wait or are kept, or those that are `waiting` alone."""
+        """Return the total size of the waiting and the kept files in bytes, or with `waiting` that of the waiting ones."""
         total = 0
         for name in self.names() if waiting else self._files():
             with suppress(OSError):
@@ -131,7 +143,7 @@ class Outbox:
         return total
 
     def sweep(self) -> None:
-        """Remove partial files of processes that were killed."""
+        """Remove the partial files of processes that were killed."""
         with suppress(OSError):
             for name in os.listdir(self._directory):
                 path = os.path.join(self._directory, name)
@@ -139,7 +151,10 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop uploads until this size fits, finished ones first; return how many unfinished ones were dropped."""
+        """Drop uploads until a file of `size` bytes fits, finished uploads first.
+
+        Returns the number of unfinished uploads that were dropped.
+        """
         excess = self.size() + size - self._limit
         dropped = 0
         for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess > 0 else ():

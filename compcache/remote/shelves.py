@@ -1,6 +1,6 @@
-"""Shelves: a remote store keeps modules apart by platform and by the CPU level that their code requires.
+"""Shelves: a remote store separates modules by platform and by the CPU level that their code requires.
 
-The cards of a function for all shelves are one object: a host requests it, and chooses the best card that it can use.
+The cards of a function for all shelves are one object. A host requests this object, and chooses the best card that it can use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["card_key", "includes", "lease_of", "module_key", "pack_key", "platfo
 
 #: The layout of the store. A change of it, or of the format of cards, starts a new layout beside the old one.
 LAYOUT = "ccr3"
-_SAME = "cpu-"  # followed by the identity of a processor
+_SAME = "cpu-"  # precedes the identity of a processor
 _TABLE_VERSION = 22  # the version of LLVM's tables: levels must mean the same on every host of a fleet
 
 
@@ -31,7 +31,10 @@ def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
 
 
 def shelf_of(requirement: str) -> str:
-    """Return the shelf of code with this requirement: the lowest level that runs it, or the processor model that it was compiled for."""
+    """Return the shelf of code with this requirement.
+
+    It is the lowest level that can run the code, or else the processor model that the code was compiled for.
+    """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level, _, processor in _levels(platform):
         if processor.meets(features):
@@ -46,7 +49,7 @@ def usable_shelves(processor: Processor) -> tuple[str, ...]:
 
 
 def includes(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Return whether every processor that runs the code of `other` runs that of `shelf`."""
+    """Return whether every processor that runs code of the shelf `shelf` also runs code of the shelf `other`."""
     levels = [level for level, *_ in _levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 
@@ -57,12 +60,15 @@ def card_key(platform: str, func_name: str) -> str:
 
 
 def lease_of(key: str) -> str:
-    """Return the key of the lease for the function with these cards: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
+    """Return the key of the lease that belongs to a function's card key: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
     return key.replace("/f/", "/l/", 1)
 
 
 def pack_key(platform: str, shelf: str, first_name: str) -> str:
-    """Return the key of a start-up's pack: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the first name that it asks for>``."""
+    """Return the key of a start-up's pack: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the first name>``.
+
+    `first_name` is the first function that the start-up asks for.
+    """
     return f"{LAYOUT}/p/{platform}/{shelf}/{_place(first_name)}"
 
 
@@ -72,14 +78,14 @@ def _place(func_name: str) -> str:
 
 
 def module_key(module_id: bytes) -> str:
-    """Return the key of a module that is a separate object: ``ccr3/m/<aa>/<module_id>.ccm``."""
+    """Return the key of a module that is an object of its own: ``ccr3/m/<aa>/<module_id>.ccm``."""
     name = module_id.hex()
     return f"{LAYOUT}/m/{name[:2]}/{name}.ccm"
 
 
 @cache
 def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
-    """Return the levels of a platform: the name, the words of its features, and a processor with exactly these features."""
+    """Return the levels of a platform, each with its name, the words of its features, and a processor with exactly these features."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
     levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []

@@ -1,1 +1,1 @@
-"""The content of a cache directory and its use: listings, the statistics of all processes, limits."""
+"""The content of a cache directory and its use: listings, statistics of all processes, limits."""

@@ -1,4 +1,4 @@
-"""Adds up the costs of functions while lists of modules are read, one label at a time."""
+"""The costs of functions, added up by label while lists of modules are read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Cost", "costs"]
 
-#: How many labels are read at a time.
+#: The number of labels read at a time.
 _AT_ONCE = 1 << 12
 
 
 class Cost(NamedTuple):
     """The cost of one function, or of all content-named functions with the same label.
 
-    `seconds` is the compile time, `size` the bytes of its modules, `uses` their loads; those of a module with several
-    functions are divided equally among them. `misses` are the requests that found no usable realization; `realizations` is
-    the number of stored copies.
+    `seconds` is the compile time of its modules, `size` their size in bytes, and `uses` the number of their loads. The values of a module
+    with several functions are divided equally among the functions. `misses` is the number of requests without a usable realization.
+    `realizations` is the number of stored copies.
     """
 
     name: str
@@ -41,8 +41,8 @@ def costs(store: Store, progress: Progress | None = None) -> Iterator[Cost]:
     """Yield the costs of all functions of a directory and its layers, sorted by name.
 
     Args:
-        store: the directory.
-        progress: called with (modules read, modules to read) now and then while lists of modules have to be made.
+        store: the cache directory.
+        progress: called now and then with the numbers of read modules and of all modules while lists of modules are made.
     """
     excerpts = Excerpts(store, progress)
     bases = excerpts.bases()

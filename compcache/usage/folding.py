@@ -1,4 +1,4 @@
-"""Folds listings: one row for each label, with the variants of a function and everything that belongs to them."""
+"""Folded listings: one row for each label, with the variants of a function, their parts and their entries of data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ __all__ = ["belonging", "entries_in", "fold"]
 
 
 def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
-    """Return the entries of data of a cache and its layers, sorted by name and kind. Of several in packs, the one in force counts."""
+    """Return the entries of data of a cache and its layers, sorted by name and kind.
+
+    Of several entries of the same name and kind in packs, only the latest counts. Entries whose required modules do not exist are left out.
+    """
     known = list(places)
     found: list[EntrySummary] = []
     holding: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
@@ -45,9 +48,10 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
 
 
 def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[int, bool, EntrySummary]]:
+    """Yield the entries in a module or pack, each with its sequence number and whether it marks a removal."""
     created = overview.present[row.module_id].modified
     for kind, name, _, requires, sequence, size, gone in row.entries:
-        if kind not in (PART_OF, MEMBER) or row.is_pack:  # else it says what `FunctionSummary.part_of` says, or is code of a file
+        if kind not in (PART_OF, MEMBER) or row.is_pack:  # other entries are shown as `FunctionSummary.part_of`, or are code of a file
             required = tuple([key.hex() for key in requires])
             yield sequence, gone, EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
 
@@ -55,9 +59,13 @@ def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[in
 def fold(
     functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> list[FunctionSummary]:
-    """Return a row for each group, and for each label or name outside of groups, sorted by name. `select` accepts names.
+    """Return a row for each group, and for each label or name outside of groups, sorted by name.
 
-    `sizes` are those of the modules' files.
+    Args:
+        functions: the functions.
+        entries: the entries of data.
+        select: returns whether a name is selected; None: all names. A row is returned if one of its names is selected.
+        sizes: the sizes of the modules in bytes, by module_id.
     """
     entries = list(entries)
     linked = {entry.module_id: entry.name for entry in entries if entry.kind == GROUP}
@@ -74,7 +82,7 @@ def fold(
 def _without_linked(
     functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Return the functions that also exist outside of groups, and a row for each group (`linked` has its name by module_id)."""
+    """Return the functions that also exist outside of groups, and a row for each group. `linked` has the names of groups by module_id."""
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
@@ -92,6 +100,7 @@ def _without_linked(
 
 
 def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
+    """Return the row of a group with these functions and modules; `size` is the total size of the modules in bytes."""
     first = min(rows, key=lambda row: (bool(row.problem), -row.created))
     return first._replace(
         func_name=name,
@@ -111,8 +120,9 @@ def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[
 def belonging(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """Return everything that belongs to a function: its parts and those of its label, and the entries that have its name or label or
-    require its modules.
+    """Return the parts of a function and of its label, sorted, and the entries of data that belong to the function.
+
+    An entry belongs to the function if it has its name or label, or if it requires a module of the function or of its parts.
     """
     names = {func_name, label_of(func_name)}
     rows = list(functions)
@@ -122,13 +132,13 @@ def belonging(
 
 
 def _group_of(name: str) -> str:
-    """Return the common part of names that share a row. Names contain no NUL."""
+    """Return the key of the row that shows a name: the label and a NUL, or a name without a label. Names contain no NUL."""
     label = label_of(name) if "-" in name else None
     return name if label is None else f"{label}\0"
 
 
 class _Groups:
-    """The functions of each group, with their parts. Parts of a removed function are functions themselves."""
+    """The functions of each row, and their parts, by the key of the row. Parts of a removed function have their own rows."""
 
     def __init__(self, functions: Iterable[FunctionSummary]) -> None:
         self.variants: dict[str, list[FunctionSummary]] = {}
@@ -149,7 +159,7 @@ class _Groups:
             self.variants.setdefault(_group_of(row.func_name), []).append(row)
 
     def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
-        """Return the entries that belong to groups."""
+        """Return the entries of each row, by the key of the row."""
         entries = list(entries)
         wanted = {module_id for entry in entries for module_id in entry.requires}
         holders: dict[str, set[str]] = {}
@@ -165,11 +175,12 @@ class _Groups:
         return found
 
     def _groups_of(self, name: str) -> list[str]:
-        """Return the existing groups with this name, or with this label."""
+        """Return the keys of existing rows for this name, or for functions with this label."""
         return [key for key in (_group_of(name), f"{name}\0") if key in self.variants]
 
 
 def _folded(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
+    """Return the row for the variants of a function with their parts and entries of data."""
     first = min(variants, key=lambda row: (bool(row.problem), -row.created))
     if len(variants) == 1 and not parts and not entries:
         return first

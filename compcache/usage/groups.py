@@ -1,4 +1,4 @@
-"""Lists the groups of a cache and of its layers, with their members."""
+"""Listing of the groups of a cache and its layers, with their members."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-    #: When a module was made, where it is, and where in its file its group is described.
+    #: The modification time of a module, its directory, its module_id, and the offset of the record that describes its group.
     _Place = tuple[float, Store, bytes, int]
 
 __all__ = ["groups"]
 
 
 def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSummary]:
-    """List groups; see `compcache.frontend.list_groups`. With `names`, only these."""
+    """Return the groups with these names, or all groups, sorted by name; see `compcache.frontend.list_groups`."""
     found: dict[str, list[_Place]] = {}
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
@@ -40,6 +40,7 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
 
 
 def _summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
+    """Return the summary of a group that is in these places, with the members of its newest module."""
     newest = max(places, key=lambda found: (found[0], found[2]))
     modules = dict.fromkeys([module_id for _, _, module_id, _ in places])
     return GroupSummary(
@@ -49,7 +50,7 @@ def _summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupS
 
 
 def _members(place: Store, module_id: bytes, offset: int) -> tuple[MemberSummary, ...]:
-    """Return the members that the file of a group lists; nothing if it cannot be read."""
+    """Return the members of a group from the record in its module; empty if the module cannot be read."""
     try:
         with place.open_module(module_id) as module:
             described = decode_group(decode_entry(module.read_record(offset)).data)

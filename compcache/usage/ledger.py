@@ -1,9 +1,9 @@
-"""Adds up the statistics of all processes (`compcache.hit.recorder`), and folds their files into one.
+"""The sum of the statistics of all processes (`compcache.hit.recorder`), and folding of their files into one file.
 
-Used by tools, and by processes that fill a journal. A journal is sealed by renaming it; a process that had it open may
-still append to it for a moment, so it is only read until it has been unchanged for a minute, and folded then. A fold
-publishes the sum, which names the files that it contains, and then removes those: a reader in between, or after the fold
-was killed, ignores files that another one contains. Folds take a lock; without working locks they need `force`.
+Tools and processes that fill a journal use this module. A journal is sealed by renaming it. A process that had it open may still append
+to it for a moment, so a sealed journal is folded only after it has been unchanged for a minute. A fold publishes a sum, which names the
+files that it contains, and then removes these files. A reader between these steps, or after a fold that was killed, ignores files that
+another file contains. Folds take a lock; without working locks they need `force`.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero"]
 
-_MAX_FILE = 1 << 31
-#: Counters older than this are kept by day instead of by hour.
+_MAX_FILE = 1 << 31  # bytes
+#: The age in hours from which counters are kept by day instead of by hour.
 _HOURLY = 31 * 24
 _LOCK = "stats-fold"
-_MANY = 8
-#: A file of so many bytes is looked up in, and not held as a whole.
+_MANY = 8  # files
+#: The size in bytes from which a file is searched instead of held in memory.
 _LONG = 1 << 19
 _MAGIC_SIZE = 8
-#: So much of a journal is read at a time.
+#: The bytes of a journal that are read at a time.
 _PIECE = 1 << 22
-#: For how many seconds a sealed journal may still grow: a process opens and writes it in two calls.
+#: The seconds for which a sealed journal may still grow, because a process opens and writes it in two calls.
 SETTLED_SECONDS = 60.0
 
 
 class Ledger(NamedTuple):
     """The sum of all statistics files.
 
-    `counters` are by (hour, name), `uses` by (name key, module_id) as (count, last use). `files` were added up, contained
-    ones included, and had these sizes in bytes; `torn` are damaged.
+    `counters` are by (hour, name). `uses` are by (name key, module_id), as (count, last use). `files` are the names of the files that were
+    added up or are contained in these, with their sizes in bytes. `torn` are the names of damaged files.
     """
 
     counters: dict[tuple[int, str], float]
@@ -86,30 +86,31 @@ class Ledger(NamedTuple):
         return last
 
     def misses(self) -> dict[bytes, int]:
-        """Return how often each function was missed, by name key. Functions without a miss for a month may be absent."""
+        """Return the number of misses of each function by name key. Functions without a miss for a month may be absent."""
         return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
 def _names(store: Store) -> list[str]:
-    names = store.names_in(store.directory(STATISTICS))  # where journals are as well
+    """Return the names of all statistics files and journals, which are in the same directory."""
+    names = store.names_in(store.directory(STATISTICS))
     return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
 
 
 def read_ledger(store: Store) -> Ledger:
-    """Add up all statistics files in memory."""
+    """Return the sum of all statistics files, in memory."""
     return Uses(store, verify=True).whole()
 
 
 class Uses:
-    """The sum of statistics files. Long files are searched rather than held in memory.
+    """The sum of statistics files. Long files are searched and not held in memory.
 
-    A file that another one contains is ignored. If two contain the same one, which only folds without working locks
-    can cause, the smaller is ignored.
+    A file that another file contains is ignored. If two files contain the same file, which only folds without working locks can cause,
+    the smaller file is ignored.
 
     Args:
-        store: the directory.
-        names: the files; None for all.
-        verify: read long sums as a whole first, to tell whether they are damaged.
+        store: the cache directory.
+        names: the names of the files; None for all files.
+        verify: read long sums in full first, to find damaged sums.
     """
 
     def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
@@ -118,13 +119,14 @@ class Uses:
             self._open(store, chosen, verify=verify)
             before, chosen = chosen, chosen if names is not None else _names(store)
             if chosen == before:
-                break  # otherwise files were sealed or folded meanwhile
+                break  # if the names differ, files were sealed or folded in the meantime
 
     def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
+        """Read the short files, open the long files, and set the fields to their sum."""
         short: dict[str, StatsFile] = {}
         long: dict[str, list[UsesInSum]] = {}
         self.torn: tuple[str, ...] = ()
-        #: The sizes of the readable files, contained ones included.
+        #: The sizes of the readable files in bytes, with files that other files contain.
         self.files: dict[str, int] = {}
         for name in names:
             try:
@@ -137,7 +139,7 @@ class Uses:
                 self.files[name], long[name] = opened
             elif content is not None:
                 self.files[name], short[name] = content.size, content
-        #: What each of them contains.
+        #: The names of the files that each file contains.
         self.inputs = {name: content.inputs for name, content in short.items()} | {name: file[0].inputs for name, file in long.items()}
         taken = _effective_of(self.inputs)
         self._long = [file for name in taken for file in long.get(name, ())]
@@ -153,23 +155,24 @@ class Uses:
         self.is_empty = not self._long and not self._short
 
     def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
-        """Yield the uses of the modules from `start` to before `end`, in the order of module_ids and name keys."""
+        """Yield the uses of modules with `start` <= module_id < `end`, in the order of module_ids and name keys."""
         sources: list[Iterable[Use]] = [file.between(start, end) for file in self._long]
         sources.append(self._of_short(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
         if len(sources) == 1:
             yield from sources[0]
             return
-        for where, several in groupby(heapq.merge(*sources, key=itemgetter(0)), key=itemgetter(0)):
-            found = list(several)
-            yield where, sum(count for _, count, _ in found), max(last for *_, last in found)
+        for key, group in groupby(heapq.merge(*sources, key=itemgetter(0)), key=itemgetter(0)):
+            uses = list(group)
+            yield key, sum(count for _, count, _ in uses), max(last for *_, last in uses)
 
     def _of_short(self, module_ids: Iterable[bytes]) -> Iterator[Use]:
+        """Yield the uses of modules in short files, in the order of name keys for each module."""
         for module_id in module_ids:
             for key, (count, last) in sorted(self._short[module_id].items()):
                 yield (module_id, key), count, last
 
     def between(self, start: bytes, end: bytes) -> Ledger:
-        """Return a ledger with only the uses of these modules."""
+        """Return a ledger with only the uses of modules with `start` <= module_id < `end`."""
         return Ledger({}, {(key, module_id): (count, last) for (module_id, key), count, last in self.all(start, end)}, {}, ())
 
     def whole(self) -> Ledger:
@@ -200,7 +203,12 @@ class Uses:
         return Ledger({}, uses, {}, ())
 
     def counted(self, seconds_of: Callable[[bytes], float], now: float) -> dict[tuple[int, str], float]:
-        """Return the counters, with loads and the seconds that these saved, and old hours merged into days."""
+        """Return the counters with the number of loads and the seconds that loads saved. Old hours are merged into days.
+
+        Args:
+            seconds_of: returns the compile time of a module in seconds. It is called in the order of module_ids.
+            now: the time from which ages count, in seconds since the epoch.
+        """
         oldest = int(now) // HOUR - _HOURLY
         counters = _add_counters([{(hour if hour >= oldest else hour - hour % 24, name): n} for (hour, name), n in self.counters.items()])
         for (module_id, key), count, last in self.all():
@@ -211,31 +219,38 @@ class Uses:
         return counters
 
 
-def _add_counters(several: Iterable[Mapping[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
+def _add_counters(summands: Iterable[Mapping[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
+    """Return the sums of counters by key."""
     counters: dict[tuple[int, str], float] = {}
-    for each in several:
-        for key, value in each.items():
+    for summand in summands:
+        for key, value in summand.items():
             counters[key] = counters.get(key, 0) + value
     return counters
 
 
 def _read_short(store: Store, name: str) -> StatsFile | None:
-    """Return a statistics file; None where it was folded meanwhile, or this user cannot read it. Raises `FormatError`
-    where it is damaged.
+    """Return the content of a statistics file; None if it was folded in the meantime, or if this user cannot read it.
+
+    Raises:
+        FormatError: the file is damaged.
     """
     data = store.read_file(STATISTICS, name, most=_MAX_FILE)
     return decode_stats(data) if data is not None else None
 
 
 def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[UsesInSum]] | None:
-    """Return the size of a long file, and where its uses are looked up; None for others. Raises `FormatError` where it is damaged."""
+    """Return the size of a long file, and the sums that are searched for its uses; None for files that are not long or not used.
+
+    Raises:
+        FormatError: the file is damaged.
+    """
     if store.exposed:
         return None
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
         if not _LONG <= status.st_size <= _MAX_FILE or store.is_foreign(status):
-            return None  # what is longer than any can be is not read
+            return None
 
         def read(at: int, size: int) -> bytes:
             return file_ops.read_at(store.files, opened.number, at, size)
@@ -252,7 +267,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
 
 
 def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
-    """Return the content of a journal as temporary sums, one for each piece."""
+    """Yield the content of a long journal as temporary sums on disk, one for each piece."""
     at, left = 0, b""
     while True:
         part = read(at, _PIECE)
@@ -270,8 +285,9 @@ def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
 
 
 def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
-    """Return the time of the last use of each module that was used after the statistics were read, or shortly before; reads changed files
-    only.
+    """Return the time of the last use of each module used since the statistics `known` were read, or shortly before.
+
+    Only files that have changed are read.
     """
     changed = []
     for name in _names(store):
@@ -280,12 +296,12 @@ def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
                 changed.append(name)
         except OSError as error:
             reraise_interrupt(error)
-            continue  # folded meanwhile
+            continue  # the file was folded in the meantime
     return Uses(store, changed).whole().last_uses()
 
 
 def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
-    """Return those of these files, with their content, that no other file contains."""
+    """Return the files that no other file contains. `inputs` has the names of the files that each file contains."""
     taken: set[str] = set()
     chosen = []
     for name in sorted(inputs, key=lambda name: (-len(inputs[name]), name)):
@@ -299,14 +315,17 @@ def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
 def fold(
     store: Store, seconds_of: Callable[[bytes], float], *, now: float, present: Container[bytes] | None = None, force: bool = False
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
-    """Add up all files and replace them by one, unless another process does so; return the sum, and its counters with saved seconds.
+    """Add up all statistics files, and replace them by one file, unless another process folds or the cache is read-only.
 
     Args:
         store: the cache directory.
-        seconds_of: the compile time of a module, which each load of it saves; asked in the order of module_ids.
-        now: the time.
-        present: the modules whose uses are kept, asked likewise; None keeps all.
+        seconds_of: returns the compile time of a module in seconds, which each load of it saves. Called in the order of module_ids.
+        now: the current time, in seconds since the epoch.
+        present: the modules whose uses are kept, searched in the order of module_ids; None keeps the uses of all modules.
         force: fold even if locks do not work.
+
+    Returns:
+        The sum, and its counters with loads and saved seconds.
     """
     from compcache.publish.locks import wait_lock
 
@@ -326,8 +345,9 @@ def fold(
 
 
 def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
-    """Yield the uses that a fold keeps: of modules that are present, and misses of the last month, since names that are asked for have no
-    end.
+    """Yield the uses that a fold keeps: uses of present modules, and misses of the last month.
+
+    Older misses are dropped, because the number of requested names has no limit.
     """
     oldest = now - _HOURLY * HOUR if present is not None else 0.0
     for use in uses.all():
@@ -337,7 +357,10 @@ def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[
 
 
 def fold_long(store: Store) -> None:
-    """Turn each long journal that nobody writes any more into a sum, in which the next reader can look things up."""
+    """Replace each long journal that no process writes any more by a sum, which readers can search.
+
+    Does nothing if another process folds, or if the cache cannot be written safely.
+    """
     if store.readonly or store.exposed:
         return
     now = time.time()
@@ -354,7 +377,7 @@ def fold_long(store: Store) -> None:
 
 
 def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a long journal that nobody has written to for a minute."""
+    """Return whether a file is a long journal to which no process has written for a minute."""
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
@@ -367,22 +390,25 @@ def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
 
 
 def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
-    """Rename the journals, these or all, so that processes start new ones; return the new names."""
-    found = list(names) if names is not None else _names(store)
-    for number, name in enumerate(found):
+    """Rename these journals, or all journals, to statistics files. Processes then start new journals.
+
+    Return the names of all statistics files, or of `names`, after renaming, sorted.
+    """
+    current = list(names) if names is not None else _names(store)
+    for number, name in enumerate(current):
         if JOURNALS.includes(name):
             try:
                 sealed = STATISTICS.file_name(unique_name())
                 store.files.rename(store.path(JOURNALS, name), store.path(STATISTICS, sealed))
-                found[number] = sealed
+                current[number] = sealed
             except OSError as error:
                 reraise_interrupt(error)
                 continue
-    return sorted(found)
+    return sorted(current)
 
 
 def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) -> bool:
-    """Return whether no process appends to a file any more: it is a sum, or a journal sealed and unchanged for a minute."""
+    """Return whether no process appends to a file any more: it is a sum, or a sealed journal unchanged for a minute."""
     if inputs:
         return True
     try:
@@ -396,17 +422,17 @@ def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) ->
 def _replace(
     store: Store, folded: Uses, names: Iterable[str], counters: Mapping[tuple[int, str], float], uses: Iterable[Use]
 ) -> dict[str, int]:
-    """Publish a sum of these counters and uses, and remove the files that it contains: the folded ones, and those inside these.
+    """Publish a sum of counters and uses, and remove the files that it contains: the folded files, and the files in these.
 
     Args:
         store: the cache directory.
-        folded: the files.
-        names: of these files, and of files that they contain; others are left alone.
-        counters: what was counted.
-        uses: in the order of modules: those of one are found without reading the others.
+        folded: the folded files.
+        names: the names of files that may be removed. Other files stay.
+        counters: the counters of the sum.
+        uses: the uses of the sum, in the order of module_ids, which makes the sum searchable.
 
     Returns:
-        The name of the sum and its size; nothing where it could not be written.
+        The name of the sum and its size in bytes; empty if the sum could not be written.
     """
     contained = {name for inputs in folded.inputs.values() for name in inputs}
     covered = [name for name in names if name in folded.files or name in contained]
@@ -425,19 +451,20 @@ def _replace(
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:
+    """Remove statistics files. Files that cannot be removed are skipped."""
     for name in names:
         try:
             store.files.unlink(store.path(STATISTICS, name))
         except OSError as error:
             reraise_interrupt(error)
-            continue  # another file names it as contained
+            continue  # readers ignore the file, because the sum contains it
 
 
 def zero(store: Store, now: float) -> bool:
-    """Set all counters to zero; the times of last uses are kept, because prunes need them.
+    """Set all counters to zero. The times of the last uses are kept, because prunes need them.
 
     Returns:
-        False if another process is folding: nothing was done.
+        False, without any change, if another process folds the statistics.
     """
     from compcache.publish.locks import wait_lock
 
@@ -452,17 +479,17 @@ def zero(store: Store, now: float) -> bool:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Seal the journals and merge small files: bounded work, whatever the total size.
+    """Seal the journals, and merge small files. The work is bounded, independent of the total size.
 
-    A file is merged only if all smaller ones together are half as large, so that the number of times that a byte is
-    rewritten is logarithmic in the total.
+    A file is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number of times that is
+    logarithmic in the total size. Does nothing if another process folds.
     """
     from compcache.publish.locks import wait_lock
     from compcache.store import Store
 
     try:
         store = Store(root, files=files)
-    except UntrustedDirectoryError:  # statistics are written there by caches alone that trust everybody who can write there
+    except UntrustedDirectoryError:  # only caches opened with trust write statistics to such a directory
         store = Store(root, files=files, trust=True)
     with wait_lock(store, _LOCK, timeout=0) as owned:
         if not owned:
@@ -481,8 +508,8 @@ def fold_small(files: Files, root: str) -> None:
 
 
 def _contained(store: Store, names: Iterable[str]) -> set[str]:
-    """Return the names of all files that these files contain; reads only their heads."""
-    found: set[str] = set()
+    """Return the names of all files that these files contain. Only the heads of the files are read."""
+    contained: set[str] = set()
     for name in names:
         try:
             descriptor = store.files.open(store.path(STATISTICS, name), file_ops.READ_FLAGS)
@@ -490,16 +517,17 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
             reraise_interrupt(failure)
             continue
         try:
-            found.update(read_inputs(partial(file_ops.read_at, store.files, descriptor)))
+            contained.update(read_inputs(partial(file_ops.read_at, store.files, descriptor)))
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
             continue
         finally:
             store.files.close(descriptor)
-    return found
+    return contained
 
 
 def _small(store: Store, names: Iterable[str]) -> list[str]:
+    """Return the smallest files, each of which is at most twice as large as all smaller files together."""
     sizes = []
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""The size limit of a cache directory: as given, set in the environment, or the default."""
+"""The size limit of a cache directory, and parsing of sizes and durations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_MAX_SIZE", "effective_limit", "limit_setting", "parse_duration", "parse_size", "read_seconds", "read_size"]
 
-#: Half a million modules of ten kilobytes, more than most projects ever compile, and yet a size that fits a home
-#: directory; ccache has the same default.
+#: The default fits a home directory, and is enough for half a million modules of ten kilobytes, more than most projects ever compile.
+#: ccache has the same default.
 DEFAULT_MAX_SIZE = 5 << 30
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
@@ -28,36 +28,36 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Parse a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes; units are powers of 1024.
+    """Return the bytes of a size like ``500M``, ``1.5 GiB`` or ``4096``. Units are powers of 1024.
 
     Raises:
-        ValueError: it is not a valid size.
+        ValueError: the text is not a valid size.
     """
     match = _SIZE.fullmatch(text)
     size = math.inf if match is None else float(match[1]) * _UNITS[match[2].lower()]
     if math.isinf(size):
-        raise ValueError(f"{text!r} is not a valid size: expected a number of bytes, or one with a unit, like 500M or 2GiB")
+        raise ValueError(f"{text!r} is not a valid size: give a number of bytes, or a number with a unit, like 500M or 2GiB")
     return int(size)
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds; the unit is required.
+    """Return the seconds of a duration like ``36h``, ``30d`` or ``1.5 h``. The unit is required.
 
     Raises:
-        ValueError: it is not a valid duration.
+        ValueError: the text is not a valid duration.
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        why = "has no unit" if text.strip().isdecimal() else "is not a valid duration"
-        raise ValueError(f"{text!r} {why}: give a number and s, min, h, d, w or y, like 36h or 30d")
+        problem = "has no unit" if text.strip().isdecimal() else "is not a valid duration"
+        raise ValueError(f"{text!r} {problem}: give a number with the unit s, min, h, d, w or y, like 36h or 30d")
     return float(match[1]) * _SECONDS[match[2].lower()]
 
 
 def read_seconds(text: str) -> float:
-    """Read a number of seconds in a setting, like ``60`` or ``0.5``.
+    """Return the number of seconds in a setting, like ``60`` or ``0.5``.
 
     Raises:
-        ValueError: it is not one, or negative or infinite.
+        ValueError: the text is not a number, or the number is negative or infinite.
     """
     try:
         seconds = float(text)
@@ -65,15 +65,16 @@ def read_seconds(text: str) -> float:
         reraise_interrupt(error)
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise ValueError(f"{text!r} is not a number of seconds, like 60 or 0.5")
+        raise ValueError(f"{text!r} is not a valid number of seconds: give a number of 0 or more, like 60 or 0.5")
     return seconds
 
 
 def read_size(size: object, what: str = "max_size") -> int:
-    """Return the bytes of a size argument: a number of bytes, or text for `parse_size`.
+    """Return the bytes of a size argument, which is a number of bytes or text for `parse_size`.
 
     Raises:
-        TypeError, ValueError: it is not a valid size; the message says what is.
+        TypeError: the argument is neither an int nor text.
+        ValueError: the argument is not a valid size, or is negative. The message names the argument `what`.
     """
     if isinstance(size, str):
         try:
@@ -84,15 +85,17 @@ def read_size(size: object, what: str = "max_size") -> int:
     if isinstance(size, bool) or not isinstance(size, int):
         raise TypeError(f"{what} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
     if size < 0:
-        raise ValueError(f"{what} must not be negative: {size}")
+        raise ValueError(f"{what} must not be negative, but is {size}")
     return size
 
 
 def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | None:
-    """Apply `read` to a limit: from the environment, a configuration file, or the project that contains the directory.
+    """Return the value that `read` makes of a limit in the settings; None if the limit is not set.
+
+    The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 
     Raises:
-        SettingError: `read` raised `ValueError`; the message names the variable or the file.
+        SettingError: `read` raised a `ValueError`. The message names the variable or the file.
     """
     if setting(variable):
         return from_environment(variable, read)
@@ -106,10 +109,10 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
 
 
 def effective_limit(given: int | None, root: str) -> int | None:
-    """Return the limit in bytes of a cache directory: `given`, else the setting, else the default; None (no limit) if that is 0.
+    """Return the size limit of a cache directory in bytes: `given`, else the setting, else the default. A limit of 0 gives None, no limit.
 
     Raises:
-        ValueError: it is negative.
+        ValueError: `given` is negative.
         SettingError: the setting is not a valid size.
     """
     if given is None:
@@ -117,5 +120,5 @@ def effective_limit(given: int | None, root: str) -> int | None:
         if given is None:
             return DEFAULT_MAX_SIZE
     if given < 0:
-        raise ValueError(f"max_size must not be negative: {given}")
+        raise ValueError(f"max_size must not be negative, but is {given}")
     return given or None

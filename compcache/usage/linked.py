@@ -1,4 +1,4 @@
-"""The linked closures of a cache, as its index lists them."""
+"""The linked closures of a cache, from its index."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["linked_closures"]
 
 
 def linked_closures(store: Store) -> dict[bytes, EntryRecord]:
-    """Return the entries that describe linked closures, by their modules; unreadable ones are left out."""
-    found = {}
+    """Return the entry that describes each linked closure, by the module_id of the closure. Unreadable closures are left out."""
+    closures = {}
     for module_id, offset in store.find_all(index_name(KIND, NAME)):
         try:
             with store.open_module(module_id) as file:
@@ -27,5 +27,5 @@ def linked_closures(store: Store) -> dict[bytes, EntryRecord]:
             reraise_interrupt(error)
             continue
         if (entry.kind, entry.name) == (KIND, NAME):
-            found[module_id] = entry
-    return found
+            closures[module_id] = entry
+    return closures

@@ -1,4 +1,4 @@
-"""Lists the functions and modules of a cache for tools: only modules without a stored row are read."""
+"""Listings of the functions and modules of a cache, for tools. Only modules without a stored row are read."""
 
 from __future__ import annotations
 
@@ -37,24 +37,27 @@ __all__ = [
 ]  # fmt: skip
 
 _NEVER = (0, 0.0)
-#: How many labels or modules are read first, and at a time at most: the first rows cost little, many at a time less than one by one.
-_FIRST, _MOST_AT_ONCE = 64, 1 << 13
+#: The number of labels or modules read first. The first rows are available soon.
+_FIRST = 64
+#: The most labels or modules read at a time. Reading many at a time is faster than reading one by one.
+_MOST_AT_ONCE = 1 << 13
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
-    """Return every readable module, sorted by id; those of layers last."""
+    """Return all readable modules, sorted by module_id, modules of layers last."""
     return [summary for place, overview in look_over_all(store, progress) for summary in _modules_in(place, overview)]
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
-    """Return a cache and its layers, whose uses are counted in the writable directory, too."""
+    """Return overviews of a cache directory and its layers. The uses of modules in layers are counted in the cache directory."""
     above = look_over(store, progress)
     return [(store, above), *[(layer, look_over(layer, progress)._replace(ledger=above.ledger)) for layer in store.layers]]
 
 
 def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
+    """Return the modules of an overview except packs, sorted by module_id."""
     now = time.time()
     present, rows, ledger = overview
     last, _ = _last_uses(ledger, rows)
@@ -72,7 +75,7 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
 
 
 class _Problems(dict[Platform, str]):
-    """The reasons why this host cannot use code for a platform, computed once per platform."""
+    """The reason why this host cannot use code for a platform, by platform. It is computed at the first look-up."""
 
     def __init__(self, store: Store) -> None:
         super().__init__()
@@ -84,23 +87,23 @@ class _Problems(dict[Platform, str]):
 
 
 def module_key(module_id: str) -> bytes:
-    """Return the bytes of a module_id as users have it.
+    """Return the bytes of a module_id in hexadecimal digits.
 
     Raises:
-        ValueError: it does not have its form.
+        ValueError: `module_id` does not have 32 hexadecimal digits.
     """
     if not isinstance(module_id, str) or len(module_id) != _MODULE_ID_DIGITS or not _HEXADECIMAL.issuperset(module_id):
-        raise ValueError(f"a module_id has {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them, not {module_id!r}")
+        raise ValueError(f"{module_id!r} is not a module_id: give {_MODULE_ID_DIGITS} hexadecimal digits, as modules() lists them")
     return bytes.fromhex(module_id)
 
 
 def describe_module(store: Store, module_id: str) -> ModuleSummary:
-    """Describe one module.
+    """Return the summary of a module.
 
     Raises:
-        FileNotFoundError: it does not exist or is damaged.
-        StorageError: it cannot be read.
-        ValueError: `module_id` does not have its form.
+        FileNotFoundError: the module does not exist or is damaged.
+        StorageError: the module cannot be read.
+        ValueError: `module_id` does not have 32 hexadecimal digits.
     """
     key = module_key(module_id)
     holder = next((place for place in (store, *store.layers) if Store.exists(place, key)), store)
@@ -114,9 +117,9 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
         raise store.unreadable(path, error) from error
     row = read_row(holder, key)
     if row is None:
-        raise FileNotFoundError(f"module {module_id} cannot be read from {store.root}")
+        raise FileNotFoundError(f"module {module_id} of the cache {store.root} is damaged or was removed")
     ledger = Uses(store).of([key])
-    counts = [count for (name, other), (count, _) in ledger.uses.items() if other == key and name != LOADS_KEY]
+    counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
     return _summary(row, size, modified, _problem(store, row.platform), used, holder.source)
 
@@ -124,11 +127,12 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
-    """Return every function that a module realizes, or those whose names `select` accepts, sorted by name; see `Cache.functions`."""
+    """Return all cached functions, or the functions whose names `select` accepts, sorted by name; see `Cache.functions`."""
     return sorted(_listed(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
 
 
 def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
+    """Return the selected functions of these overviews, or with `folded` a row for each group and label."""
     if not folded:
         return functions_of(places, select)
     sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
@@ -138,7 +142,10 @@ def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object
 def listed_functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False, prefix: str = ""
 ) -> Iterator[FunctionSummary]:
-    """Yield the same rows, sorted by label: callers that need only the first ones wait for no others. `prefix` is the start of labels."""
+    """Yield the rows of `functions`, sorted by label, while they are read: the first rows are available soon.
+
+    Only functions whose labels start with `prefix` are read.
+    """
     excerpts = Excerpts(store, progress)
     bases = excerpts.bases("" if folded and any(lists.has_members() for lists in excerpts.lists) else prefix)
     size = _FIRST
@@ -150,7 +157,7 @@ def listed_functions(
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Yield the modules of a directory and its layers whose ids begin with a prefix, as they are read, in the order of `modules`."""
+    """Yield the modules whose module_ids begin with a prefix, in the order of `modules`, while they are read."""
     excerpts = Excerpts(store, progress)
     for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
@@ -163,7 +170,7 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
 
 
 def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:
-    """Return these modules of a directory and its layers."""
+    """Return the readable modules with these module_ids in a cache directory and its layers."""
     chosen = {module_id.hex() for module_id in module_ids}
     places = Excerpts(store).of_modules(map(bytes.fromhex, chosen))
     return [row for place, overview in places for row in _modules_in(place, overview) if row.module_id in chosen]
@@ -176,7 +183,7 @@ def belongings(store: Store, func_name: str) -> tuple[list[FunctionSummary], lis
 
 
 def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
-    """Return the functions in overviews of a directory and its layers, or those whose names `select` accepts, in no order."""
+    """Return the functions in overviews of a directory and its layers, or the functions that `select` accepts, in no particular order."""
     found, *below = [_functions_in(place, overview, select) for place, overview in places]
     if below:
         copies = {name: [summary] for name, summary in found.items()}
@@ -188,6 +195,7 @@ def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], o
 
 
 def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
+    """Return the functions of an overview by name, or only the functions that `select` accepts."""
     now = time.time()
     present, rows, ledger = overview
     where = (store.source,)
@@ -200,10 +208,10 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
         size, modified = present[module_id]
         created = min(modified, now)
         problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
-        for name, signature in zip(names, signatures):  # noqa: B905 - lengths are equal; runs 100,000 times
+        for name, signature in zip(names, signatures):  # noqa: B905 - the lengths are equal, and the loop runs 100,000 times
             if (select is None or select(name)) and not signature.startswith(LINK_ONLY):
                 uses, when = 0, module_used
-                if when and len(names) == 1:  # its uses are those of its function: no digest of the name needed
+                if when and len(names) == 1:  # the uses of the module are the uses of its only function; saves a digest of the name
                     uses = counts.get(module_id, 0)
                 elif when:
                     uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
@@ -219,7 +227,7 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
 
 
 _exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
-#: A function's summary from its fields, without a constructor call in Python.
+#: Makes a `FunctionSummary` from its fields without a constructor call in Python.
 _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
 
@@ -239,7 +247,7 @@ def _together(copies: list[FunctionSummary]) -> FunctionSummary:
 
 
 def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
-    """Return the number of uses of each module's functions."""
+    """Return the number of uses of the functions in each module, by module_id. Modules without uses are absent."""
     counts: dict[bytes, int] = {}
     for (key, module_id), (count, _) in ledger.uses.items():
         if key != LOADS_KEY and module_id != MISSES_ID:
@@ -248,14 +256,14 @@ def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
-    """Return the last use of each module and of each imported function; a use counts as one of all dependencies."""
+    """Return the last use of each module and of each imported function. A use of a module counts as a use of its dependencies."""
     last = ledger.last_uses()
     used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
     if not any(rows[module_id].imports for module_id in used):
         return last, {}
     providers = {name: module_id for module_id, row in rows.items() for name in row.names}
     if len(providers) < sum([len(row.names) for row in rows.values()]):
-        # Of several modules that realize a function, take the one used last.
+        # Of several modules that realize a function, the module used last is its provider.
         providers.update({name: module_id for module_id in used for name in rows[module_id].names})
     imported: dict[str, float] = {}
     seen: set[bytes] = set()
@@ -264,8 +272,8 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
             continue
         seen.add(root)
         when, waiting = last[root], [root]
-        for module_id in waiting:  # grows while it is walked
-            last[module_id] = when  # never earlier than its own: roots are visited latest first
+        for module_id in waiting:  # the loop appends to the list
+            last[module_id] = when  # not earlier than its own last use, because roots are visited latest first
             for name in rows[module_id].imports:
                 imported.setdefault(name, when)
                 provider = providers.get(name)
@@ -276,6 +284,7 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
 
 
 def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str) -> ModuleSummary:
+    """Return the summary of a module. `used` is the number of its uses and the time of the last use."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
@@ -285,8 +294,9 @@ def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int,
 
 
 def _problem(store: Store, platform: Platform) -> str:
+    """Return the reason why this host cannot use code for a platform; "" if it can."""
     if not is_known(platform.image_kind):
-        return f"an image of the kind {platform.image_kind!r} for {platform.triple}, which is not known here"
+        return f"an image of the unknown kind {platform.image_kind!r} for {platform.triple}"
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
         return f"for {platform.triple} (ABI {platform.abi})"
     processor = store.processor()
@@ -295,5 +305,5 @@ def _problem(store: Store, platform: Platform) -> str:
 
 
 def _names(platform: Platform) -> str:
-    """Return the features that some function of a module uses: ``+avx2,+fma``."""
+    """Return the features that functions of a module use, as text: ``+avx2,+fma``."""
     return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

@@ -1,12 +1,12 @@
-"""Lists the module files with size and age: the status of a hundred thousand files without a `stat` of each.
+"""Listing of module files with size and age: the status of a hundred thousand files without a `stat` of each file.
 
-The content of a directory is stored, and reused as long as the directory has the same modification time: adding,
-removing or replacing a file changes that. As with git's index, a directory that changed just now may change again
-without a new modification time, and is not stored yet.
+The content of a directory is stored, and reused as long as the directory has the same modification time. Adding, removing or replacing
+a file changes this time. As with git's index, a directory that has changed just now may change again without a new modification time,
+and is not stored yet.
 
-The file is ``"CCFILES3" | directories``; a directory is ``its two digits | modification time in ns u64 | number of modules u32 |
-check of what follows and precedes``, and as many times ``module_id | size u64 | modification time f64`` (little-endian), in order. It
-is derived: without it the status of every file is read. It is read and written a directory at a time.
+The file is ``"CCFILES3" | directories``. A directory is ``two digits | modification time in ns u64 | number of modules u32 | check of the
+other bytes``, followed by ``module_id | size u64 | modification time f64`` for each module (little-endian), in order. The file is derived:
+without it, the status of every module file is read. It is read and written one directory at a time.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-    #: Called with (modules read, modules to read) now and then.
+    #: Called now and then with the numbers of read modules and of all modules.
     Progress = Callable[[int, int], object]
 
 __all__ = ["FileStatus", "files_of_directory", "list_modules", "modules_by_directory", "statuses_by_directory"]
 
 _MAGIC = b"CCFILES3"
 _MAX_SIZE = 1 << 31
-_MAX_TIME = 1e11  # seconds since the epoch; NaN is not below it
-_FAN = 2  # hexadecimal digits
+_MAX_TIME = 1e11  # seconds since the epoch; the comparison with it also excludes NaN
+_FAN = 2  # hexadecimal digits in the name of a directory
 _DIRECTORY = Struct(f"<2sQI{CHECK_SIZE}s")
 _FILE = Struct("<16sQd")
-#: Longer than any tick of a file system's clock, and than the clock difference of well-kept hosts.
+#: Nanoseconds: longer than any tick of a file system's clock, and longer than the difference of synchronized clocks.
 _SETTLED_NS = 5_000_000_000
 
 
@@ -51,17 +51,17 @@ class FileStatus(NamedTuple):
     modified: float
 
 
-#: A status from its fields, without a constructor call in Python.
+#: Makes a `FileStatus` from its fields without a constructor call in Python.
 _status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, FileStatus)
 
 
 def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
-    """Return the status of every module file; the total given to `progress` is an estimate."""
+    """Return the status of every module, by module_id. The total given to `progress` is an estimate."""
     return {module_id: status for _, found in modules_by_directory(store, progress) for module_id, status in found.items()}
 
 
 def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
-    """Yield the same, one directory (first byte of the ids) at a time and in order, with that byte."""
+    """Yield the first byte of the module_ids, and the status of every module, one directory at a time, in order."""
     known = _Known(store)
     now = time.time_ns()
     count, renewed = 0, False
@@ -80,7 +80,7 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
         if packed:
             found = dict(sorted({**packed, **(found or {})}.items()))
         elif found is None:
-            continue  # removed meanwhile
+            continue  # the directory was removed in the meantime
         count += len(found)
         yield int(name, 16), found
         if progress is not None:
@@ -90,7 +90,10 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
 
 
 def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[bytes, os.stat_result]]:
-    """Yield the status of every module file, or of its volume, without the stored list, a directory that has changed `since` at a time."""
+    """Yield the status of every module file, or of its volume, one directory at a time, without the stored list.
+
+    Directories without a change since the time `since` are skipped.
+    """
     present = set(store.directories())
     for name in store.fans():
         path = store.path(MODULES, name)
@@ -101,7 +104,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """Return the status of a directory, if it is there."""
+    """Return the status of a directory in a list; an empty list if the directory does not exist."""
     try:
         return [store.files.stat(path)]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -113,11 +116,12 @@ def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
 
 
 def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
-    """Return the status of every module file in a directory: of none in a volume."""
+    """Return the status of every module file in a directory, without modules in volumes."""
     return _look_at(store, store.path(MODULES, fan), fan)
 
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
+    """Return the status of every module file in a directory. Files with other names are left out."""
     found = {}
     for name, status in _statuses(store, directory).items():
         module_id = module_id_of(name)
@@ -127,6 +131,7 @@ def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_resu
 
 
 def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
+    """Return the status of every file in a directory by name; empty if the directory does not exist."""
     try:
         return store.files.statuses(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -139,7 +144,7 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
 
 
 class _Known:
-    """The stored list: where in it each directory is."""
+    """The stored list of module files. Each directory in it is read when it is needed."""
 
     def __init__(self, store: Store) -> None:
         self._places: dict[str, tuple[int, int, int, bytes]] = {}
@@ -158,6 +163,7 @@ class _Known:
         return read_at(self._files, self._opened.number, at, size)
 
     def _find_places(self, size: int) -> None:
+        """Record the position of each directory in the stored list, up to the first incomplete directory."""
         at = len(_MAGIC)
         while at < size:
             head = self._read(at, _DIRECTORY.size)
@@ -169,7 +175,7 @@ class _Known:
             at += count * _FILE.size
 
     def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
-        """Return the modules of a directory, if it had this modification time when they were stored."""
+        """Return the stored modules of a directory; None if they are not stored for this modification time (ns), or damaged."""
         at, count, known, expected = self._places.get(name, (0, 0, -1, b""))
         if known != changed:
             return None
@@ -195,7 +201,7 @@ def _encode(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
 
 
 def _write(store: Store, kept: Scratch) -> None:
-    """Store the list. If that fails, the next tool reads the status of every file again."""
+    """Store the list. A failure is ignored: the next tool reads the status of every file again."""
     if store.readonly:
         return
     try:

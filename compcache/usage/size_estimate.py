@@ -1,8 +1,8 @@
-"""The estimated size of all modules, in one small file: it spares additions from listing the modules.
+"""The estimated size of all modules, in one small file. With it, additions need not list the modules.
 
-The file is text: a line of two decimal numbers of bytes, the size measured last and the size that the last sweep
-left, followed by a line per addition since, with its size in bytes. Additions append, without a rename; the addition
-that finds the file long rewrites it as one line. It is derived: without it the modules are listed.
+The file is text. The first line has two decimal numbers of bytes: the size measured last, and the size that the last sweep left. Each
+addition since has a line with its size in bytes. Additions append a line without a rename. An addition that finds a long file rewrites
+it as one line. The file is derived: without it, the modules are listed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["Estimate", "add_to_estimate", "remember_size", "write_estimate"]
 
 _LONG = 1 << 13  # bytes: a thousand additions
-_MAX = 1 << 20
+_MAX = 1 << 20  # bytes that are read
 
 
 class Estimate(NamedTuple):
-    """The estimated size of all modules, the size that the last sweep left, in bytes, and whether the file is long."""
+    """The estimated size of all modules and the size that the last sweep left, in bytes, and whether the file is long."""
 
     size: int
     settled: int
@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 
 def add_to_estimate(store: Store, added: int) -> Estimate | None:
-    """Add the size of a module; return the estimate, or None if there is no valid one.
+    """Add the bytes of an addition to the estimate. Return the new estimate; None if there is no valid estimate.
 
     Raises:
         OSError: the file could not be written.
@@ -48,7 +48,7 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     try:
         status = files.fstat(descriptor)
         if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode) or (store.is_foreign(status) and not store.exposed):
-            return None  # a hard link, not a regular file, or a leftover of another user: the next measurement replaces it
+            return None  # a hard link, a special file, or a file of another user; the next measurement replaces it
         data = read_at(files, descriptor, 0, min(status.st_size, _MAX))
         files.write(descriptor, b"%d\n" % added)
     finally:
@@ -60,11 +60,11 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
     except ValueError as error:
         reraise_interrupt(error)
-        return None  # malformed: the caller measures again
+        return None  # the content is malformed, and the caller measures again
 
 
 def write_estimate(store: Store, size: int, settled: int) -> None:
-    """Replace the estimate.
+    """Replace the estimate by a measured size; `settled` is the size that the last sweep left, both in bytes.
 
     Raises:
         OSError: the file could not be written.
@@ -74,7 +74,7 @@ def write_estimate(store: Store, size: int, settled: int) -> None:
 
 
 def remember_size(store: Store, size: int) -> None:
-    """Store a measured size as the estimate; a failure is ignored."""
+    """Replace the estimate by a measured size in bytes. A failure is ignored."""
     try:
         write_estimate(store, size, 0)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Reads the parts of a cache that tools need: module files, their rows, and the statistics; for all modules, or for some functions.
+"""The parts of a cache that tools read: module files, their rows, and the statistics, for all modules or for some functions.
 
-An excerpt has the data about some functions, and as little else as possible. Operations on an excerpt give the same results for these
-functions as on an overview.
+An excerpt has the data about some functions, and as little other data as possible. Operations on an excerpt give the same results for
+these functions as operations on an overview of the whole cache.
 
-A tool that is about to read long journals makes sums of them first if possible: then it looks up what it needs.
+Before a tool reads long journals, it replaces them by sums if possible, which it can search.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = [
     "statuses_of",
 ]  # fmt: skip
 
-#: The most modules that are counted one by one.
+#: The most modules that are counted exactly.
 _FEW = 4096
 
 
 class Overview(NamedTuple):
-    """The module files of a cache, the rows of the readable ones, and the sum of all statistics."""
+    """The status of the modules of a cache, the rows of the readable modules, and the sum of all statistics."""
 
     present: Mapping[bytes, FileStatus]
     rows: Mapping[bytes, Row]
@@ -45,26 +45,27 @@ class Overview(NamedTuple):
 
 
 def look_over(store: Store, progress: Progress | None = None) -> Overview:
-    """Read a whole cache. `progress` is called from time to time with (modules read, modules to read)."""
+    """Return an overview of a whole cache. `progress` is called now and then with the numbers of read modules and of all modules."""
     fold_long(store)
     present = list_modules(store, progress)
     return Overview(present, load_rows(store, present, progress), read_ledger(store))
 
 
 class Slices:
-    """A whole cache, read one directory (first byte of the ids) at a time, so that memory does not grow with the number of modules.
+    """A whole cache, read one directory (first byte of the module_ids) at a time. Memory does not grow with the number of modules.
 
     Args:
-        store: the directory.
-        progress: called with (modules read, modules to read) now and then.
+        store: the cache directory.
+        progress: called now and then with the numbers of read modules and of all modules.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
         self.store = store
         self._progress = progress
         self.lists = ModuleLists(store, progress, recover=False)
-        #: Of the slices so far: what lists have and is not there, and the rows of what is there and no list has.
+        #: The listed modules that do not exist, in the slices read so far.
         self.gone: set[bytes] = set()
+        #: The rows of existing modules that no list has, in the slices read so far.
         self.unlisted: dict[bytes, Row] = {}
 
     def __iter__(self) -> Iterator[Slice]:
@@ -73,7 +74,7 @@ class Slices:
 
 
 class Slice:
-    """The modules whose ids begin with the byte `first` and that are `present`."""
+    """The modules whose module_ids begin with the byte `first`. `present` has the status of each."""
 
     def __init__(self, slices: Slices, first: int, present: dict[bytes, FileStatus]) -> None:
         self._slices = slices
@@ -81,31 +82,31 @@ class Slice:
         self.present = present
 
     def rows(self) -> dict[bytes, Row]:
-        """Return the rows of the readable ones, in the order of `present`; of packs that lists have without their entries."""
+        """Return the rows of the readable modules, in the order of `present`. Rows of listed packs lack their entries."""
         listed = self._slices.lists.rows_of_directory(self.first)
-        more = self._note(listed)
-        return {module_id: row for module_id in self.present if (row := listed.get(module_id) or more.get(module_id)) is not None}
+        unlisted = self._read_unlisted(listed)
+        return {module_id: row for module_id in self.present if (row := listed.get(module_id) or unlisted.get(module_id)) is not None}
 
     def kinds(self) -> dict[bytes, bool]:
-        """Return the readable modules, and whether each is a pack."""
+        """Return for each readable module whether it is a pack."""
         listed = self._slices.lists.kinds_of_directory(self.first)
-        more = {module_id: row.is_pack for module_id, row in self._note(listed).items()}
-        return {module_id: is_pack for module_id, is_pack in {**listed, **more}.items() if module_id in self.present}
+        unlisted = {module_id: row.is_pack for module_id, row in self._read_unlisted(listed).items()}
+        return {module_id: is_pack for module_id, is_pack in {**listed, **unlisted}.items() if module_id in self.present}
 
-    def _note(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
-        """Record which listed modules are gone; return the rows of existing modules that are not listed."""
+    def _read_unlisted(self, listed: Mapping[bytes, object]) -> dict[bytes, Row]:
+        """Return the rows of existing modules that are not listed. Record them, and listed modules that do not exist, in the slices."""
         slices = self._slices
         slices.gone.update(listed.keys() - self.present.keys())
-        found = {}
+        rows = {}
         for module_id in self.present.keys() - listed.keys():
             row = slices.unlisted.get(module_id) or read_row(slices.store, module_id)
             if row is not None:
-                found[module_id] = slices.unlisted[module_id] = row
-        return found
+                rows[module_id] = slices.unlisted[module_id] = row
+        return rows
 
 
 class Present:
-    """The existing modules and their compile times, for callers that proceed in the order of ids: one directory is in memory at a time."""
+    """The existing modules and their sizes, for callers that proceed in the order of module_ids. One directory is in memory at a time."""
 
     def __init__(self, slices: Slices) -> None:
         self._slices = iter(slices)
@@ -118,7 +119,7 @@ class Present:
         return self.size_of(module_id) >= 0
 
     def size_of(self, module_id: bytes) -> int:
-        """Return what a module takes on the disk in bytes; -1 if it is not there."""
+        """Return the size of a module on disk in bytes; -1 if it does not exist."""
         while self._first < module_id[0]:
             found = next(self._slices, None)
             self._first, self._there = (found.first, found.present) if found is not None else (1 << 8, {})
@@ -127,7 +128,7 @@ class Present:
 
 
 def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
-    """Return a function that returns the compile time of a module; 0.0 if it is unreadable."""
+    """Return a function that returns the compile time of a module in seconds; 0.0 for an unreadable module."""
 
     def seconds(module_id: bytes) -> float:
         row = lists.rows([module_id]).get(module_id) or read_row(store, module_id)
@@ -137,12 +138,12 @@ def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
 
 
 def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None = None) -> dict[bytes, Row]:
-    """Return the rows of the present modules. Unreadable ones are left out.
+    """Return the rows of modules. Unreadable modules are left out.
 
     Args:
         store: the cache directory.
-        present: the modules.
-        progress: called with (modules read, modules to read) now and then while modules are read.
+        present: the module_ids of the modules.
+        progress: called now and then with the numbers of read modules and of all modules.
     """
     wanted = dict.fromkeys(present)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
@@ -161,17 +162,17 @@ def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None 
 
 
 def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
-    """Return the numbers of modules, packs, realizations and names, and the size of the files.
+    """Return the numbers of modules, packs, realizations and names, and the total size of the modules in bytes.
 
-    In a directory with many modules, these are sums from the heads of the lists: a module or a name in two lists counts twice, and modules
-    that were not removed by a prune count until the next one.
+    In a directory with many modules, the numbers are sums from the heads of the lists. Then a module or a name in two lists counts twice,
+    and modules that were removed otherwise than by a prune count until the next prune.
     """
     counts = ModuleLists(store, progress).counts()
     return counts if counts.modules + counts.packs > _FEW else count_all(Slices(store, progress))
 
 
 def count_all(slices: Slices) -> ListCounts:
-    """Count the present content."""
+    """Return the exact numbers of existing modules, packs, realizations and names, and the total size in bytes."""
     modules = packs = size = 0
     for each in slices:
         kinds = each.kinds()
@@ -183,7 +184,7 @@ def count_all(slices: Slices) -> ListCounts:
 
 
 def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry | None]]) -> None:
-    """Add the entries of packs, which lists contain by name, to the rows of the packs."""
+    """Add the entries of packs, which lists have by name, to the rows of the packs in `rows`."""
     found: dict[bytes, dict[int, RowEntry]] = {}
     for module_id, entry in entries:
         if entry is not None:
@@ -194,7 +195,7 @@ def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry 
 
 
 class Excerpts:
-    """Reads the data about some functions of a cache and of its layers."""
+    """A reader of the data about some functions of a cache and its layers."""
 
     def __init__(self, store: Store, progress: Progress | None = None) -> None:
         self._places = [(place, ModuleLists(place, progress)) for place in (store, *store.layers)]
@@ -204,25 +205,25 @@ class Excerpts:
 
     @property
     def lists(self) -> list[ModuleLists]:
-        """The lists of the directory and of each layer."""
+        """Return the lists of the directory and of each layer."""
         return [lists for _, lists in self._places]
 
     def bases(self, prefix: str = "") -> Iterator[str]:
-        """Return the bases of the names of functions and groups that begin with a prefix, each once, sorted."""
+        """Return the bases of names of functions and groups, each once, sorted. Only bases that begin with a prefix are returned."""
         texts = [((base.encode("utf-8", "surrogatepass"), b"") for base in lists.bases(prefix)) for lists in self.lists]
         return (base.decode("utf-8", "surrogatepass") for base, _ in merge_keys(texts))
 
     def groups(self) -> list[str]:
-        """Return the bases of the names of all groups."""
+        """Return the bases of the names of all groups, sorted."""
         return sorted({base for lists in self.lists for base in lists.groups()})
 
     def of_name(self, name: str) -> list[tuple[Store, Overview]]:
-        """Return the data about the functions with the same base as this name."""
+        """Return the data about functions with the same base as `name`."""
         base = base_of(name)
         return self.of_bases(base, base)
 
     def with_importers(self, name: str) -> dict[bytes, Row]:
-        """Return the rows for a function in this directory, and the rows of all its importers."""
+        """Return the rows of the modules with data about a function in this directory, and of all modules that import it."""
         ((_, overview), *_), lists = self.of_name(name), self.lists[0]
         rows = dict(overview.rows)
         _add_users(lists, rows, steps=1)
@@ -230,15 +231,16 @@ class Excerpts:
         return {module_id: row for module_id, row in rows.items() if module_id in there}
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
-        """Return the data on functions with bases from `first` to `last`: their modules, parts, groups, entries of data, and users."""
+        """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
         return self._read(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
-        """Return the data about these modules."""
+        """Return the data about the modules with these module_ids."""
         wanted = set(module_ids)
         return self._read(_Wanted(set(wanted), {}) for _ in self._places)
 
     def _read(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
+        """Return the data about the wanted modules and entries of the directory and each layer."""
         parts = list(zip(self._places, wanted, strict=True))
         rows = [self._rows(lists, part) for (_, lists), part in parts]
         if self._has_requirements:
@@ -262,7 +264,7 @@ class Excerpts:
 
     @staticmethod
     def _rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
-        """Return the rows of the modules, and of the modules of which they are parts."""
+        """Return the rows of the wanted modules, and of the modules of which these are parts. Add the latter to `part`."""
         rows = lists.rows(part.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
             part.module_ids |= lists.of_bases(owner, owner)
@@ -271,7 +273,7 @@ class Excerpts:
 
     @staticmethod
     def _add_entries(lists: ModuleLists, part: _Wanted, known: set[bytes]) -> None:
-        """Add the entries that require these modules, and all with the same names, because the latest of them is in force."""
+        """Add to `part` the entries that require these modules, and all entries with the same names, because only the latest counts."""
         bases = set()
         for module_id in known:
             for holder, entry in lists.entries_requiring(module_id):
@@ -283,8 +285,9 @@ class Excerpts:
 
 
 class _Wanted:
-    """Modules, and entries of packs by module_id and offset. Entries of other files are found by module_id alone, because their rows
-    contain them.
+    """The modules and the entries of packs to read. Entries are by module_id and offset.
+
+    Entries in modules need only the module_id, because rows contain them.
     """
 
     def __init__(self, module_ids: set[bytes], entries: dict[tuple[bytes, int], RowEntry | None]) -> None:
@@ -297,7 +300,7 @@ def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tupl
 
 
 def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
-    """Add the modules that import these, directly or indirectly, because their uses count as uses of these."""
+    """Add to `rows` the modules that import its modules, directly or indirectly, because uses of importers count as uses."""
     seen: set[str] = set()
     waiting = list(rows.values())
     while waiting and steps:
@@ -312,15 +315,15 @@ def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """Return the status of the existing files of these modules."""
-    found = {}
+    """Return the status of the existing modules among these, by module_id."""
+    statuses = {}
     for module_id in module_ids:
         try:
-            found[module_id] = FileStatus(*store.status_of(module_id))
+            statuses[module_id] = FileStatus(*store.status_of(module_id))
         except (FileNotFoundError, NotADirectoryError) as error:
             reraise_interrupt(error)
             continue
         except OSError as error:
             reraise_interrupt(error)
             store.report_unreadable(store.module_path(module_id), error)
-    return found
+    return statuses

@@ -1,4 +1,4 @@
-"""Sorts summaries of functions and modules that may be too many for memory."""
+"""Sorting of summaries of functions and modules that may be too many for memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_order"]
 
-#: So many are sorted in memory.
+#: The number of summaries sorted in memory.
 _RUN = 1 << 15
 _TYPES: tuple[type[Any], ...] = (FunctionSummary, EntrySummary, ModuleSummary)
 
@@ -28,13 +28,13 @@ _TYPES: tuple[type[Any], ...] = (FunctionSummary, EntrySummary, ModuleSummary)
 def in_order(
     rows: Iterable[Summary], key: Callable[[Summary], Any], *, reverse: bool = False, limit: int | None = None
 ) -> Iterator[Summary]:
-    """Return the first `limit` summaries, or all, in the order of a key; equal ones keep their order. `reverse` reverses the order.
+    """Return the first summaries in the order of a key. Summaries with equal keys keep their order.
 
     Args:
-        rows: the summaries; lists in them are returned as tuples.
-        key: the sort key: a number, or text.
-        reverse: the last one comes first.
-        limit: how many; None for all.
+        rows: the summaries. Lists in them are returned as tuples.
+        key: returns the sort key of a summary, a number or text.
+        reverse: reverse the order.
+        limit: the most summaries returned; None for all.
     """
     keyed = ((key(row), number, row) for number, row in enumerate(rows))
     order: Any = itemgetter(0, 1)
@@ -42,12 +42,12 @@ def in_order(
         return map(itemgetter(2), (heapq.nlargest if reverse else heapq.nsmallest)(limit, keyed, key=order))
     runs: list[Iterator[tuple[Any, int, Summary]]] = []
     while run := sorted(islice(keyed, _RUN), key=order, reverse=reverse):
-        runs.append(iter(run) if len(run) < _RUN and not runs else _set_down(run))
+        runs.append(iter(run) if len(run) < _RUN and not runs else _spill(run))
     return islice(map(itemgetter(2), heapq.merge(*runs, key=order, reverse=reverse)), limit)
 
 
-def _set_down(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
-    """Yield the same run from a file."""
+def _spill(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summary]]:
+    """Write a sorted run to a temporary file, and return an iterator that reads it."""
     scratch = Scratch(
         msgpack.packb((key, number, _TYPES.index(type(row)), row), unicode_errors="surrogatepass") for key, number, row in run
     )
@@ -55,6 +55,7 @@ def _set_down(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, S
 
 
 def _read(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
+    """Yield the rows in a temporary file, with their keys and numbers."""
     unpacker = msgpack.Unpacker(use_list=False, unicode_errors="surrogatepass")
     for part in scratch.parts():
         unpacker.feed(part)

@@ -1,4 +1,4 @@
-"""Reports the size of a cache and the statistics of its processes (tools)."""
+"""The size of a cache and the statistics of its processes, for tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MISSES = "misses."
 
 
 def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
-    """Count the modules and functions, and add up the statistics of all processes from `since` on."""
+    """Return the numbers of modules and functions, and the statistics of all processes from `since` on. Fold the statistics."""
     slices = Slices(store, progress)
     counts = count_all(slices)
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
@@ -67,7 +67,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
             for store in sorted({store_of(name)[1] for name in totals} - {""})
         },
         counters={name.replace("_bytes", "_size"): value for name, value in sorted(totals.items()) if not store_of(name)[1]},
-    )  # journals have older names
+    )  # `counters`: journals name sizes "_bytes"
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
@@ -83,7 +83,7 @@ def hits_and_misses(store: Store) -> tuple[int, int]:
 
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
-    """Return the counters by name from `since` on, and the time from which they really count."""
+    """Return the counters by name from `since` on, and the time from which they count: `since`, or a later zeroing."""
     first = _first_hour(since)
     start = float(first * HOUR)
     totals: dict[str, float] = {}
@@ -96,7 +96,7 @@ def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> t
 
 
 def _first_hour(since: float | None) -> int:
-    """Return the hour of a time, counted from the epoch; 0 for None."""
+    """Return the number of whole hours from the epoch to a time; 0 for None. Raise `TypeError` for other values."""
     if since is None:
         return 0
     try:
@@ -107,7 +107,7 @@ def _first_hour(since: float | None) -> int:
 
 
 def history(store: Store, since: float | None = None, progress: Progress | None = None) -> tuple[StatsPeriod, ...]:
-    """Return the periods from `since` on in which something was counted, the oldest first."""
+    """Return the periods from `since` on with at least one counter, the oldest first."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
     first = _first_hour(since)
@@ -119,6 +119,7 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
 
 
 def _period(hour: int, items: Iterable[tuple[str, float]]) -> StatsPeriod:
+    """Return the counters of an hour as a period."""
     counters = dict(items)
     reasons = {name.removeprefix(_MISSES): round(n) for name, n in sorted(counters.items()) if name.startswith(_MISSES)}
     return StatsPeriod(
@@ -137,9 +138,9 @@ def zero_stats(store: Store) -> None:
     """Set all counters to zero.
 
     Raises:
-        StorageError: the cache is read-only, or another process is folding its statistics.
+        StorageError: the cache is read-only, or another process merges its statistics.
     """
     store.require_writable()
     if not zero(store, time.time()):
-        message = f"another process is folding the statistics of {store.root}; try again"
+        message = f"the statistics of {store.root} were not set to zero, because another process merges them: try again"
         raise StorageError(message, path=store.directory(STATISTICS))

@@ -1,4 +1,4 @@
-"""Summaries of modules, functions and statistics. All are frozen."""
+"""Frozen summaries of modules, functions and statistics."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ExportedFunction(NamedTuple):
     """A function in a module.
 
     Attributes:
-        func_name: its name.
-        signature: its signature as text.
+        func_name: the name of the function.
+        signature: the signature as text.
     """
 
     func_name: str
@@ -26,23 +26,23 @@ class ExportedFunction(NamedTuple):
 
 
 class ModuleSummary(NamedTuple):
-    """One stored module.
+    """A stored module.
 
     Attributes:
-        module_id: its 32 hexadecimal digits.
-        functions: those that it holds.
-        imports: the functions that it takes from other modules.
-        size: that of its file, in bytes.
-        created: when it was compiled, in seconds since the epoch.
-        seconds: the processor time that it took.
-        cpu: the processor that it is for, in LLVM's words.
-        features: what it requires of one, likewise.
-        llvm_version: the version of LLVM that compiled it.
-        image_kind: the kind of its image, like ``elf-shared``.
-        problem: why this host cannot use it; empty where it can.
-        uses: the loads of its functions.
-        last_used: the last use of it or of a module that needs it, in seconds since the epoch (0.0: never).
-        directory: the cache that holds it: this one, or a layer.
+        module_id: the module_id as 32 hexadecimal digits.
+        functions: the functions in the module.
+        imports: the functions that the module imports from other modules.
+        size: the size of the module in bytes.
+        created: the time when the module was added, in seconds since the epoch.
+        seconds: the processor time of the compilation.
+        cpu: LLVM's name of the processor for which the module was compiled.
+        features: the features of the processor that the module requires, in LLVM's terms.
+        llvm_version: the version of the LLVM that compiled the module.
+        image_kind: the kind of the image, like ``elf-shared``.
+        problem: the reason why this host cannot use the module; empty if it can.
+        uses: the number of loads of its functions.
+        last_used: the last use of the module or of a module that needs it, in seconds since the epoch (0.0: never).
+        directory: the directory that holds the module: the cache directory or a layer.
     """
 
     module_id: str
@@ -62,27 +62,27 @@ class ModuleSummary(NamedTuple):
 
 
 class FunctionSummary(NamedTuple):
-    """One cached function, or with `fold` all functions of a label, or a group (`Cache.add_modules`), and what belongs to them.
+    """A cached function. A folded row is a summary of all functions of a label, or of a group (`Cache.add_modules`).
 
-    A use of a function often loads its parts, too: the `uses` of a folded one are those of the functions or of their parts,
-    whichever are more.
+    A use of a function often loads its parts, too. The `uses` of a folded row are the uses of the functions or the uses of their parts,
+    whichever number is greater.
 
     Attributes:
-        func_name: its name; of a folded one the label where there are several functions, or the name of the group.
-        signature: its signature; of a folded one that of the newest that can be used, of a group ``group``.
+        func_name: the name of the function; in a folded row the label of several functions, or the name of the group.
+        signature: the signature; in a folded row the signature of the newest usable function; ``group`` for a group.
         realizations: the number of stored copies.
-        size: that of their modules, in bytes.
-        created: when the newest was compiled, in seconds since the epoch.
-        problem: why this host can use no realization; empty where it can.
-        modules: the ids of the modules.
-        uses: how often it was loaded.
-        last_used: the last use of it or of a module that imports it, in seconds since the epoch (0.0: never).
-        directories: the caches that hold it: this one, or layers.
-        misses: the requests that found no usable realization, for as long as there is one a month.
-        part_of: the function, or the label of one, that it was made for (`ModuleSource.part_of`).
-        variants: of a folded one, the number of functions.
-        parts: the number of functions that are parts of it.
-        entries: the number of entries of data that require its modules, or have its name or its label.
+        size: the total size of the modules in bytes.
+        created: the time when the newest copy was added, in seconds since the epoch.
+        problem: the reason why this host can use no copy; empty if it can use one.
+        modules: the module_ids of the modules.
+        uses: the number of loads.
+        last_used: the last use of the function or of a module that imports it, in seconds since the epoch (0.0: never).
+        directories: the directories that hold the function: the cache directory or layers.
+        misses: the number of requests without a usable copy, forgotten after a month without such a request.
+        part_of: the function or label for which the function was made (`ModuleSource.part_of`); empty for other functions.
+        variants: the number of functions in a folded row.
+        parts: the number of functions that are parts of the function.
+        entries: the number of entries of data that require its modules, or have its name or label.
     """
 
     func_name: str
@@ -103,10 +103,11 @@ class FunctionSummary(NamedTuple):
 
 
 class EntrySummary(NamedTuple):
-    """An entry of data: `size` is the size of its data in bytes, `module_id` the file that contains it, since the time `created`.
+    """An entry of data. `size` is the size of its data in bytes.
 
-    `pack` tells whether that file holds only entries; otherwise it is a module, with which the entry came. Without the modules in
-    `requires` (module_ids) the entry does not count. `directory` is the cache that holds it, this one or a layer.
+    `module_id` is the file that contains the entry since the time `created`. `pack` tells whether this file is a pack, which holds only
+    entries, or a module. The entry counts only if the modules in `requires` (module_ids) exist. `directory` is the directory that holds
+    the entry, the cache directory or a layer.
     """
 
     name: str
@@ -120,22 +121,22 @@ class EntrySummary(NamedTuple):
 
 
 class MemberSummary(NamedTuple):
-    """One source of a group: its file name, from the code, and its exported functions and variables."""
+    """A source of a group. `label` is its file name in the code; `functions` are its exported functions and variables."""
 
     label: str
     functions: tuple[str, ...]
 
 
 class GroupSummary(NamedTuple):
-    """One group of modules that were added together.
+    """A group of sources that were added together.
 
     Attributes:
-        name: its name.
-        members: its members in the order in which they were given, as the newest of its modules has them.
-        modules: the ids of its modules for all targets, and of all additions of this name.
-        size: that of their files, in bytes.
-        created: when the newest was compiled, in seconds since the epoch.
-        directories: the caches that hold one: this one, or layers.
+        name: the name of the group.
+        members: the members of the newest module of the group, in the order in which they were given.
+        modules: the module_ids of the modules for all targets, from all additions of this name.
+        size: the total size of the modules in bytes.
+        created: the time when the newest module was added, in seconds since the epoch.
+        directories: the directories that hold the group: the cache directory or layers.
     """
 
     name: str
@@ -147,25 +148,25 @@ class GroupSummary(NamedTuple):
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """Return all exports of the members."""
+        """Return the exports of all members, each once."""
         return tuple(dict.fromkeys([name for member in self.members for name in member.functions]))
 
 
 class RemoteStats(NamedTuple):
-    """What the remote stores did for the processes that use a cache, or what one of them did.
+    """Counters of all remote stores of a cache, or of one remote store, over all processes that use the cache.
 
     Attributes:
-        hits: modules that came from it.
-        misses: functions that it did not have.
-        late: questions whose answer came after the compilation.
-        skipped: questions that were not asked, because the store had failed.
-        rejected: modules that were not taken: damaged, or without a trusted signature.
+        hits: fetched modules.
+        misses: requested functions that the store did not have.
+        late: requests whose answer came after the function was compiled.
+        skipped: requests that were not sent, because the store had failed before.
+        rejected: fetched modules that were not used, because they were damaged or had no trusted signature.
         errors: look-ups that failed.
-        size: that of the `hits`, in bytes.
-        answers: questions that were answered.
-        seconds: how long these took.
+        size: the total size of the fetched modules in bytes.
+        answers: requests that were answered.
+        seconds: the total time until the answers.
         offered: modules that were queued for upload.
-        dropped: those that the queue had no room for.
+        dropped: modules that were not queued for upload, because the queue was full.
     """
 
     hits: int = 0
@@ -182,31 +183,31 @@ class RemoteStats(NamedTuple):
 
     @property
     def latency(self) -> float:
-        """The mean seconds until an answer; 0.0 without answers."""
+        """Return the mean time until an answer in seconds; 0.0 without answers."""
         return self.seconds / self.answers if self.answers else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats(Shown):
-    """The content of a cache, and the statistics of its processes since `since` (0.0: since its creation).
+    """The content of a cache, and the statistics of all processes that use it.
 
     Attributes:
-        modules, functions, realizations: the number of modules, of distinct functions, and of stored copies of functions.
-        directory: the cache directory.
-        size: that of the module files, in bytes.
+        directory: the path of the cache directory.
+        modules, functions, realizations: the numbers of modules, of names of functions, and of stored copies of functions.
+        size: the total size of the modules in bytes.
         max_size: the size limit in bytes; None for no limit.
-        since: the time from which the counters count, in seconds since the epoch.
-        hits: functions found and loaded, not those that were in memory already.
-        misses: functions that were not in the cache or not usable.
-        miss_reasons: misses by reason: absent, cpu, damaged, dependency, global, ...
-        loads: modules loaded, each counted once per process.
-        compilations, compile_seconds: modules compiled, and the processor time that took, in seconds.
-        saved_seconds: the processor time that modules had taken that were loaded instead.
-        added_modules, added_size: modules published, and their size.
-        evicted_modules, evicted_size: modules that prunes removed, automatic ones included, and their size.
-        corrupt: damaged files moved to quarantine.
-        remote: the statistics of the remote stores.
-        remote_stores: the same for each store, by its address.
+        since: the time from which the counters count, in seconds since the epoch; 0.0: from the creation of the cache.
+        hits: the number of functions found and loaded, without functions that were already in memory.
+        misses: the number of requested functions that were not in the cache or not usable.
+        miss_reasons: the misses by reason: absent, cpu, damaged, dependency, global, ...
+        loads: the number of modules loaded, each counted once per process.
+        compilations, compile_seconds: the number of compiled modules, and the processor time of their compilation.
+        saved_seconds: the processor time that compiling the loaded modules had taken.
+        added_modules, added_size: the number of published modules, and their total size in bytes.
+        evicted_modules, evicted_size: the number of modules that prunes removed, with automatic prunes, and their total size in bytes.
+        corrupt: the number of damaged files moved to quarantine.
+        remote: the statistics of all remote stores together.
+        remote_stores: the statistics of each remote store, by its address.
         counters: all counters, by name.
     """
 
@@ -235,23 +236,23 @@ class CacheStats(Shown):
 
     @property
     def hit_rate(self) -> float:
-        """The share of hits among requests not answered from memory; 0.0 without requests."""
+        """Return the share of hits in the requests not answered from memory; 0.0 without such requests."""
         requests = self.hits + self.misses
         return self.hits / requests if requests else 0.0
 
 
 class StatsPeriod(NamedTuple):
-    """What all processes counted in an hour, or in a day if that was more than a month ago.
+    """The counters of all processes for an hour, or for a day if the day was more than a month ago.
 
     Attributes:
-        start: when it began, in seconds since the epoch.
-        hits: as in `CacheStats`.
-        misses: likewise.
-        miss_reasons: likewise.
-        saved_seconds: the processor time that modules had taken that were loaded instead.
-        compile_seconds: the processor time that was spent.
-        added_size: that of modules that were added, in bytes.
-        evicted_size: that of modules that were removed by prunes, in bytes.
+        start: the start of the period, in seconds since the epoch.
+        hits: the number of hits, as in `CacheStats`.
+        misses: the number of misses, as in `CacheStats`.
+        miss_reasons: the misses by reason, as in `CacheStats`.
+        saved_seconds: the processor time that compiling the loaded modules had taken.
+        compile_seconds: the processor time spent on compilation.
+        added_size: the total size of the added modules in bytes.
+        evicted_size: the total size of the modules removed by prunes, in bytes.
     """
 
     start: float

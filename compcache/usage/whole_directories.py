@@ -1,4 +1,4 @@
-"""Directories in a cache directory that are removed as a whole: those of other formats, and unpacked bundles."""
+"""Directories in a cache directory that are removed as a whole: directories of other formats, and unpacked bundles."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _STEMS = tuple([f"{stem}-v" for stem, version, _ in [directory.partition("-v") f
 
 
 def other_formats(store: Store) -> list[str]:
-    """Return the names of the directories below the root whose formats this version does not use, sorted.
+    """Return the names of the directories below the root that earlier or later versions of the package have written, sorted.
 
-    Earlier and later versions of the package have written them; this one leaves them alone.
+    This version does not use their formats.
     """
     names = store.names_in(store.root)
     return [name for name in names if name not in _CURRENT and name.startswith((*_STEMS, *FORMER_DIRECTORIES))]
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:
-    """Return the directories of unpacked bundles that were unused for a month, or for two days if the bundle has a later state.
+    """Return the paths of unpacked bundles that were unused for a month, or for two days if a later state of the bundle is unpacked.
 
-    A user of one sets its modification time, once a day.
+    Each use of an unpacked bundle sets its modification time, at most once a day.
     """
     directory = store.directory(BUNDLES)
     try:
@@ -45,16 +45,19 @@ def unused_bundles(store: Store, now: float) -> list[str]:
     for name, when in used.items():
         bundle = name.partition("-")[0]
         latest[bundle] = max(when, latest.get(bundle, when))
-    found = []
+    unused = []
     for name, when in sorted(used.items()):
         days = _DAYS_UNUSED if when == latest[name.partition("-")[0]] else _DAYS_REPLACED
         if when < now - days * 86400.0:
-            found.append(f"{directory}/{name}")
-    return found
+            unused.append(f"{directory}/{name}")
+    return unused
 
 
 def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
-    """Yield the files below a directory, then the directory, as (path, size, modification time)."""
+    """Yield path, size in bytes and modification time of each file below a directory, each directory after its files.
+
+    The size of a directory is 0. A `path` that is a file is yielded alone.
+    """
     waiting = [(path, False)]
     while waiting:
         path, listed = waiting.pop()
@@ -71,13 +74,13 @@ def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
 
 
 def remove_directory(store: Store, path: str) -> None:
-    """Remove a directory or a file, with its content, as far as possible."""
+    """Remove a file, or a directory with its content. Files that cannot be removed are skipped."""
     for below, _, _ in list(files_below(store, path)):
         remove_path(store, below)
 
 
 def remove_path(store: Store, path: str) -> bool:
-    """Remove a file or an empty directory; return whether that was possible."""
+    """Remove a file or an empty directory. Return False if that fails."""
     try:
         try:
             store.files.unlink(path)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: A value that is not valid for each setting that has such values, and what the message says of it.
 INVALID = {
     "COMPCACHE_MAX_SIZE": ("many", "not a valid size"),
-    "COMPCACHE_LOCK_TIMEOUT": ("soon", "not a number of seconds"),
+    "COMPCACHE_LOCK_TIMEOUT": ("soon", "not a valid number of seconds"),
     "COMPCACHE_LOCKS": ("maybe", "use 1 or 0"),
     "COMPCACHE_MAP_FILES": ("maybe", "use 1 or 0"),
     "COMPCACHE_STATS": ("maybe", "use 1 or 0"),

@@ -55,5 +55,5 @@ def test_advice_names_commands(directory: Path, tmp_path: Path) -> None:
     for value in (1, 2):
         (tmp_path / "a.ll").write_text(constant("f", value))
         done = compcache("--dir", directory, "add", tmp_path / "a.ll")
-    assert "what is added last is used. Add it with --replace, which removes the older code\n" in done.err
+    assert "the code that is added last is used. Add it with --replace, which removes the older code\n" in done.err
     assert translate_advice("remove it: cache.remove('a b')") == "remove it: compcache rm 'a b'"

@@ -42,7 +42,8 @@ READS_OF_A_HIT = 7
 #: Small segments of the index are read whole, and counted apart.
 BYTES_READ_BY_A_HIT = 4_000
 BYTES_OF_A_SEGMENT = 64 * 1024
-BYTES_READ_BY_THE_IMPORT = 114_000
+#: Docstrings count: they are in the files that are read.
+BYTES_READ_BY_THE_IMPORT = 116_000
 SYSTEM_CALLS_OF_A_HIT = 57
 SYSTEM_CALLS_OF_THE_IMPORT = 110
 #: A hit that is not plain imports the store, the loader and `compcache.cache`: a dozen files.

@@ -9,6 +9,7 @@ import pytest
 from helpers import adder, flip_byte, module_file, run_fresh, sum_of
 
 from compcache import Cache, CacheWarning, CompcacheError, ModuleSource
+from compcache.hit import PlainLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,9 +51,9 @@ def test_all_are_bound(directory: Path) -> None:
 
 def test_the_newest_of_several_realizations_is_taken(directory: Path) -> None:
     with Cache(directory) as cache:
-        cache.add_module(ModuleSource(library(NAMES[:50], 100)))
-        cache.add_module(ModuleSource(adder(NAMES[0], 100_000)))
-    assert loaded(directory) == total(49 * 100 + 100_000)
+        cache.add_module(ModuleSource(library(NAMES[1:50], 100)))
+        cache.add_module(ModuleSource(adder(NAMES[1], 100_000)))
+    assert loaded(directory) == total(48 * 100 + 100_000 - 1)
 
 
 def test_what_needs_something_itself_gets_it(directory: Path) -> None:
@@ -74,12 +75,13 @@ def test_what_is_of_another_type_is_passed_over(directory: Path) -> None:
 
 
 def test_what_there_is_only_of_another_type_is_not_run(tmp_path: Path) -> None:
-    of_numbers = "".join(f"define double @{name}(double %x) {{\n  ret double %x\n}}\n" for name in NAMES)
+    of_numbers = "".join(f"define double @{name}(double %x) {{\n  ret double %x\n}}\n" for name in NAMES[1:])
     with Cache(tmp_path) as cache:
         cache.add_module(ModuleSource(sum_of("total", NAMES), imports=NAMES))
-        cache.add_module(ModuleSource(of_numbers))
-    with pytest.raises(CompcacheError, match="uses it as i64"):
-        loaded(tmp_path)
+        cache.add_module(ModuleSource(adder(NAMES[0], 0) + of_numbers))
+    for trust in (False, True):
+        with Cache(tmp_path, trust=trust) as cache, pytest.raises(CompcacheError, match="uses it as i64"):
+            cache.get_target("total")
 
 
 def test_a_damaged_record_is_met(directory: Path) -> None:
@@ -112,6 +114,24 @@ def test_what_is_read_does_not_grow_with_the_imports(tmp_path: Path, monkeypatch
 
     few, many = reads(100), reads(600)
     assert many <= few + 20
+
+
+def test_without_a_plan_one_record_of_each_module_is_read_alone(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = PlainLoader._read_function
+
+    def reading(loader: PlainLoader, runtime: object, func_name: str, *rest: object) -> object:
+        read.append(func_name)
+        return real(loader, runtime, func_name, *rest)
+
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(library([f"more{number}" for number in range(40)], number_of=[f"more{n}" for n in range(40)])))
+        names = [*NAMES, *(f"more{number}" for number in range(40))]
+        cache.add_module(ModuleSource(sum_of("both", names), imports=names))
+    monkeypatch.setattr(PlainLoader, "_read_function", reading)
+    with Cache(directory) as cache:
+        assert cache.get_target("both")(0) == sum(range(60)) + sum(range(40))
+    assert sorted(read) == ["both", "more0", "part0"]
 
 
 def test_what_is_bound_stays_so_when_another_function_of_the_module_is_loaded(directory: Path) -> None:

@@ -165,4 +165,4 @@ def test_code_that_is_kept_is_translated_again_and_compared(cache: Cache, direct
     assert not [finding for finding in cache.check().findings if finding.kind == "damaged"]
     damaged = [finding for finding in cache.check(recompile=True).findings if finding.kind == "damaged"]
     assert [finding.subject for finding in damaged] == [module_id]
-    assert "its bitcode defines 'two', which its dependency graph does not have" in damaged[0].message
+    assert "the bitcode of the module defines 'two', which is not in the dependency graph" in damaged[0].message

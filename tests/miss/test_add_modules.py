@@ -153,13 +153,13 @@ def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache:
     failures = caught.value.failures
     assert list(failures) == [0, 1, 2]
     assert "'nowhere'" in str(failures[2])
-    assert "'broken' of a source that could not be added" in str(failures[1])
+    assert "'broken', whose source could not be added" in str(failures[1])
     assert cache.has("other")
     assert not cache.has("first")
 
 
 def test_two_definitions_of_a_function_are_told(cache: Cache) -> None:
-    with pytest.warns(compcache.ShadowWarning, match="'main' is defined twice"):
+    with pytest.warns(compcache.ShadowWarning, match="'main' is defined by two added sources"):
         cache.add_modules([ModuleSource(adder("main", 1)), ModuleSource(adder("other", 1)), ModuleSource(adder("main", 2))])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

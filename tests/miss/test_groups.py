@@ -181,7 +181,7 @@ def test_thread_locals_sections_and_weak_references_are_those_of_all(cache: Cach
 def test_a_variable_is_thread_local_in_all_members_or_in_none(cache: Cache, defined: str) -> None:
     used = "external global" if defined.startswith("thread_local") else "external thread_local global"
     user = f"@v = {used} i64\ndefine i64 @get() {{\n  %x = load i64, ptr @v\n  ret i64 %x\n}}\n"
-    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and used as one that is"):
+    with pytest.raises(SignatureMismatchError, match=r"'v' is variable .* thread-local, and the module expects a variable that is"):
         cache.add_modules([named("a.c", user), named("b.c", f"@v = {defined} i64 5\n")], group="g")
 
 
@@ -308,8 +308,8 @@ def test_what_is_not_right_is_left_out_with_what_needs_it(cache: Cache) -> None:
     error = caught.value
     assert list(error.failures) == [5, 2, 0, 1]
     assert isinstance(error.__cause__, CompileError)
-    assert str(error.failures[0]) == "it uses 'broken', which no source defines that could be added"
-    assert str(error.failures[1]) == "it uses 'a', which no source defines that could be added"
+    assert str(error.failures[0]) == "it uses 'broken', and no source that could be added defines it"
+    assert str(error.failures[1]) == "it uses 'a', and no source that could be added defines it"
     assert [module_id is None for module_id in error.module_ids] == [True, True, True, False, False, True]
     assert len(cache.modules()) == 1
     assert cache.get_target("uses_fine")(1) == 2

@@ -77,7 +77,7 @@ class KilledError(Exception):
 def kill_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[bytes]:
     """Let a rebuild end after so many parts; the modules that are read from now on."""
     read: list[bytes] = []
-    publish, add = IndexedModules.part, IndexedModules.add
+    publish, add = IndexedModules.write_part, IndexedModules.add
     left = [parts]
 
     def publish_some(self: IndexedModules, store: Store) -> dict[str, set[str]]:
@@ -92,7 +92,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[bytes]:
 
     monkeypatch.setattr(index_rebuild, "_PART", 4)
     monkeypatch.setattr(index_parts, "_TICK", 0)
-    monkeypatch.setattr(IndexedModules, "part", publish_some)
+    monkeypatch.setattr(IndexedModules, "write_part", publish_some)
     monkeypatch.setattr(IndexedModules, "add", count)
     return read
 

@@ -60,7 +60,7 @@ def uploads(tmp_path_factory: pytest.TempPathFactory) -> list[Upload]:
             )
             functions = {f"{name}{number}": Function(symbol=name) for name in ("f", "g")}
             module_id = cache.add_module(ModuleSource(ir, functions))
-            upload = remote._upload_of(bytes.fromhex(module_id), always=True)
+            upload = remote._make_upload(bytes.fromhex(module_id), always=True)
             assert upload is not None
             assert bool(upload.module) == (number < 2)
             found.append(upload)
@@ -404,7 +404,7 @@ def test_a_store_without_a_clock_is_left_as_it_is(uploads: list[Upload]) -> None
 def test_verifying_and_collecting_say_that_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Stores((RemoteSettings("file:///none", "write"),))
     rows = [[f"{LAYOUT}/f/a", 1, 1.0]]
-    monkeypatch.setattr(maintenance, "_asked", lambda _, operation, *__: rows if operation == "list" else "503")
+    monkeypatch.setattr(maintenance, "_ask_helper", lambda _, operation, *__: rows if operation == "list" else "503")
     for operation in (maintenance.verify, maintenance.collect_garbage):
         with pytest.raises(StorageError, match="does not answer: 503"):
             operation(store)
@@ -505,7 +505,7 @@ class Writer:
         packs: Packs = NoPacks()  # type: ignore[assignment]
         requests = Requests(self._store)
         self.uploads = Uploads(Reads(self._store, healthy), requests, self.outbox, packs, Leases(requests, lambda: False))
-        self.task = asyncio.ensure_future(self.uploads.go_on())
+        self.task = asyncio.ensure_future(self.uploads.run())
 
     def offer(self, upload: Upload) -> None:
         before = set(self.outbox.names())
@@ -562,7 +562,7 @@ async def live(seed: int, uploads: list[Upload], place: Path) -> int:
             reads = Reads(store, healthy)
             try:
                 found = await reads.get(key, 1 << 20, 20.0)
-                held = await reads.held(next(iter(decode_cards(found).values()))) if found is not None else None
+                held = await reads.fetch_module(next(iter(decode_cards(found).values()))) if found is not None else None
             except FormatError:  # what earlier ones have left
                 held = None
             except (StoreError, TimeoutError):

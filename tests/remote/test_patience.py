@@ -155,7 +155,7 @@ def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
 
 def test_time_in_which_the_helper_waits_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a helper answers late without being slow; how late is bounded."""
-    monkeypatch.setattr(connection, "_queued", lambda _: 2 * time.monotonic())  # it waits for a processor all the time
+    monkeypatch.setattr(connection, "_read_wait", lambda _: 2 * time.monotonic())  # it waits for a processor all the time
     stores = Stores((RemoteSettings("file:///store", "read"),))
     here = os.getcwd()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -177,6 +177,6 @@ def test_time_in_which_the_helper_waits_for_a_processor_does_not_count(monkeypat
         assert question.wait(0.3)
         thread.join()
     waited = iter((0.0, 1000.0))
-    monkeypatch.setattr(connection, "_queued", lambda _: next(waited))
-    queue = connection._Queue(lambda: 1)
+    monkeypatch.setattr(connection, "_read_wait", lambda _: next(waited))
+    queue = connection._ProcessorWait(lambda: 1)
     assert queue.seconds() == connection._LONGEST_QUEUE

@@ -27,7 +27,7 @@ from compcache.remote.answer import FOUND
 from compcache.remote.breaker import Breaker, Patience
 from compcache.remote.card import Card, decode_cards, decode_pack, encode_cards, encode_pack
 from compcache.remote.connection import SOCKET, Question, encode
-from compcache.remote.helper.reads import Reads, words
+from compcache.remote.helper.reads import Reads, describe_error
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, includes, module_key, shelf_of
 from compcache.signing.keys import new_key
@@ -242,7 +242,7 @@ def test_a_refused_certificate_is_what_is_told() -> None:
         "InvalidData,"
     )
     text = f"Error performing GET https://store/f\n\nDebug source:\n{causes} error: InvalidCertificate(\n    Expired,\n), }} }} )"
-    assert words(OSError(text)) == "Error performing GET https://store/f: the certificate is refused (Expired)"
+    assert describe_error(OSError(text)) == "Error performing GET https://store/f: the certificate is refused (Expired)"
 
 
 def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:
@@ -275,7 +275,7 @@ def test_explain_tells_that_the_store_is_left_alone(tmp_path: Path) -> None:
         answer = cache.explain("f").remote
     assert answer is not None
     assert answer.outcome == "skipped"
-    assert re.search(r"not asked for another \d+ s, after 3 failures in a row", answer.message)
+    assert re.search(r"not asked for another \d+ s; consecutive failures: 3", answer.message)
 
 
 def test_statistics_count_the_store_apart(open_cache: Callable[..., Cache]) -> None:
@@ -382,7 +382,7 @@ def test_no_more_is_read_than_a_card_says(tmp_path: Path) -> None:
     def asked(size: int) -> list[tuple[str, int]]:
         backend = Counting({module_key(module_id): b"x"})
         reads = Reads(backend, Breaker(str(tmp_path / "breaker")))  # type: ignore[arg-type]
-        assert asyncio.run(reads.held(Card("f", module_id, size, 0.5, b""))) is None
+        assert asyncio.run(reads.fetch_module(Card("f", module_id, size, 0.5, b""))) is None
         return backend.asked
 
     assert asked(5000) == [(module_key(module_id), 5000)]

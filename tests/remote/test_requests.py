@@ -302,7 +302,7 @@ def test_a_card_of_a_shelf_that_is_there_stays_unless_it_is_to_be_replaced(tmp_p
     async def work() -> None:
         store = MemoryStore(random.Random(3))
         uploads = uploads_of(store, tmp_path)
-        uploads._reads.held = held  # type: ignore[method-assign, assignment]
+        uploads._reads.fetch_module = held  # type: ignore[method-assign, assignment]
         first, second = [Card("f", bytes([number]) * 16, 3, 0.5, b"abc") for number in range(2)]
         await uploads.put_card(KEY, "best", first)
         await uploads.put_card(KEY, "best", second)
@@ -393,12 +393,12 @@ def test_a_busy_host_does_not_make_the_store_farther() -> None:
     """The least of the last answers tells how far it is, slowly forgotten; the first ones tell nothing."""
     requests = Requests(Shelves({}, ""))  # type: ignore[arg-type]
     for _ in range(7):
-        requests._learn(0.01, 10)
+        requests._update_latency(0.01, 10)
         assert requests.distance == 0.0
     for seconds in (0.02, *[0.5] * 20):
-        requests._learn(seconds, 10)
+        requests._update_latency(seconds, 10)
     assert requests.latency > 0.3
     assert 0.01 <= requests.distance < 0.03
     for _ in range(100):
-        requests._learn(0.5, 10)
+        requests._update_latency(0.5, 10)
     assert requests.distance == 0.5

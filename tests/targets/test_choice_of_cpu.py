@@ -112,8 +112,8 @@ def of_libm(directory: Path) -> Path:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ("glibc 2.2.4", "needs glibc 2.29 or later, this process has glibc 2.2.4"),
-        (None, "needs glibc 2.29 or later, this process has musl"),
+        ("glibc 2.2.4", "needs glibc 2.29 or later, but this process has glibc 2.2.4"),
+        (None, "needs glibc 2.29 or later, but this process has musl"),
     ],
 )
 def test_an_older_or_another_libc_is_told_before_anything_is_mapped(

@@ -28,7 +28,7 @@ from compcache import Cache, Identity, ModuleSource, frontend
 from compcache.batch import Job, compile_many
 from compcache.processes.secret_references import literal, read_secret, reference_to
 from compcache.remote.address import has_secret, read_settings, shown_url
-from compcache.remote.helper.reads import words
+from compcache.remote.helper.reads import describe_error
 from compcache.signing.keys import new_key
 
 if TYPE_CHECKING:
@@ -213,8 +213,8 @@ def test_a_url_is_shown_without_what_can_be_a_secret(url: str, shown: str) -> No
 
 def test_messages_of_clients_are_shown_without_what_stands_in_urls() -> None:
     text = f'error sending request for url (https://account.blob/c/x?sv=1&{TOKEN}): "https://{USER}:{ENCODED}@h/x" error: "at http://h/?{TOKEN}"'
-    require_none(words(OSError(text)))
-    assert "account.blob/c/x" in words(OSError(text))
+    require_none(describe_error(OSError(text)))
+    assert "account.blob/c/x" in describe_error(OSError(text))
 
 
 def test_what_may_hold_a_secret_is_not_pickled_or_printed() -> None:

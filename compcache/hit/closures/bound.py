@@ -1,12 +1,12 @@
-"""Bindings of names: the same code while its module lives and look-ups find no other content.
+"""Bindings of names. A name keeps its code while the code's module lives and look-ups find no other content for the name.
 
-A linked closure has copies of functions, with addresses of their own. So what was bound is kept: a copy, also where its closure does not
-hold any more or its file is gone, or a module that has the function by itself, whatever closures come later.
+A linked closure has copies of functions, with addresses of their own. So a binding to a copy is kept, even if the closure is not
+valid any more or its file is gone. A binding to a module that has the function by itself is kept too, whatever closures come later.
 """
 
 from __future__ import annotations
 
-from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # what `weakref` itself is made of
+from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined] # importing `weakref` is slow
 
 from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt
@@ -26,15 +26,22 @@ __all__ = ["BoundNames", "Place", "described", "newest_of", "shared"]
 
 #: The number of bytes of the digest in a record's link type.
 _DIGEST = 8
-#: The content for every content name, whichever realization look-ups find.
+#: The content that stands for all realizations of a content name.
 _SAME = b"="
 
 
 class Place(ref):  # type: ignore[type-arg] # no subscript at run time
     """The module to which a name is bound.
 
-    Of what is in a closure the record, what was known of its file, the content that the name had, and the modules that have it; it is found
-    without a look-up. `number` is that of the load.
+    For a copy in a closure, a load finds the function without a look-up.
+
+    Attributes:
+        content: the content of the name when it was bound.
+        file: a description of the closure's file.
+        known: the record of the function's link type.
+        modules: the modules that have the function by themselves.
+        number: the number of the load that bound it.
+        record: the function's record in the closure, or None for a binding to a module.
     """
 
     __slots__ = ("content", "file", "known", "modules", "number", "record")
@@ -47,7 +54,7 @@ class Place(ref):  # type: ignore[type-arg] # no subscript at run time
 
 
 class _Known:
-    """The records of a module with one link type, when nothing else of them is read any more."""
+    """The record of one link type of a module, with the interface of `compcache.hit.needs.Listed`."""
 
     __slots__ = ("is_in_listing", "offset", "payload", "records")
 
@@ -57,24 +64,31 @@ class _Known:
         self.payload = payload
 
     def read_record(self, offset: int) -> bytes:
-        """See `compcache.hit.needs.Listed`."""
+        """Return the payload of the record.
+
+        Raises:
+            FormatError: another record is requested.
+        """
         if offset != self.offset:
-            raise FormatError(f"no record at offset {offset}")
+            raise FormatError(f"there is no record at offset {offset}")
         return self.payload
 
 
 class BoundNames:
-    """What the loads of a loader have bound since it has met a closure, by name; the loader lives as long."""
+    """The bindings by the loads of a loader since it has met a closure, by name. The loader lives as long.
+
+    `changes` is the number of loads that have bound something.
+    """
 
     __slots__ = ("_copied", "_places", "_types", "_weak_loader", "changes")
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source]]) -> None:
-        """Start without bindings. `types` are the classes of which a load consists."""
+        """Begin without bindings. `types` are the classes of choices and sources."""
         self._weak_loader = ref(loader)
         self._types = types
         self._places: dict[str, Place] = {}
         self._copied: dict[bytes, set[bytes]] = {}  # the closures in which a function of a module was bound, by module
-        self.changes = 0  # how many loads have bound something
+        self.changes = 0
 
     @property
     def _loader(self) -> Loader:
@@ -83,18 +97,18 @@ class BoundNames:
         return loader
 
     def inherit(self, file: ModuleFile, module: LoadedModule, functions: list[tuple[tuple[Any, ...], bytes]]) -> None:
-        """Add the bindings of a plain hit in a closure: the records of these functions, and their contents."""
+        """Add the bindings of plain hits in a closure: the records of these functions, and their contents."""
         source = self._types[1](file, module)
         for fields, content in functions:
             record = FunctionRecord(*fields)
-            place = Place(module, _forgetting(self._places, record.name))
+            place = Place(module, _make_remover(self._places, record.name))
             if _describe(self._loader.store, place, source, record):
                 place.number, place.content = 0, content if is_ordered(record.name) else _SAME
                 self._places[record.name] = place
                 self._note_copy(place)
 
     def place_of(self, func_name: str) -> bytes | None:
-        """Return the module to which a function is bound, while look-ups find no other content for the name."""
+        """Return the module_id to which a function is bound, or None if it is not bound, or if look-ups find other content for the name."""
         place = self._places.get(func_name)
         if place is None:
             return None
@@ -106,8 +120,11 @@ class BoundNames:
         content, modules = newest_of(loader.store, func_name)
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
-    def chosen(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice of a bound copy, which has no further needs; None if there is none."""
+    def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
+        """Return the choice for a function that is bound to its copy in this closure, or None if it is not.
+
+        The choice has no further needs.
+        """
         place = self._places.get(func_name)
         module = place() if place is not None else None
         if place is None or place.record is None or module is None or module.module_id != module_id:
@@ -115,27 +132,27 @@ class BoundNames:
         choice_of, source_of = self._types
         source = source_of(described(place.file), module)
         source.suspended = True
-        source.listed = place.known  # type: ignore[assignment] # what is read of it, this has
+        source.listed = place.known  # type: ignore[assignment] # it has all records that a load reads
         sources.bound.append(source)
         choice = choice_of(source, place.record)
         choice.has_needs = True
         return choice
 
     def bind(self, chosen: dict[str, Choice], closures: Container[bytes]) -> dict[str, Place]:
-        """Return the bindings that a load adds. `closures` are the modules that are linked closures."""
+        """Return the bindings that a load adds, by name. `closures` has the module_ids of linked closures."""
         added: dict[str, Place] = {}
         for name, choice in chosen.items():
             known, record = self._places.get(name), choice.record
             is_known = known is not None and known() is choice.loaded
             if not is_known and record.name == name and not record.signature.startswith((VARIABLE, MERGED)):
-                place = Place(choice.loaded, _forgetting(self._places, name))
+                place = Place(choice.loaded, _make_remover(self._places, name))
                 place.record = None
                 if choice.module_id not in closures or _describe(self._loader.store, place, choice.source, record):
                     added[name] = place
         return added
 
     def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """Return the bindings together with those that a load commits now. The loader's lock is held."""
+        """Number the bindings that a load commits. Returns the table of bindings and its new rows. The caller holds the loader's lock."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -144,11 +161,15 @@ class BoundNames:
         return self._places, added
 
     def _note_copy(self, place: Place) -> None:
+        """Record that functions of these modules are bound in a closure."""
         for module_id in place.modules:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
     def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Return whether a load after the number `since` has bound a chosen function elsewhere. The loader's lock is held."""
+        """Return whether a load after the number `since` has bound a chosen function to another module.
+
+        The caller holds the loader's lock.
+        """
         for name, choice in chosen.items() if since != self.changes else ():
             place = self._places.get(name)
             if place is not None and place.number > since and self.place_of(name) not in (None, choice.module_id):
@@ -156,13 +177,13 @@ class BoundNames:
         return False
 
     def copies_of(self, homes: Iterable[bytes], module_id: bytes) -> list[LoadedModule]:
-        """Return the closures, without this one, in which a function of these modules is bound."""
+        """Return the loaded closures in which a function of these modules is bound, other than the closure `module_id`."""
         keys = {key for home in homes for key in self._copied.get(home, ())} - {module_id} if self._copied else ()
         return [closure for key in keys if (closure := self._loader._loaded(key)) is not None]
 
 
 def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
-    """Return what look-ups find for a name, apart from copies: its content, and the modules with it."""
+    """Return the content of a name and the module_ids with it, as look-ups find them, without copies in closures."""
     if store.has_in_memory() and any(known := [*store._memory_names.get(func_name, ())]):
         return known[0][0], {module_id for module_id, _ in known}
     rows = [row for row in store.find_numbered(func_name) if row[3] < LINKED]
@@ -176,7 +197,7 @@ def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
 
 
 def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:
-    """Record everything that later loads need to know of a binding in a closure; return False if it cannot be read any more."""
+    """Fill a binding to a copy in a closure with everything that later loads need. Returns False if a record cannot be read."""
     place.record = record
     offset = int.from_bytes(record.link_type[_DIGEST:], "little")
     try:
@@ -189,8 +210,8 @@ def _describe(store: Store, place: Place, source: Source, record: FunctionRecord
     return True
 
 
-def _forgetting(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModule]], None]:
-    """Return a callback that removes a name from the table when its module goes."""
+def _make_remover(table: dict[str, Place], name: str) -> Callable[[ref[LoadedModule]], None]:
+    """Return a weakref callback that removes a name from the table."""
 
     def forget(_: ref[LoadedModule], remove: Callable[..., None] = _remove_dead_weakref) -> None:
         remove(table, name)

@@ -1,7 +1,7 @@
-"""The linked closures that a loader has met, and the modules in them.
+"""The linked closures that a loader has met, and the modules that they contain.
 
-Modules that are *in* a closure, whole, have their variables there. So a loader has such a module or the closure, never both: who comes
-second is bound to what is there, even where the closure does not hold any more, or its file is gone.
+A module that a closure contains *whole* has its variables there. So a loader has either such a module or the closure, never both. The
+later of them is bound to the earlier one, even if the closure is not valid any more or its file is gone.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _LISTED_FROM = 8
 class LinkedClosures:
     """The linked closures that a loader has met. They live as long as the loader.
 
-    Their validity is known for one state of the index. After several functions of a closure were loaded, the list of all functions is in
-    memory: others load without a look-up while the index is unchanged and the image is mapped. `types` are the classes of which a load
-        consists.
+    Their validity is known for one state of the index. After several functions of a closure were loaded, the list of all its
+    functions is in memory: other functions then load without a look-up while the index is unchanged and the image is mapped. `types`
+    are the classes of choices, sources and tables of sources.
     """
 
     __slots__ = (
-        "_early", "_homes", "_houses", "_parts", "_segments", "_state", "_told", "_used", "_weak_loader", "bound", "sets", "types",
+        "_early", "_homes", "_houses", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound", "sets", "types",
     )  # fmt: skip
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
-        """Start without closures. The loader's lock is used."""
+        """Begin without closures. The caller holds the loader's lock."""
         self._weak_loader = ref(loader)
         self.types = types
         self._segments: object = None
         self._state = b""
-        self._told: dict[bytes, bool] = {}
-        self._used: dict[bytes, int] = {}  # how often they were met
-        self.sets: dict[str, ListedFunction] = {}  # what was listed of closures, by function
-        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # the parts of each closure,
-        self._homes: dict[bytes, tuple[bytes, ...]] = {}  # those of them that it contains,
-        self._houses: dict[bytes, list[bytes]] = {}  # and the reverse
+        self._valid: dict[bytes, bool] = {}
+        self._used: dict[bytes, int] = {}  # by closure: how often look-ups have met it
+        self.sets: dict[str, ListedFunction] = {}  # the listed functions of closures, by name
+        self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules with code in it
+        self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules that it contains whole
+        self._houses: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
         self.bound = BoundNames(loader, types[:2])
         self._early = {*loader._mine}  # the modules whose earlier bindings are unknown
 
@@ -73,13 +73,14 @@ class LinkedClosures:
         file.describe(image, records, target_id, flags, key)
         file.size = size
         file.adopt(opened)
-        self._meet(closure.module_id, closure.parts, closure.homes)
+        self._add_closure(closure.module_id, closure.parts, closure.homes)
         module.file = file if closure.homes else None
         self.bound.inherit(file, module, closure.bound)
 
     def _is_taken(self, func_name: str, module_id: bytes) -> bool:
-        """Return whether the function may have been bound in a module before this loader met a closure, or is in another closure with its
-        module.
+        """Return whether a function must not be bound to its copy in this closure.
+
+        Its module may have been bound before this loader met a closure, or may be whole in another loaded closure.
         """
         loader = self._loader
         if self._early:
@@ -90,15 +91,20 @@ class LinkedClosures:
         return not self._early.isdisjoint(modules) or self._have_other_house(modules, module_id)
 
     def _have_other_house(self, modules: Iterable[bytes], module_id: bytes) -> bool:
+        """Return whether a loaded closure other than this one contains one of these modules."""
         houses = [house for key in modules if (house := self.house_of(key)) is not None]
         return any(house.module_id != module_id for house in houses)
 
     # ---------------------------------------------------------------- modules that are in closures
 
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
-        """Return where a load takes this realization from (with `LINKED` in the offset for a closure); None if it cannot be used."""
+        """Return the (module_id, offset) from which a load takes a realization, or None if it cannot be used.
+
+        An offset with `LINKED` marks a realization in a closure. A realization in a module that a loaded closure contains is taken
+        from the closure.
+        """
         if offset >= LINKED:
-            if is_bound or not self.holds(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
+            if is_bound or not self.is_valid_now(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
                 return None
             return module_id, offset & ~LINKED
         house = self.house_of(module_id)
@@ -108,12 +114,12 @@ class LinkedClosures:
         return (house.module_id, found) if found is not None else None
 
     def house_of(self, module_id: bytes) -> LoadedModule | None:
-        """Return the loaded closure that contains a module."""
+        """Return the loaded closure that contains a module whole, or None."""
         found_of = self._loader._loaded
         return next((house for key in self._houses.get(module_id, ()) if (house := found_of(key)) is not None), None)
 
     def _is_elsewhere(self, module_id: bytes) -> bool:
-        """Return whether part of a closure is loaded from elsewhere."""
+        """Return whether a module that a closure contains whole is loaded by itself or from another closure."""
         loader = self._loader
         homes = self._homes.get(module_id)
         if not homes or not loader._mine:
@@ -121,7 +127,10 @@ class LinkedClosures:
         return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
 
     def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return a choice in a closure of which the load already has a part by itself, and the reason why it cannot be used."""
+        """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
+
+        Its closure contains a module that the load has by itself, or from another closure.
+        """
         owners: dict[bytes, tuple[bytes, str]] = {}
         for name, choice in chosen.items():
             module_id = choice.module_id
@@ -129,25 +138,31 @@ class LinkedClosures:
                 owner, first = owners.setdefault(home, (module_id, name))
                 if owner != module_id:
                     return (name if module_id in self._homes else first), LinkError(
-                        f"module {home.hex()} is in a linked closure, and is used without it", module_id=home.hex()
+                        f"module {home.hex()} is in a linked closure, but the load also uses it without the closure", module_id=home.hex()
                     )
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return a choice in a closure, if another closure has a chosen function, and the error about it."""
+        """Return the name of a choice in a closure whose function another closure has too, and the reason.
+
+        The result is None if there is no such choice.
+        """
         store = self._loader.store
         for name, choice in chosen.items():
             for home in newest_of(store, name)[1] if choice.module_id in self._parts else ():
                 owner, other = owners.get(home, (home, name))
                 if owner != choice.module_id and owner in self._homes:
                     return other, LinkError(
-                        f"module {home.hex()} is in a linked closure, and {name!r} in another one", module_id=home.hex()
+                        f"module {home.hex()} is in one linked closure, and {name!r} is in another", module_id=home.hex()
                     )
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
-        """Return whether no other load has committed a chosen module, or bound a chosen function elsewhere, after the number `since`. The
-        loader's lock is held.
+        """Return whether no other load has contradicted this one after the number `since`.
+
+        Another load contradicts it by committing a chosen module, or by binding a chosen function to another module.
+
+        The caller holds the loader's lock.
         """
         loader = self._loader
         if self.bound.are_elsewhere(chosen, since):
@@ -164,20 +179,20 @@ class LinkedClosures:
         return True
 
     def keep_files(self, chosen: dict[str, Choice]) -> None:
-        """Keep the files of closures that contain modules open: their functions are found there, whatever happens to the file."""
+        """Keep the files of closures that contain modules open, so that their functions can be found even if a file is removed."""
         for choice in chosen.values():
             if choice.module_id in self._homes and choice.loaded.file is None:
                 try:
                     choice.loaded.file = shared(choice.source.open_file(self._loader.store))
-                except (CompcacheError, OSError) as error:  # its file is gone already
+                except (CompcacheError, OSError) as error:  # the file is gone already
                     reraise_interrupt(error)
 
     def __contains__(self, module_id: object) -> bool:
-        """Return whether a load of this loader has met the module as a linked closure."""
+        """Return whether the loader has met the module as a linked closure."""
         return module_id in self._parts
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
-        """Return the file of a loaded closure that contains modules."""
+        """Return the kept file of a loaded closure that contains modules, or None."""
         house = self._loader._loaded(module_id) if module_id in self._homes else None
         return shared(house.file) if house is not None and house.file is not None else None
 
@@ -195,7 +210,7 @@ class LinkedClosures:
             return False
 
     def _offset_in(self, house: LoadedModule, func_name: str) -> int | None:
-        """Return the position of a function's record in a loaded closure."""
+        """Return the offset of a function's record in a loaded closure, or None if the closure does not have it."""
         loader = self._loader
         for module_id, offset in loader.store.find_here(func_name, linked=True):
             if module_id == house.module_id:
@@ -209,16 +224,16 @@ class LinkedClosures:
 
     # ---------------------------------------------------------------- validity
 
-    def holds(self, module_id: bytes) -> bool:
-        """Return whether the linked closure with this module_id is valid now."""
+    def is_valid_now(self, module_id: bytes) -> bool:
+        """Return whether the linked closure with this module_id is valid in the present state of the index."""
         loader = self._loader
-        self._look_at(loader.store)
-        known = self._told.get(module_id)
+        self._refresh_state(loader.store)
+        known = self._valid.get(module_id)
         if known is None:
             found = is_valid(loader, module_id, self._state)
-            known = self._told[module_id] = found is not None
+            known = self._valid[module_id] = found is not None
             if found is not None:
-                self._meet(module_id, *found)
+                self._add_closure(module_id, *found)
         elif known and loader._loaded(module_id) is not None:
             used = self._used[module_id] = self._used.get(module_id, 0) + 1
             if used == _LISTED_FROM:
@@ -227,7 +242,8 @@ class LinkedClosures:
                 list_functions(loader, self, module_id)
         return known
 
-    def _meet(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
+    def _add_closure(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
+        """Record a closure and the modules in it."""
         if module_id in self._parts:
             return
         self._parts[module_id] = parts
@@ -236,17 +252,17 @@ class LinkedClosures:
         for home in parts[:homes]:
             self._houses.setdefault(home, []).append(module_id)
 
-    def _look_at(self, store: Store) -> None:
-        """Forget what is known about another state of the index."""
+    def _refresh_state(self, store: Store) -> None:
+        """Forget validity and lists if the index has changed."""
         segments = store.segments()
         if segments != self._segments:
             self._segments, self._state = segments, store.state()
-            self._told.clear()
+            self._valid.clear()
             self._used.clear()
             self.sets.clear()
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """Return the call target of a function in a mapped closure, if it has no further needs; None if it must be looked up."""
+        """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
         loader, found = self._loader, self.sets.get(func_name)
         if found is None or loader.builds or loader.store._in_memory:
             return None

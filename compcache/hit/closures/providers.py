@@ -1,4 +1,4 @@
-"""The provider of a variable that several modules use: the module that was bound first, while it lives."""
+"""The provider of a variable that several modules use: the module that was bound first, for as long as it lives."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = [
     "provider_updates",
     "refuse_other_mapping",
     "refuse_second_provider",
-    "second_provider",
+    "second_provider_error",
 ]
 
 
 def refuse_second_provider(loader: Loader, source: Source) -> None:
-    """Refuse a module that defines a variable which another module provides: the module that was bound first provides it while it lives.
+    """Check that a module does not define a variable which another module provides.
 
-    The module is not loaded: where it is the provider itself, that one was unloaded and is still in use.
+    The module may be the provider itself, if it was unloaded and is still in use.
 
     Raises:
-        LinkError: the module defines one that another module provides.
-        FormatError: a record of it is damaged.
+        LinkError: the module defines such a variable.
+        FormatError: a record of the module is damaged.
     """
     module_id = source.file.module_id
     for name, weak in list(loader.providers.items()):
@@ -42,27 +42,30 @@ def refuse_second_provider(loader: Loader, source: Source) -> None:
         ):
             provider = living_provider(loader, loader.providers, name)
             if provider is not None:
-                raise second_provider(name, module_id, provider.module_id)
+                raise second_provider_error(name, module_id, provider.module_id)
 
 
 def defines_for_all(loader: Loader, source: Source, offset: int) -> bool:
-    """Return whether the record of a variable belongs to a definition that is not merged with others."""
+    """Return whether the record of a variable is a definition that linkers do not merge with others."""
     return decode_function(source.read_record(loader.store, offset)).signature.startswith(VARIABLE)
 
 
 def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> None:
-    """Refuse to map a module again if its variable is provided by an earlier mapping that was unloaded and is still in use.
+    """Check that a module is not mapped again while an earlier mapping, unloaded but still in use, provides its variable.
 
     Raises:
-        LinkError: the module would be mapped anew.
+        LinkError: the earlier mapping is still in use.
     """
     provider = living_provider(loader, loader.merged, variable)
     if provider is not None and provider.module_id == module_id and provider not in loader.loaded_modules():
-        raise second_provider(variable, module_id, module_id)
+        raise second_provider_error(variable, module_id, module_id)
 
 
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
-    """Return the module that provides a variable. An unloaded one counts only while it is in use, not as garbage of its own cycle."""
+    """Return the module that provides a variable, or None.
+
+    An unloaded module counts only if it is in use, not as garbage of its own cycle.
+    """
     weak = table.get(variable)
     if weak is None or (module := weak()) is None or module in loader.loaded_modules():
         return weak() if weak is not None else None
@@ -71,23 +74,23 @@ def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variabl
     return weak()
 
 
-def second_provider(variable: str, module_id: bytes, provider: bytes) -> LinkError:
-    """Return why a module cannot be loaded: a shared variable would exist twice."""
+def second_provider_error(variable: str, module_id: bytes, provider: bytes) -> LinkError:
+    """Return the error for a module that cannot be loaded because a shared variable would exist twice."""
     if module_id == provider:
         return LinkError(
-            f"module {module_id.hex()} was unloaded, but code that uses its variable {variable!r} is still in use: let calls of it end, "
-            "and drop what refers to it, before it is loaded again",
+            f"module {module_id.hex()} was unloaded, but code that uses its variable {variable!r} is still in use: let its calls end and "
+            "drop the objects that refer to it before loading it again",
             module_id=module_id.hex(),
         )
     return LinkError(
-        f"module {module_id.hex()} defines the variable {variable!r}, which other loaded code has from module {provider.hex()}: let "
-        f"one of them export it under another name (functions={{name: Function(symbol={variable!r})}}) or keep it internal",
+        f"module {module_id.hex()} defines the variable {variable!r}, which other loaded code has from module {provider.hex()}: export "
+        f"it from one of them under another name (functions={{name: Function(symbol={variable!r})}}), or keep it internal",
         module_id=module_id.hex(),
     )
 
 
 def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Return what to record about the modules that provide the variables of a load."""
+    """Return the table updates for the modules that provide the variables of a load."""
     updates = []
     shared = [(name, choice) for name, choice in chosen.items() if choice.record.signature.startswith(LINK_ONLY)]
     for prefix, table in ((VARIABLE, loader.providers), (MERGED, loader.merged)):
@@ -97,7 +100,7 @@ def provider_updates(loader: Loader, chosen: dict[str, Choice], weak: Callable[.
 
 
 def have_providers(loader: Loader, chosen: dict[str, Choice]) -> bool:
-    """Return whether the provider of each variable is still the chosen one. Another thread may have bound it."""
+    """Return whether the chosen module of each variable is still its provider. Another thread may have bound the variable."""
     for name, choice in chosen.items():
         if choice.record.signature.startswith(LINK_ONLY):
             known = loader.providers.get(name) or loader.merged.get(name)

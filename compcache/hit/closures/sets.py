@@ -1,4 +1,4 @@
-"""All records of a linked closure in memory, after several of its functions were loaded: further loads need no look-up."""
+"""All records of a linked closure in memory, after several of its functions were loaded. Further loads need no look-up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ListedFunction", "list_functions", "take"]
 
-#: The most bytes of a closure's records that a loader keeps.
+#: The largest section of records of a closure that a loader keeps, in bytes.
 _MOST_RECORDS = 1 << 22
 
 
 class ListedFunction:
-    """The position of a function's record in its closure."""
+    """The place of a function's record in a closure."""
 
     __slots__ = ("file", "listed", "module_id", "offset")
 
@@ -33,10 +33,10 @@ class ListedFunction:
 
 
 def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> None:
-    """Read all records of a closure into memory, unless they are many."""
+    """Read all records of a closure into memory, unless the section is large. A failure is ignored."""
     try:
         file = loader.store.open_module(module_id)
-    except (CompcacheError, OSError) as error:  # loading a function of it meets the error again
+    except (CompcacheError, OSError) as error:  # loading one of its functions meets the error again
         reraise_interrupt(error)
         return
     with file:
@@ -49,7 +49,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """Return the call target of a listed function, if it has no further needs; None if it must be looked up."""
+    """Return the call target of a listed function, or None if it has further needs or must be looked up."""
     found = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)

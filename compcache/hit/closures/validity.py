@@ -1,9 +1,10 @@
-"""Decides whether a linked closure is valid: its image has code of several modules, its parts, and stands for what an ordinary load would
-bind.
+"""Decides whether a linked closure is valid.
 
-It holds where all parts are there, are such as this cache uses (whole, signed where keys are asked for, not of a maker or an LLVM that is
-passed over), and where each plain name that was bound when it was linked would be bound to the same module now. What is not so any more is
-passed over, as if it were not there. That is found out once for each state of the index, and kept for the next process.
+Its image has code of several modules, its parts, and must equal what an ordinary load would bind.
+
+A closure is valid if this cache would use all its parts: they exist, are intact and signed if keys are required, and have no maker or
+LLVM that the cache rejects. Also, each plain name that was bound at link time would be bound to the same module now. A closure that
+is not valid is ignored. The decision is made once for each state of the index, and stored for other processes.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ if TYPE_CHECKING:
 
 __all__ = ["is_valid", "linked_entry", "remove_closures"]
 
-#: How many files of this kind a directory keeps.
+#: The number of such files that a directory keeps.
 _MOST_KEPT = 512
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the parts of the linked closure with this module_id, and how many of them, the first, it contains; None if it is not valid in
-    this state of the index.
+    """Return the parts of a linked closure, and how many of them, from the first one, it contains whole, or None if it is not valid.
+
+    `state` is the state of the index for which the result is looked up and stored.
     """
     store = loader.store
     name = _file_name(store, module_id)
-    told = _told(store, name, state) if store.has_closures() else None
-    if told is None:
-        parts = _parts(loader, module_id)
-        _keep(store, name, module_id, state, parts)
+    stored = _read_result(store, name, state) if store.has_closures() else None
+    if stored is None:
+        parts = _check_parts(loader, module_id)
+        _write_result(store, name, module_id, state, parts)
         return parts
-    return told[0]
+    return stored[0]
 
 
 def _file_name(store: Store, module_id: bytes) -> str:
@@ -52,8 +54,8 @@ def _file_name(store: Store, module_id: bytes) -> str:
     return CLOSURES.file_name(digest(identity).hex() + key_suffix(store.stamp_key))
 
 
-def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index, or None."""
+def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
+    """Return the stored result for this state of the index, in a tuple of its own, or None if there is none."""
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]
@@ -66,8 +68,8 @@ def _told(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...
     return ((parts, homes) if holds else None,)
 
 
-def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[tuple[bytes, ...], int] | None) -> None:
-    """Store the result for other processes; a failure is harmless."""
+def _write_result(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[tuple[bytes, ...], int] | None) -> None:
+    """Store the result for other processes. A failure is harmless."""
     if store.readonly or not store.has_closures():
         return
     from compcache.publish.atomic_file import keep_file
@@ -81,7 +83,7 @@ def _keep(store: Store, name: str, module_id: bytes, state: bytes, found: tuple[
 
 
 def remove_closures(store: Store, gone: Container[bytes]) -> None:
-    """Remove what is kept of linked closures that are gone, and files of former versions; a failure is harmless."""
+    """Remove the stored results for closures in `gone`, and files of former versions. A failure is harmless."""
     at = len(MAGIC) + SEAL_SIZE
     for name in store.names(CLOSURES):
         data = store.read_file(CLOSURES, name)
@@ -111,7 +113,8 @@ def linked_entry(file: ModuleFile) -> EntryRecord:
     raise FormatError("the module is not a linked closure")
 
 
-def _parts(loader: Loader, module_id: bytes) -> tuple[tuple[bytes, ...], int] | None:
+def _check_parts(loader: Loader, module_id: bytes) -> tuple[tuple[bytes, ...], int] | None:
+    """Return the parts of a closure if it is valid now, and how many of them it contains whole; otherwise None."""
     from compcache.formats.linked import decode_closure
 
     store = loader.store

@@ -1,1 +1,1 @@
-"""The steps of a check, a file for each thing that is looked at; `compcache.maintain.check` lists them."""
+"""The steps of a check, a file for each subject. `compcache.maintain.check` lists the steps."""

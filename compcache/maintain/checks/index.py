@@ -1,4 +1,4 @@
-"""Checks that the index has the functions of the modules, and no others."""
+"""Check that the index has the functions of all modules, and no other functions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["check_index"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
-#: The most entries of the index that are held at a time.
+#: The most entries of the index in memory at a time.
 _RANGE = 1 << 13
-#: The number of modules whose existence is remembered.
+#: The most modules whose existence is remembered.
 _REMEMBERED = 1 << 16
 
 
 def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Compare the index with the modules."""
+    """Compare the index with the modules, and rebuild it if it differs and repair is requested.
+
+    Raises:
+        StorageError: the index cannot be read.
+    """
     store = state.store
     segments = list(readable(store.index))
     if store.index.problem:
@@ -52,7 +56,10 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 class _Differing:
-    """Entries that the index lacks, or has in excess. Other processes change the directory, so each is examined twice."""
+    """The number of entries in which index and modules differ, and the module of one of these entries.
+
+    Other processes may change the directory during the check, so each entry is examined a second time.
+    """
 
     def __init__(self, state: CheckState) -> None:
         self._there: dict[bytes, bool] = {}
@@ -61,7 +68,7 @@ class _Differing:
         self.example = b""
 
     def add(self, entries: set[bytes], counts: Callable[[bytes, bool], bool]) -> None:
-        """Count the entries for which `counts` returns true, given the module and whether its file exists."""
+        """Count the entries for which `counts` returns true. Its arguments are the module_id, and whether the module exists now."""
         for entry in entries:
             module_id = entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
             there = self._there.get(module_id)
@@ -75,13 +82,13 @@ class _Differing:
 
 
 def _is_read(state: CheckState, module_id: bytes) -> bool:
-    """Return whether an existing module existed, and was intact, when the modules were read."""
+    """Return whether a module that exists now also existed, and was intact, when the check read the modules."""
     known = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
     return known and state.is_there(module_id) and module_id not in state.unusable
 
 
 def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
-    """Yield the function entries of all segments, and the expected ones, by ranges of their keys."""
+    """Yield the function entries of all segments and the expected function entries, one range of keys at a time."""
     for segment in list(segments):
         with _reading(store, segments, segment):
             texts = segment.requirements
@@ -103,7 +110,7 @@ def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> I
 
 @contextmanager
 def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterator[None]:
-    """Report a segment as damaged if reading it fails, and read it no more."""
+    """If reading a segment inside the block fails, record it as damaged, and remove it from `segments`."""
     try:
         yield
     except (FormatError, OSError) as error:
@@ -113,6 +120,7 @@ def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterato
 
 
 def _wanted_entries(state: CheckState) -> Iterator[bytes]:
+    """Yield the entries that the index should have, unordered."""
     for _, each in state.modules():
         for module_id, row in each.rows().items():
             for name, offset in row.indexed():
@@ -128,8 +136,8 @@ def _entry(name: str, module_id: bytes, offset: int) -> bytes:
 
 
 def _unverified(state: CheckState, segments: list[Segment]) -> int:
-    """Return how many modules have no valid stamp."""
-    found = 0
+    """Return the number of modules without a valid stamp."""
+    unverified = 0
     tables = [all_entries(segment.modules) for segment in segments]
     entries = heapq.merge(*tables)
     waiting = next(entries, None)
@@ -138,8 +146,8 @@ def _unverified(state: CheckState, segments: list[Segment]) -> int:
         while waiting is not None and waiting[0] <= each.first:
             stamps.setdefault(waiting[:DIGEST_SIZE], []).append(waiting)
             waiting = next(entries, None)
-        found += sum(1 for module_id, status in present.items() if not _is_stamped(stamps.get(module_id, ()), status))
-    return found
+        unverified += sum(1 for module_id, status in present.items() if not _is_stamped(stamps.get(module_id, ()), status))
+    return unverified
 
 
 def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
@@ -148,23 +156,26 @@ def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> boo
 
 
 def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: dict[str, str]) -> None:
-    done = state.repair and _rebuild(state)
-    what = "it was rebuilt" if done else "repair rebuilds it"
+    """Rebuild the index if repair is requested, and add the findings about it."""
+    is_rebuilt = state.repair and _rebuild(state)
+    advice = "the index was rebuilt" if is_rebuilt else "run check with repair to rebuild the index"
     root = state.store.root
     for name, reason in damaged.items():
-        state.find("index", name, f"segment {name} of the index is damaged ({reason}); {what}", repaired=done)
+        state.find("index", name, f"segment {name} of the index of {root} is damaged ({reason}); {advice}", repaired=is_rebuilt)
     if missing.count:
+        delay = "" if is_rebuilt else ", or run prune an hour after the addition"
         message = (
-            f"the index of {root} lacks {missing.count} functions and entries of data, for example of module {missing.example.hex()}: an "
-            f"addition was interrupted, and look-ups miss them; {what}{'' if done else ', prune adds them after an hour'}"
+            f"look-ups miss {missing.count} functions and entries of data in {root}, for example of module {missing.example.hex()}, "
+            f"because an addition was interrupted; {advice}{delay}"
         )
-        state.find("unindexed", root, message, note=True, repaired=done)
+        state.find("unindexed", root, message, note=True, repaired=is_rebuilt)
     if stale:
-        message = f"the index of {root} has {stale} entries of removed modules, which only cost space; {what}"
-        state.find("stale", root, message, note=True, repaired=done)
+        message = f"the index of {root} has {stale} entries of removed modules, which only take space; {advice}"
+        state.find("stale", root, message, note=True, repaired=is_rebuilt)
 
 
 def _rebuild(state: CheckState) -> bool:
+    """Rebuild the index. Return False if it cannot be written."""
     from compcache.publish.index_rebuild import rebuild_index
 
     try:

@@ -1,4 +1,4 @@
-"""Looks for temporary and damaged files, and for files that compcache did not write."""
+"""Check for temporary files, damaged files, and files that compcache did not write."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ __all__ = ["check_leftovers"]
 
 
 def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Look for temporary files, damaged files and files that compcache did not write."""
+    """Report leftovers, unknown files and damaged volumes. Repair removes leftovers, and rewrites volumes."""
     store = state.store
-    found = find_leftovers(store, PrunePolicy(), time.time(), Uses(store, verify=True).torn)
-    removed = {file.path for file in clear_leftovers(store, found)} if state.repair else set()
-    for file in found:
-        done = file.path in removed
-        what = "" if done else "; repair or prune removes it"
-        state.find("leftover", file.path, f"{file.path}: {file.reason}, {file.size} bytes{what}", note=True, repaired=done)
-    strangers = list(_strangers(store))
-    for path in strangers:
-        state.find("stranger", path, f"{path} was not written by compcache; delete it if it is not needed", note=True)
+    leftovers = find_leftovers(store, PrunePolicy(), time.time(), Uses(store, verify=True).torn)
+    removed = {file.path for file in clear_leftovers(store, leftovers)} if state.repair else set()
+    for file in leftovers:
+        is_removed = file.path in removed
+        advice = "" if is_removed else "; run check with repair, or prune, to remove it"
+        state.find("leftover", file.path, f"{file.path}: {file.reason}, {file.size} bytes{advice}", note=True, repaired=is_removed)
+    unknown = list(_unknown_files(store))
+    for path in unknown:
+        state.find("stranger", path, f"compcache did not write {path}; delete it if it is not needed", note=True)
     _check_volumes(state)
     quarantined = len(store.names(QUARANTINE))
-    return len(found) + len(strangers), {"leftovers": len(found), "strangers": len(strangers), "quarantined": quarantined}
+    return len(leftovers) + len(unknown), {"leftovers": len(leftovers), "strangers": len(unknown), "quarantined": quarantined}
 
 
 def _check_volumes(state: CheckState) -> None:
-    """Look for volumes that cannot be read completely. Repair keeps the readable modules."""
+    """Report volumes that cannot be read completely. Repair keeps their readable modules."""
     store = state.store
     for fan in store.fans() if store.volumes.are_there() else ():
         store.volumes.of_directory(fan)
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)
-        done = state.repair and _repair_volume(store, name)
-        what = "what can be read of it is in another one now" if done else "repair keeps what can be read of it"
-        state.find("damaged", path, f"{path} is damaged: {reason}; {what}", repaired=done)
+        is_repaired = state.repair and _repair_volume(store, name)
+        advice = "its readable modules were saved" if is_repaired else "run check with repair to save its readable modules"
+        state.find("damaged", path, f"{path} is damaged: {reason}; {advice}", repaired=is_repaired)
 
 
 def _repair_volume(store: Store, name: str) -> bool:
+    """Write the readable modules of a volume to a new volume, and move the old file to quarantine. Return False if writing fails."""
     volume = store.volumes.known(name)
     try:
         if volume is not None:
@@ -65,7 +66,8 @@ def _repair_volume(store: Store, name: str) -> bool:
     return True
 
 
-def _strangers(store: Store) -> Iterator[str]:
+def _unknown_files(store: Store) -> Iterator[str]:
+    """Yield the paths of files in the directories of the cache that compcache did not write."""
     base = store.directory(MODULES)
     for fan in store.names_in(base):
         for name in store.names_in(f"{base}/{fan}"):

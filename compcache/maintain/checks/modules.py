@@ -1,4 +1,4 @@
-"""Checks that modules are as they were published: their records, every byte, and the code that is kept beside images."""
+"""Check that modules are as published: their records, every byte, and the stored bitcode."""
 
 from __future__ import annotations
 
@@ -25,42 +25,43 @@ _ELF = b"\x7fELF"
 
 
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that every module's records decode."""
+    """Check that the records of every module can be decoded."""
     checked = functions = 0
     for present, each in state.modules():
         rows = each.rows()
         checked += len(present)
         for module_id, status in present.items():
             if writer(status) < 0:
-                state.open_to_others(module_id)
+                state.report_writable(module_id)
             elif module_id not in rows:
-                state.unusable_for(module_id, _why_unreadable(state.store, module_id))
+                state.report_unusable(module_id, _reading_error(state.store, module_id))
         for module_id in [module_id for module_id in rows if state.is_sound(module_id)]:
             functions += len(rows[module_id].names)
-            _note_fault(state, rows[module_id])
+            _report_fault(state, rows[module_id])
     return checked - len(state.unusable), {"functions": functions}
 
 
-def _note_fault(state: CheckState, row: Row) -> None:
-    """Report an intact module that is not used, because one of its makers is known to be faulty."""
+def _report_fault(state: CheckState, row: Row) -> None:
+    """Report an intact module that is not used because one of its makers has a known fault."""
     fault = known_faults.fault_of(row.platform.made_by()) if known_faults.FAULTS else ""
     if fault:
         path = state.store.module_path(row.module_id)
-        state.find("maker", row.module_id.hex(), f"{path} is not used: {fault}; prune removes it", note=True)
+        state.find("maker", row.module_id.hex(), f"{path} is not used: {fault}; run prune to remove it", note=True)
 
 
-def _why_unreadable(store: Store, module_id: bytes) -> Exception:
+def _reading_error(store: Store, module_id: bytes) -> Exception:
+    """Return the error of reading the records of a module."""
     try:
         with ModuleSections(store, module_id) as reader:
             list(iterate_frames(reader.records()))
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         return error
-    return FormatError("its records do not decode")
+    return FormatError("the records cannot be decoded")
 
 
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check every byte against the digests, and the symbols of the image against the records."""
+    """Check every byte of the modules against their digests, and the images against their records."""
     size = total = 0
     for present, _ in state.modules():
         total += len(present)
@@ -69,41 +70,41 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
                 with ModuleSections(state.store, module_id) as reader:
                     size += reader.size
                     _verify(reader)
-                    signed = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
-                if not signed:
-                    _foreign(state, module_id)
+                    is_own = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
+                if not is_own:
+                    _report_unsigned(state, module_id)
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 continue
             except (OSError, FormatError) as error:
                 reraise_interrupt(error)
-                state.unusable_for(module_id, error)
+                state.report_unusable(module_id, error)
     return total, {"size": size}
 
 
-def _foreign(state: CheckState, module_id: bytes) -> None:
-    """Report an intact module of other users; it stays."""
+def _report_unsigned(state: CheckState, module_id: bytes) -> None:
+    """Report an intact module without a signature by the signing key of this cache."""
     path = state.store.module_path(module_id)
-    message = f"{path} does not carry the signature of this cache's key and is not used; it is there for others"
+    message = f"{path} is not used by this cache: it does not carry the signature of this cache's key; other users may use it"
     state.find("unsigned", module_id.hex(), message, note=True)
 
 
 def _verify(reader: ModuleSections) -> None:
-    """Raise `FormatError` with the reason if a module is not as it was published."""
+    """Raise `FormatError` with the reason if a module is not as published."""
     require_intact(reader.footer, reader.module_id, reader.read)
     _compare(reader.image(), reader.records())
 
 
 def _compare(image: bytes, records: bytes) -> None:
-    """Check that the image holds the module table whose slots the records refer to."""
-    kind, table = _needs_of(records)
+    """Raise `FormatError` if an image does not hold the module table to whose slots the records refer."""
+    kind, table = _required_table(records)
     check_image(kind, image, table)
 
 
-def _needs_of(records: bytes) -> tuple[str, Table]:
+def _required_table(records: bytes) -> tuple[str, Table]:
     """Return the kind of a module's image, and the module table that its records require."""
     header = None
-    highest = -1
+    highest = -1  # slot
     for _, payload in iterate_frames(records):
         kind = payload[:1]
         if kind == MODULE:
@@ -116,26 +117,26 @@ def _needs_of(records: bytes) -> tuple[str, Table]:
         elif kind == GLOBAL:
             highest = max(highest, decode_global(payload).slot)
     if header is None:
-        raise FormatError("it has no module record")
+        raise FormatError("the module has no module record")
     return header.image_kind, Table(header.key, header.abi, highest + 1)
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the stored bitcode compiles, and gives the code of the module."""
+    """Check that the stored bitcode of each module compiles, and gives the code of the module."""
     from compcache.maintain.recompile import recompile
 
-    kept = compared = total = 0
+    recompiled = compared = total = 0
     for present, _ in state.modules():
         total += len(present)
         for module_id in present:
             try:
-                done = recompile(state.store, module_id.hex())
-                kept += done.translated
-                compared += done.compared
+                result = recompile(state.store, module_id.hex())
+                recompiled += result.translated
+                compared += result.compared
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 continue
             except (OSError, CompcacheError) as error:
                 reraise_interrupt(error)
-                state.unusable_for(module_id, error)
-    return total, {"recompiled": kept, "compared": compared}
+                state.report_unusable(module_id, error)
+    return total, {"recompiled": recompiled, "compared": compared}

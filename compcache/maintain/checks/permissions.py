@@ -1,4 +1,4 @@
-"""Checks that other users cannot change the files from which code is loaded."""
+"""Check that other users cannot write to the directories from which code is loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["check_permissions"]
 
 
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that other users cannot write to the directories from which code is loaded."""
+    """Report directories of the cache to which other users can write. Repair removes their right to write."""
     store = state.store
     if not hasattr(os, "getuid"):
         return 0, {}
@@ -38,19 +38,20 @@ def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
-    """Report a directory in which other users could exchange files, and remove that right if repair is requested."""
+    """Report a directory in which other users could replace files. Remove the right to write if repair is requested."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        state.find("permissions", path, f"{path} is a symbolic link, which compcache does not create; remove it")
+        state.find("permissions", path, f"{path} is a symbolic link, and compcache does not create links; remove it")
     elif status.st_uid not in (os.getuid(), 0):
-        state.find("permissions", path, f"{path} belongs to user {status.st_uid}, who could run code as you; change its owner")
+        state.find("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change its owner")
     elif mode & 0o022:
-        done = state.repair and _set_mode(state.store, path, DIRECTORY_MODE)
-        what = "" if done else f"; run 'chmod go-w {path}', or repair"
-        state.find("permissions", path, f"other users can write to {path} ({mode:04o}){what}", repaired=done)
+        is_repaired = state.repair and _set_mode(state.store, path, DIRECTORY_MODE)
+        advice = "" if is_repaired else f"; run 'chmod go-w {path}', or run check with repair"
+        state.find("permissions", path, f"other users can write to {path} (mode {mode:04o}){advice}", repaired=is_repaired)
 
 
 def _set_mode(store: Store, path: str, mode: int) -> bool:
+    """Set the mode of a file. Return False if that fails."""
     try:
         store.files.chmod(path, mode)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Checks that imported and pinned functions are in the cache; and the statistics."""
+"""Check that imported and pinned functions are in the cache, and that the statistics can be decoded."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["check_imports", "check_statistics"]
 
 
-#: The number of imported functions that are examined at a time.
+#: The number of imported functions examined at a time.
 _AT_ONCE = 1 << 12
 
 
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that another module provides every import of a module, and one of its link type."""
+    """Check that a module provides every imported function, with the link type of the import."""
     edges = dangling = unchecked = 0
     more = {name for row in _unlisted(state).values() for name in row.imports}
     names = chain(state.slices.lists.imported_names(), sorted(more))
@@ -43,35 +43,36 @@ def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _unlisted(state: CheckState) -> dict[bytes, Row]:
+    """Return the rows of intact modules that the lists of modules do not have."""
     return {module_id: row for module_id, row in state.slices.unlisted.items() if state.is_sound(module_id)}
 
 
 def _modules_of(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
-    """Return the modules that import or realize a function, listed or not."""
+    """Return the intact modules that import a function, or realize it, sorted. `listed` are the modules according to the lists."""
     more = [module_id for module_id, row in _unlisted(state).items() if name in (row.imports if imports else row.names)]
     return sorted({*filter(state.is_there, listed), *more})
 
 
 def _is_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
-    """Report a function that no module holds, unless the directory has changed meanwhile."""
+    """Report an imported function that no module holds. Return False, without a report, if the directory has changed since."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
     if not modules or state.is_provided(name):
         return False
-    more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-    message = f"no module holds {name!r}, which module {modules[0].hex()}{more} imports: its importers miss until it is added"
+    importing = f"module {modules[0].hex()} imports" if len(modules) == 1 else f"{len(modules)} modules, like {modules[0].hex()}, import"
+    message = f"no module holds {name!r}, which {importing}: functions that need it are misses; add {name!r}"
     state.find("dangling", name, message, note=True)
     return True
 
 
 class _Types:
-    """The link types in modules: of definitions, by name, and of uses, by name and module; empty ones are not known."""
+    """The link types of definitions, by name, and of uses, by name and module. An empty type is unknown."""
 
     def __init__(self) -> None:
         self.defined: dict[str, list[tuple[bytes, str]]] = {}
         self.used: dict[tuple[str, bytes], str] = {}
 
     def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
-        """Read the references of one module. An unreadable one counts as empty, because another step reports it."""
+        """Read the link types in a module. An unreadable module counts as empty, because another step reports it."""
         payloads: dict[int, bytes] = {}
         try:
             with ModuleSections(state.store, module_id) as reader:
@@ -89,9 +90,15 @@ class _Types:
 
 
 def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Mapping[str, list[bytes]]) -> tuple[int, int]:
-    """Find the imports that no realization fits; return the number of imports, and of those of unknown type."""
+    """Report imports whose link type no realization has. Return the number of these imports, and of imports of unknown type.
+
+    Args:
+        state: the state of the check.
+        uses: the modules that import a function, by func_name.
+        holders: the modules that realize a function, by func_name.
+    """
     types = _Types()
-    wanted = sorted({module_id for found in (uses, holders) for several in found.values() for module_id in several})
+    wanted = sorted({module_id for by_name in (uses, holders) for module_ids in by_name.values() for module_id in module_ids})
     rows = state.slices.lists.rows(wanted)
     rows.update({module_id: row for module_id, row in _unlisted(state).items() if module_id in wanted})
     for module_id in wanted:
@@ -106,26 +113,26 @@ def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Ma
             unchecked += 1
         elif known and not any(fits(text, used)[0] for _, text in known) and _is_all(state, name, module_id, known):
             unfit += 1
-            other, text = known[0]
+            provider, text = known[0]
             message = (
-                f"module {module_id.hex()} uses {name!r} as {used}, and no module holds one that fits: in module {other.hex()} it is "
-                f"{text}; its importers miss until one that fits is added"
+                f"module {module_id.hex()} uses {name!r} as {used}, and no module holds a function of this type: module {provider.hex()} "
+                f"defines it as {text}; functions that need it are misses; add {name!r} with the type that is used"
             )
             state.find("dangling", name, message, note=True)
     return unfit, unchecked
 
 
 def _is_all(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Return whether an import has no other realizations, in layers or added since the check began."""
+    """Return whether the importer exists and the import has no realizations except `known`, in layers or added since."""
     return state.store.exists(importer) and {module_id for module_id, _ in state.store.find_all(name)} <= {m for m, _ in known}
 
 
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the statistics decode and that the pinned functions are in the cache."""
+    """Check that the statistics can be decoded, and that the pinned functions are in the cache."""
     uses = Uses(state.store, verify=True)
     pins = pinned(state.store)
     for name in pins:
         if not _modules_of(state, name, state.slices.lists.holders(name), imports=False) and not state.is_provided(name):
-            message = f"{name!r} is pinned, but no module holds it; unpin it, or add it"
+            message = f"{name!r} is pinned, and no module holds it; unpin the function, or add it"
             state.find("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

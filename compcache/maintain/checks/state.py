@@ -1,4 +1,4 @@
-"""State shared by the steps of a check: the directory, its modules, and the findings so far."""
+"""The state that the steps of a check share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.
 
 
 class CheckState:
-    """State shared by the steps: the directory, what lies beside its lists, and the findings so far."""
+    """The state that the steps of a check share: the directory, its module lists, and the findings so far.
+
+    `unusable` are the modules with a problem that was not repaired.
+    """
 
     def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
         self.store = store
@@ -36,11 +39,11 @@ class CheckState:
         self.findings: list[Finding] = []
         self.slices = Slices(store)
         self.unusable: set[bytes] = set()
-        self._forgotten: set[bytes] = set()
+        self._excluded: set[bytes] = set()
         self._total = 0
 
     def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
-        """Yield the modules with no finding so far, a directory at a time, with the statuses of their files."""
+        """Yield the modules without a finding, one directory at a time: the statuses of their files, and their slice."""
         done = 0
         for found in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}
@@ -53,57 +56,65 @@ class CheckState:
 
     def is_sound(self, module_id: bytes) -> bool:
         """Return whether a module has no finding so far."""
-        return module_id not in self._forgotten
+        return module_id not in self._excluded
 
     def is_there(self, module_id: bytes) -> bool:
         """Return whether a listed module existed when the records were checked, and has no finding."""
-        return module_id not in self.slices.gone and module_id not in self._forgotten
+        return module_id not in self.slices.gone and module_id not in self._excluded
 
     def find(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
-        """Add a finding."""
+        """Add a finding of the current step. It is an error unless it is a `note`."""
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
-    def unusable_for(self, module_id: bytes, error: Exception) -> None:
-        """Report a problem of a module, and repair it if requested, unless the module was removed meanwhile.
+    def report_unusable(self, module_id: bytes, error: Exception) -> None:
+        """Report a module that cannot be used, and exclude it from later steps. A module that was removed since is not reported.
 
-        Only files that were read count as damaged. A file that cannot be read now, for lack of permission, descriptors or memory or
-        because of the disk, stays.
+        Repair moves a damaged module to quarantine. A module that cannot be read now, for lack of permission, descriptors or memory or
+        because of the disk, does not count as damaged, and stays.
         """
         if not self.store.exists(module_id):
-            self.forget(module_id)
+            self.exclude(module_id)
             return
         path = self.store.module_path(module_id)
         if isinstance(error, OSError) and error.errno is not None:
             reason = str(error) if isinstance(error, CompcacheError) else error.strerror
-            self.find("unreadable", module_id.hex(), f"{path} cannot be checked: {reason}")
-            self.forget(module_id)
+            self.find("unreadable", module_id.hex(), f"{path} cannot be checked, because it cannot be read: {reason}")
+            self.exclude(module_id)
             self.unusable.add(module_id)
             return
-        self._set_aside("damaged", module_id, f"{path} is damaged: {error}")
+        self._quarantine("damaged", module_id, f"{path} is damaged: {error}")
 
-    def open_to_others(self, module_id: bytes) -> None:
-        """Report a module that other users can write to, and set it aside if requested: a change of its mode would make their code ours."""
-        self._set_aside("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have done so")
+    def report_writable(self, module_id: bytes) -> None:
+        """Report a module to which other users can write, and exclude it from later steps.
 
-    def _set_aside(self, kind: str, module_id: bytes, reason: str) -> None:
-        done = self.repair and _set_aside(self.store, self.store.module_path(module_id))
-        what = "it was moved to quarantine" if done else "repair moves it to quarantine, and what it has is made again"
-        self.find(kind, module_id.hex(), f"{reason}; {what}", repaired=done)
-        self.forget(module_id)
-        if not done:
+        Repair moves the module to quarantine. Correcting its mode would make code of other users trusted.
+        """
+        self._quarantine("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have changed it")
+
+    def _quarantine(self, kind: str, module_id: bytes, reason: str) -> None:
+        """Move a module to quarantine if repair is requested, add the finding, and exclude the module from later steps."""
+        is_moved = self.repair and _move_to_quarantine(self.store, self.store.module_path(module_id))
+        if is_moved:
+            advice = "it was moved to quarantine"
+        else:
+            advice = "run check with repair to move it to quarantine; its functions will be compiled again"
+        self.find(kind, module_id.hex(), f"{reason}; {advice}", repaired=is_moved)
+        self.exclude(module_id)
+        if not is_moved:
             self.unusable.add(module_id)
 
-    def forget(self, module_id: bytes) -> None:
+    def exclude(self, module_id: bytes) -> None:
         """Exclude a module from the later steps."""
-        self._forgotten.add(module_id)
+        self._excluded.add(module_id)
 
     def is_provided(self, name: str) -> bool:
-        """Return whether a module holds a function now; additions since the check began count."""
+        """Return whether an existing module holds a function now, with additions since the check began."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 
-def _set_aside(store: Store, path: str) -> bool:
+def _move_to_quarantine(store: Store, path: str) -> bool:
+    """Move a file to quarantine. Return False if that fails."""
     try:
         set_aside(store, path)
     except OSError as error:

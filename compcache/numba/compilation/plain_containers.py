@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["carried_type", "has_containers", "made_type", "with_lists"]
+__all__ = ["created_type", "has_containers", "type_with_lists", "with_lists"]
 
 
-def carried_type(type_: Any) -> Any:
+def type_with_lists(type_: Any) -> Any:
     """Return the type with lists in place of Numba's containers. The list for a dictionary contains tuples of key and value."""
     from numba.core import types
 
     if isinstance(type_, types.DictType):
-        pair = types.Tuple((carried_type(type_.key_type), carried_type(type_.value_type)))
+        pair = types.Tuple((type_with_lists(type_.key_type), type_with_lists(type_.value_type)))
         return types.List(pair, reflected=True)
     if isinstance(type_, (types.ListType, types.Set)):
-        return types.List(carried_type(type_.dtype), reflected=True)
+        return types.List(type_with_lists(type_.dtype), reflected=True)
     if not has_containers(type_):
         return type_
     if isinstance(type_, types.Optional):
-        return types.Optional(carried_type(type_.type))
+        return types.Optional(type_with_lists(type_.type))
     if isinstance(type_, types.List):
-        return types.List(carried_type(type_.dtype), reflected=type_.reflected)
-    return types.Tuple([carried_type(item) for item in type_])
+        return types.List(type_with_lists(type_.dtype), reflected=type_.reflected)
+    return types.Tuple([type_with_lists(item) for item in type_])
 
 
-def made_type(type_: Any) -> Any:
+def created_type(type_: Any) -> Any:
     """Return the type that compiled code creates from lists of items.
 
     A set of this type does not mirror a Python set.
@@ -44,8 +44,8 @@ def made_type(type_: Any) -> Any:
     if isinstance(type_, types.Set):
         return types.Set(type_.dtype)
     if isinstance(type_, (types.Tuple, types.UniTuple)):
-        return types.Tuple([made_type(item) for item in type_])
-    return types.Optional(made_type(type_.type)) if isinstance(type_, types.Optional) else type_
+        return types.Tuple([created_type(item) for item in type_])
+    return types.Optional(created_type(type_.type)) if isinstance(type_, types.Optional) else type_
 
 
 def has_containers(type_: Any) -> bool:
@@ -184,7 +184,7 @@ def _make_creator(type_: Any) -> Any:
             return container
 
         return _create_set if isinstance(type_, types.Set) else take_items
-    raise NotImplementedError(f"{type_}, a container in another type")
+    raise NotImplementedError(f"the type {type_}, in which a container is nested")
 
 
 def _make_lister(type_: Any) -> Any:
@@ -204,7 +204,7 @@ def _make_lister(type_: Any) -> Any:
     if isinstance(type_, types.Optional):
         return _make_optional_lister(_jit(_make_lister(type_.type)))
     if isinstance(type_, types.BaseNamedTuple):
-        raise NotImplementedError(f"{type_}, a named tuple with containers")
+        raise NotImplementedError(f"the type {type_}, a named tuple with a container")
     scope = {f"of{number}": _jit(_make_lister(item)) for number, item in enumerate(type_)}
     items = "".join(f"of{number}(value[{number}]), " for number in range(len(scope)))
     return _define(f"def listed(value):\n    return ({items})", "listed", scope)

@@ -40,17 +40,17 @@ __all__ = [
     "compile_scope",
     "defer",
     "is_kept",
-    "looking_up",
-    "missed",
+    "look_up_scope",
     "next_unique_id",
     "note_address",
     "note_generator",
+    "note_miss",
     "note_name",
     "note_type",
     "record",
     "reduced_to_name",
     "remember",
-    "storing",
+    "storing_scope",
     "take_seconds",
 ]
 
@@ -157,7 +157,7 @@ def take_seconds() -> float:
 
 
 @contextmanager
-def looking_up() -> Iterator[None]:
+def look_up_scope() -> Iterator[None]:
     """Mark the look-up of an overload, and its compilation if it is not found."""
     _stack.misses.append(None)
     try:
@@ -167,7 +167,7 @@ def looking_up() -> Iterator[None]:
         _stack.misses.pop()
 
 
-def missed(miss: Miss) -> None:
+def note_miss(miss: Miss) -> None:
     """Record that the overload that is being looked up was not found."""
     if _stack.misses:
         _stack.misses[-1] = miss
@@ -183,7 +183,7 @@ def _take_miss(function: Any, args: Any) -> Miss | None:
 
 
 @contextmanager
-def storing() -> Iterator[None]:
+def storing_scope() -> Iterator[None]:
     """Mark the creation of an entry from a compile result."""
     _stack.stores += 1
     try:

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OF_CUDA", "stands_for_cuda"]
+__all__ = ["OF_CUDA", "can_replace_cuda"]
 
 _Function = type(lambda: 0)
 #: The modules that packages use on import. Any other module of `numba.cuda` imports Numba.
@@ -30,7 +30,7 @@ _DRIVERS = {"win32": ("nvcuda.dll", r"\windows\system32\nvcuda.dll"), "darwin": 
 _DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/lib/", "/usr/lib64/") for end in ("", ".1"))
 
 
-def stands_for_cuda(name: str) -> bool:
+def can_replace_cuda(name: str) -> bool:
     """Return whether a stand-in can replace a module of `numba.cuda`.
 
     The answer is False if another package replaces `numba.cuda`.

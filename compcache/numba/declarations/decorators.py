@@ -11,7 +11,7 @@ from functools import partial
 
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.function import is_lazy_function, make_lazy_function
-from compcache.numba.lazy.stand_ins import are_decorators_taken, note_original, numba_decorator, numbas_object, prange
+from compcache.numba.lazy.stand_ins import are_decorators_replaced, note_original, numba_decorator, numbas_object, prange
 from compcache.numba.lazy.state import State
 
 TYPE_CHECKING = False
@@ -91,12 +91,12 @@ def _state_of(function: Any, decorator: str, signatures: tuple[str, ...] | None,
 
 def _is_program_function(function: Any) -> bool:
     """Return whether this is a Python function outside Numba. An imported Numba uses its decorators for its own functions."""
-    return type(function) is _Function and not (are_decorators_taken() and str(function.__module__).startswith("numba."))
+    return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
 
 def _finish(function: Any) -> Any:
     """Return the result of the decorator: Numba's object if Numba is imported and its own decorator would return such an object."""
-    if not are_decorators_taken():
+    if not are_decorators_replaced():
         return function
     return note_original(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
 

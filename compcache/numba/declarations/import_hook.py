@@ -13,7 +13,7 @@ from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named, public_names
 from compcache.numba.declarations.registrations import OF_EXTENDING
 from compcache.numba.lazy.awaited import stand_in_of
-from compcache.numba.lazy.stand_ins import is_probe, real_numba, take_decorators
+from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
 from compcache.numba.registered.distributions import numba_version
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ class Hook:
             for name in _REGISTRATIONS:
                 if getattr(numba.extending, name) is OF_EXTENDING[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
-            take_decorators({})
+            note_replaced_decorators({})
             self._decorators = {}
         if self._hooks is not None:
             self._hooks.remove()
@@ -126,7 +126,7 @@ class Hook:
         """Replace the decorators of the imported Numba, so that functions that are decorated now are recorded for later starts."""
         numba: Any = sys.modules["numba"]
         self._decorators = {name: getattr(numba, name) for name in decorators.__all__ if name != "prange"}
-        take_decorators(self._decorators)
+        note_replaced_decorators(self._decorators)
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
         for name in _REGISTRATIONS:
@@ -138,7 +138,7 @@ class Hook:
         If a stand-in cannot replace the submodule, Numba is imported.
 
         Returns:
-            The specification; None if the name is not a submodule, if Numba lacks it, or if the stand-in for `numba` is gone.
+            The specification, or None if the name is not a submodule, if Numba lacks it, or if the stand-in for `numba` is gone.
         """
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:

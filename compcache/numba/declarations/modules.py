@@ -10,7 +10,7 @@ import os
 import sys
 from importlib import import_module
 
-from compcache.numba.declarations.cuda import OF_CUDA, stands_for_cuda
+from compcache.numba.declarations.cuda import OF_CUDA, can_replace_cuda
 from compcache.numba.declarations.references import QUESTIONS, Question, Reference, TypeConstructor, exception_named
 from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
@@ -77,7 +77,7 @@ def _may_replace(name: str) -> bool:
     """Return whether a stand-in may replace a module of Numba at present."""
     if name in _PARTLY_REPLACED:
         return stand_in_of() is not None
-    return not name.startswith(_WITHOUT_STAND_INS) or stands_for_cuda(name)
+    return not name.startswith(_WITHOUT_STAND_INS) or can_replace_cuda(name)
 
 
 def _source_of(name: str) -> str:
@@ -138,7 +138,7 @@ def _make_attribute(module: str, name: str) -> Any:
 
 
 def _make_numba_attribute(name: str) -> Any:
-    """Return a new stand-in for an attribute of the module `numba`; None if only Numba can provide it."""
+    """Return a new stand-in for an attribute of the module `numba`, or None if only Numba can provide it."""
     if name in _SUBMODULES:
         return module_named(f"numba.{name}")
     if name in _CONTEXTS:

@@ -55,7 +55,7 @@ class Reference:
         walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:
-        """Return the name of the context manager of Numba to which this refers; None for any other object."""
+        """Return the name of the context manager of Numba to which this refers, or None for any other object."""
         name: str = object.__getattribute__(self, "_name")
         return name if object.__getattribute__(self, "_kind") == "context" else None
 

@@ -264,7 +264,7 @@ def _type_of_numpy(value: Any) -> Any:
 
 
 def type_of_dtype(dtype: Any) -> Any:
-    """Return the type of the items of a NumPy dtype; None if only Numba can determine it, or if the value is not a dtype."""
+    """Return the type of the items of a NumPy dtype, or None if only Numba can determine it, or if the value is not a dtype."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(dtype, numpy.dtype) or not dtype.isnative:
         return None

@@ -81,7 +81,7 @@ class FunctionCache(CacheObject):
             self._keys[_sig_key(sig)] = self._start_key(sig)
             self._backend.miss(func_name_of(identity, sig))
             _import_storing_modules()
-            scopes.missed(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
+            scopes.note_miss(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
         return cres
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
@@ -121,13 +121,13 @@ class FunctionCache(CacheObject):
 
         seconds = scopes.take_seconds()
         identity = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
-        reason = save.why_numba_would_not(data)
+        reason = save.why_numba_does_not_cache(data)
         if reason:
             self._refuse_with_warning(sig, reason)
             self._count_compiled(sig, seconds)
             return True
         if isinstance(identity, Unidentifiable):
-            self._give_up(sig, str(identity), seconds)
+            self._refuse_result(sig, str(identity), seconds)
             return not self._may_leave(identity)
         is_stored = self._store(sig, data, identity, seconds)
         if not scopes.is_compiling():  # one file for all functions of one compilation
@@ -147,7 +147,7 @@ class FunctionCache(CacheObject):
         if not stale and not history.is_latest(identity.parts[0]):
             stale = self._full_name()
         if stale:
-            self._give_up(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
+            self._refuse_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
             return True  # other processes would find code that was compiled with other values
         self._note_compiled(sig, identity)
         name = func_name_of(identity, sig)
@@ -157,9 +157,9 @@ class FunctionCache(CacheObject):
             self._record_start(sig, self._keys.pop(_sig_key(sig), None))
         except save.NotYetCacheable as error:
             if not scopes.defer(partial(self._store_later, sig, data, identity, seconds)):
-                self._give_up(sig, str(error), seconds)
+                self._refuse_result(sig, str(error), seconds)
         except save.NotCacheable as error:
-            self._give_up(sig, str(error), seconds)
+            self._refuse_result(sig, str(error), seconds)
             if self._may_leave(error.__cause__):
                 self._mark_as_left(identity, sig)
                 return False
@@ -186,7 +186,7 @@ class FunctionCache(CacheObject):
 
         Args:
             sig: the signature of the overload.
-            key: the key from before the compilation. A key that compiling has stale is not recorded.
+            key: the key from before the compilation. A key that compiling has changed is not recorded.
             is_new: whether the overload was stored now. An error that prevents recording an older overload is ignored.
 
         Raises:
@@ -217,7 +217,7 @@ class FunctionCache(CacheObject):
         if not self._store(sig, data, identity, seconds):
             self._other.save_overload(sig, data)
 
-    def _give_up(self, sig: Any, reason: str, seconds: float) -> None:
+    def _refuse_result(self, sig: Any, reason: str, seconds: float) -> None:
         self._note_reason(sig, reason)
         self._count_compiled(sig, seconds)
 

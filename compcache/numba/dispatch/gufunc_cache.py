@@ -92,7 +92,7 @@ class GufuncCache(CacheObject):
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """Return the identity of the wrapper; None if it has none, with the reason in `_refusal`.
+        """Return the identity of the wrapper, or None if it has none, with the reason in `_refusal`.
 
         It consists of the layout and the symbol of the function that the wrapper calls, which contains a digest.
         """

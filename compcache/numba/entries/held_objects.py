@@ -15,14 +15,14 @@ from numba.core.dispatcher import Dispatcher
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["why_copied"]
+__all__ = ["why_objects_are_copied"]
 
 #: The function that cloudpickle calls to create the copy of a class.
 _MAKES_CLASS = "_make_skeleton_"
 _PICKLE = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_MAKES_CLASS}", re.MULTILINE)
 
 
-def why_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
+def why_objects_are_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
     """Return why other processes would get copies of objects, or None if they would not.
 
     Args:

@@ -78,7 +78,7 @@ def load_result(
         implementations: as in `Request`.
 
     Returns:
-        The compile result; None if no entry is valid.
+        The compile result, or None if no entry is valid.
     """
     entry = find(cache, name, lines, implementations)
     if entry is None:
@@ -119,7 +119,7 @@ def _result_of_image(
     target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
     target_context: Any,
 ) -> Any:  # fmt: skip
-    """Return the compile result for a mapped image; None if this process has an environment with other constants."""
+    """Return the compile result for a mapped image, or None if this process has an environment with other constants."""
     library_name, fndesc, env_name, constants, signature, annotation, referenced, *lifted = payload
     environment = _find_environment(env_name, constants, function)
     if environment is None:

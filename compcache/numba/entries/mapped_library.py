@@ -100,7 +100,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._parsed = module
 
     def address_in_image(self, name: str) -> int:
-        """Return the address of a function in the image; 0 if the image has no function of this name."""
+        """Return the address of a function in the image, or 0 if the image has no function of this name."""
         return self._addresses.get(name, 0)
 
     def get_pointer_to_function(self, name: str) -> int:

@@ -119,7 +119,7 @@ def with_names(module: Any, kept: Container[str]) -> str | None:
         kept: the functions that other code may call.
 
     Returns:
-        The assembly; None if it contains an address that has no name.
+        The assembly, or None if it contains an address that has no name.
     """
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(PREFIX)]
     threads = functions_of_threads(_CALLABLE_THREAD_FUNCTIONS)

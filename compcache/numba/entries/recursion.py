@@ -65,7 +65,7 @@ def _module_defining(name: str) -> Any:
     module = library._get_module_for_linking() if library is not None else None
     if module is not None and any(f.name == name and not f.is_declaration for f in module.functions):
         return module
-    raise MissingCallee(f"the function calls {name} recursively, which no library of this process defines any more")
+    raise MissingCallee(f"the function calls {name} recursively, but no library of this process defines {name} any more")
 
 
 #: The parts of Numba's function names: a name with a number, the length of the compiler options, and the options with all that follows.

@@ -24,7 +24,7 @@ from compcache.files import reraise_interrupt
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
-from compcache.numba.entries.held_objects import why_copied
+from compcache.numba.entries.held_objects import why_objects_are_copied
 from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature
 from compcache.numba.entries.sources import sources_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_would_not"]
+__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_does_not_cache"]
 
 #: Pickled exceptions, which contain the line that raises the exception.
 _LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
@@ -60,7 +60,7 @@ class NotYetCacheable(NotCacheable):
     """Raised if an overload calls a function that may not be compiled yet."""
 
 
-def why_numba_would_not(cres: Any) -> str:
+def why_numba_does_not_cache(cres: Any) -> str:
     """Return why Numba itself does not cache a compile result, in Numba's words; "" if Numba caches it."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
@@ -121,7 +121,7 @@ def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
         kept: the functions that other code may call.
 
     Returns:
-        The assembly; None if it contains an address that has no name.
+        The assembly, or None if it contains an address that has no name.
     """
     return with_names(module, kept) if library.has_dynamic_globals else str(module)
 
@@ -165,12 +165,12 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
         NotCacheable: it cannot be pickled, or other processes would have copies of its objects.
     """
     try:
-        with scopes.storing():
+        with scopes.storing_scope():
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
         raise NotCacheable(f"the descriptor of the function cannot be pickled: {error}") from error
-    reason = why_copied(text, pickled, cres.environment.consts)
+    reason = why_objects_are_copied(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
     return pickled
@@ -231,7 +231,7 @@ def _reported_lines(identity: Identity, text: str, *, shows_files: bool = False)
 
 
 def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
-    """Return the source of the image and the payload of the description; None for both if the code cannot be linked as an image.
+    """Return the source of the image and the payload of the description, or None for both if the code cannot be linked as an image.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.

@@ -158,7 +158,7 @@ class Entry(NamedTuple):
     constants: dict[str, list[Any]]
 
     def record(self, symbol: str) -> Record | None:
-        """Return the record by which processes without Numba call a symbol; None if the constants need Numba."""
+        """Return the record by which processes without Numba call a symbol, or None if the constants need Numba."""
         environments = environments_of(self.symbols, self.constants)
         if environments is None:
             return None
@@ -175,7 +175,7 @@ def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None
         key: the key for starts without Numba. It must cover the user's implementations that the compiler used.
 
     Returns:
-        The entry; None if it is missing, or if only Numba can use it.
+        The entry, or None if it is missing, or if only Numba can use it.
 
     Raises:
         NotLazy: the code was compiled with options of a caller.
@@ -218,7 +218,7 @@ def _covers(key: Key | None, description: Description) -> bool:
 
 
 def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
-    """Return the number of each environment's slot with its pickled constants; None if the constants need Numba."""
+    """Return the number of each environment's slot with its pickled constants, or None if the constants need Numba."""
     rows = []
     for number, symbol in enumerate(symbols):
         if symbol.startswith(_ENVIRONMENT) and symbol in constants:
@@ -230,7 +230,7 @@ def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) 
 
 
 def _pickle_constants(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment; None if unpickling them needs Numba."""
+    """Return the pickled constants of an environment, or None if unpickling them needs Numba."""
     if not constants:
         return b""
     try:

@@ -17,15 +17,15 @@ from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation.error_text import describe_error
-from compcache.numba.compilation.plain_containers import carried_type, has_containers, made_type, with_lists
+from compcache.numba.compilation.plain_containers import created_type, has_containers, type_with_lists, with_lists
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import (
-    given_types,
+    has_variable_arguments,
     names_of_arguments,
     parameters_of,
     refusal,
     result_of,
-    takes_any_number,
+    types_of_call,
     with_defaults,
 )
 from compcache.numba.exports.wrapper import ENTRY
@@ -65,8 +65,8 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     nogil = bool(options.get("nogil"))
     args, result = _normalize_signature(signature)
-    args = given_types(function, args)
-    if takes_any_number(function):
+    args = types_of_call(function, args)
+    if has_variable_arguments(function):
         function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
         options, local_types = {}, {}  # they apply to the inner function, which has them
     all_types = with_defaults(function, func_name, args)
@@ -142,12 +142,12 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
     """
     from numba.core import types
 
-    kernel = _jit_kernel(function, options, local_types, made_type(result)(*map(made_type, args)))
+    kernel = _jit_kernel(function, options, local_types, created_type(result)(*map(created_type, args)))
     try:
-        adapter = with_lists(kernel, args, types.unliteral(made_type(result)))
+        adapter = with_lists(kernel, args, types.unliteral(created_type(result)))
     except NotImplementedError as error:
         raise refusal(func_name, f"compcache has no conversion for {error}") from error
-    return _compile(func_name, adapter, {}, {}, tuple(map(carried_type, args)), None)
+    return _compile(func_name, adapter, {}, {}, tuple(map(type_with_lists, args)), None)
 
 
 def _with_fixed_arguments(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:

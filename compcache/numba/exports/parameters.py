@@ -9,11 +9,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from compcache.errors import CompileError
-from compcache.numba.compilation.plain_containers import carried_type
+from compcache.numba.compilation.plain_containers import type_with_lists
 from compcache.numba.exports.plan import holds_arrays
 
 __all__ = [
-    "OBJECT", "Parameter", "Result", "given_types", "names_of_arguments", "parameters_of", "refusal", "result_of", "takes_any_number",
+    "OBJECT",
+    "Parameter",
+    "Result",
+    "has_variable_arguments",
+    "names_of_arguments",
+    "parameters_of",
+    "refusal",
+    "result_of",
+    "types_of_call",
     "with_defaults",
 ]  # fmt: skip
 
@@ -57,12 +65,12 @@ def refusal(func_name: str, reason: str) -> CompileError:
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
-def takes_any_number(function: Any) -> bool:
+def has_variable_arguments(function: Any) -> bool:
     """Return whether a function has a parameter ``*args``."""
     return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
 
 
-def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def types_of_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of the arguments that a call passes, for a signature that may come from a dispatcher's `nopython_signatures`.
 
     In such a signature, omitted parameters have types of their own, and the arguments for ``*args`` are one tuple.
@@ -70,7 +78,7 @@ def given_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     from numba.core import types
 
     positional = function.__code__.co_argcount
-    if takes_any_number(function) and len(args) == positional + 1 and isinstance(args[-1], types.BaseTuple):
+    if has_variable_arguments(function) and len(args) == positional + 1 and isinstance(args[-1], types.BaseTuple):
         args = (*args[:-1], *args[-1])
     while args and isinstance(args[-1], types.Omitted):
         args = args[:-1]
@@ -129,7 +137,7 @@ def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Par
     names = inspect.signature(function).parameters
     may_return = holds_arrays(result)
     return [
-        Parameter(name, carried_type(type_), _parameter_text(type_, may_return=may_return), type_)
+        Parameter(name, type_with_lists(type_), _parameter_text(type_, may_return=may_return), type_)
         for name, type_ in zip(names, args, strict=False)
     ]
 

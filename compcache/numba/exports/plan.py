@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.plain_containers import carried_type
+from compcache.numba.compilation.plain_containers import type_with_lists
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ class _Planner:
         return number
 
     def _size(self, type_: Any) -> int:
-        return int(self._context.get_abi_sizeof(self._context.get_data_type(carried_type(type_))))
+        return int(self._context.get_abi_sizeof(self._context.get_data_type(type_with_lists(type_))))
 
     def _alignment(self, type_: Any) -> int:
-        return int(self._context.get_abi_alignment(self._context.get_data_type(carried_type(type_))))
+        return int(self._context.get_abi_alignment(self._context.get_data_type(type_with_lists(type_))))
 
     def _node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
         """Return a new node for a type, without its items.
@@ -158,7 +158,7 @@ class _Planner:
         if kind == _ARRAY:
             return self._array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
         if kind in _LISTS:
-            return self._list_node(kind, carried_type(type_), size, is_parameter=is_parameter)
+            return self._list_node(kind, type_with_lists(type_), size, is_parameter=is_parameter)
         size = _RECORD_PLACE if kind == _RECORD and is_parameter else size
         return _Node(kind, size, **self._fields(kind, type_, is_item=is_parameter and in_list))
 
@@ -233,7 +233,7 @@ class _Planner:
 
 
 def _kind_of(type_: Any) -> int | None:
-    """Return the kind of a node for a Numba type; None if there is no conversion."""
+    """Return the kind of a node for a Numba type, or None if there is no conversion."""
     from numba.core import types
 
     if isinstance(type_, types.Integer):

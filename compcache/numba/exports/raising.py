@@ -70,7 +70,7 @@ def _is_exception(value: Any) -> bool:
 
 
 def _describe(func_name: str, variable: str, content: bytes) -> KnownException | None:
-    """Return the exception that a pickle of Numba describes; None if it describes something else.
+    """Return the exception that a pickle of Numba describes, or None if it describes something else.
 
     Raises:
         CompileError: the exception cannot be stored.

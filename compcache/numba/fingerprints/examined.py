@@ -1,4 +1,7 @@
-"""Keeps what was found out about objects of the process for the time of one look-up, in which the program does not run."""
+"""Stores results of examining objects of the process for the duration of one look-up.
+
+The program does not run during a look-up, so the results stay valid.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ __all__ = ["one_look_up", "remembered"]
 
 
 class _Examined(threading.local):
-    """The results of functions for their arguments, by the ids of both; None outside of look-ups."""
+    """The results of functions, by the ids of the function and its arguments; None outside of look-ups."""
 
     results: dict[tuple[int, ...], Any] | None = None
 
@@ -26,7 +29,7 @@ _examined = _Examined()
 
 @contextmanager
 def one_look_up() -> Iterator[None]:
-    """Keep what `remembered` returns until this block ends, or the outermost such block."""
+    """Store the results of `remembered` until the outermost such block ends."""
     outer = _examined.results
     _examined.results = {} if outer is None else outer
     try:
@@ -36,7 +39,7 @@ def one_look_up() -> Iterator[None]:
 
 
 def remembered(function: Callable[..., _R], *objects: Any) -> _R:
-    """Return the result of a function for these objects. In a look-up the function is called once."""
+    """Return the result of a function for these objects. During a look-up, the function is called at most once for the same objects."""
     known = _examined.results
     if known is None:
         return function(*objects)

@@ -50,7 +50,7 @@ _running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDicti
 
 
 def note_symbol(number: str, compiled: Compiled | None) -> None:
-    """Record the identity of the function with this number in its symbols; None if it has none."""
+    """Record the identity of the function with this number in its symbols, or None if it has none."""
     _by_symbol[number] = compiled
 
 
@@ -70,7 +70,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
         is_frozen: whether the dispatcher belongs to a ufunc that creates no more loops.
 
     Returns:
-        The identities; None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
+        The identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
 
     Raises:
         Unidentifiable: its code was compiled from values without an identity, whatever the values are now.
@@ -90,7 +90,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
 
 
 def _compiled_without_cache(dispatcher: Any, result: Any) -> Compiled | None:
-    """Return the identity of code that this process has compiled without a cache; None if it is not recorded.
+    """Return the identity of code that this process has compiled without a cache, or None if it is not recorded.
 
     Raises:
         Unidentifiable: the code was compiled from values without an identity.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.state import state_of
-from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import Unidentifiable
@@ -43,24 +43,24 @@ def handlers() -> list[tuple[Any, Handler]]:
     from numba.stencils.stencil import StencilFunc
 
     return [
-        (LiftedCode, _lifted),
-        ((Dispatcher, UFuncDispatcher), _jitted),
-        (types.ExternalFunction, _external),
-        (types.Type, _type),
-        (DUFunc, _dufunc),
-        (GUFunc, _gufunc),
-        (CFunc, _cfunc),
-        (_Intrinsic, _intrinsic),
-        (StencilFunc, _stencil),
-        (Signature, _signature),
-        ((ir.Type, ir.Constant), _llvm),
+        (LiftedCode, _feed_lifted),
+        ((Dispatcher, UFuncDispatcher), _feed_jitted),
+        (types.ExternalFunction, _feed_external),
+        (types.Type, _feed_type),
+        (DUFunc, _feed_dufunc),
+        (GUFunc, _feed_gufunc),
+        (CFunc, _feed_cfunc),
+        (_Intrinsic, _feed_intrinsic),
+        (StencilFunc, _feed_stencil),
+        (Signature, _feed_signature),
+        ((ir.Type, ir.Constant), _feed_llvm),
     ]
 
 
 # ---------------------------------------------------------------------- functions
 
 
-def _jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
+def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code."""
     function = value.py_func
     if walk.without_numba and is_library_function(function):
@@ -83,7 +83,7 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
     if is_library_function(function):
         walk.token("library function", function.__module__, function.__qualname__)
         return
-    _options(walk, value, where)
+    _feed_options(walk, value, where)
     compiler = getattr(value, "_compiler", None)
     if compiler is not None:
         walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
@@ -101,11 +101,11 @@ def _real_dispatcher(value: Any) -> Any:
     return type(value)._compcache_real(value)
 
 
-def _lifted(walk: Walk, value: Any, where: str) -> None:
+def _feed_lifted(walk: Walk, value: Any, where: str) -> None:
     walk.unknown(value, where)
 
 
-def _options(walk: Walk, compiler: Any, where: str) -> None:
+def _feed_options(walk: Walk, compiler: Any, where: str) -> None:
     """Feed the options of a dispatcher or callback, and the declared types of its variables."""
     for key, option in sorted(compiler.targetoptions.items()):
         walk.token("option", key)
@@ -116,7 +116,7 @@ def _options(walk: Walk, compiler: Any, where: str) -> None:
         walk.value(kind, f"the type of {name!r} in {where}")
 
 
-def _intrinsic(walk: Walk, value: Any, where: str) -> None:
+def _feed_intrinsic(walk: Walk, value: Any, where: str) -> None:
     """Feed an intrinsic. Numba's version covers its own intrinsics."""
     prefers = getattr(value, "_prefer_literal", False)
     if not walk.without_numba:
@@ -127,47 +127,47 @@ def _intrinsic(walk: Walk, value: Any, where: str) -> None:
         walk.depends_on("intrinsic", value._defn, {"prefer_literal": True} if prefers else {}, where)
 
 
-def _dufunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a ufunc of Numba: its loops in the order in which they are tried, and the function from which further loops are compiled."""
     if not walk.without_numba:
         walk.token("dufunc", value.identity, value._frozen)
         walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
-    _ufunc(walk, value, "", value.identity, value._dispatcher, where)
+    _feed_ufunc(walk, value, "", value.identity, value._dispatcher, where)
 
 
-def _gufunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
     builder = value.gufunc_builder
     if not walk.without_numba:
         walk.token("gufunc", value.signature, value.identity)
-    _ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
+    _feed_ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
 
 
-def _ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
+def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
     """Feed the dispatcher of a ufunc. Without Numba, a ufunc that may create more loops is refused."""
     if walk.without_numba:
         walk.token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
-    _jitted(walk, dispatcher, where, is_frozen=value._frozen)
+    _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
 
-def _cfunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a callback. Running code could read its address, which differs between processes."""
     if walk.mode == "run":
         walk.unknown(value, where)  # running code contains the address of the callback
         return
     walk.token("cfunc")
     walk.value(value._sig, where)
-    _options(walk, value._compiler, where)
+    _feed_options(walk, value._compiler, where)
     walk.add(value._pyfunc, where)
 
 
-def _stencil(walk: Walk, value: Any, _where: str) -> None:
+def _feed_stencil(walk: Walk, value: Any, _where: str) -> None:
     walk.feed_stencil(frozen_kernel(value.kernel_ir), value.mode, dict(value.options))
 
 
 #: The handlers of functions for which there are stand-ins.
-HAVE_STAND_INS = frozenset((_jitted, _intrinsic, _dufunc, _gufunc, _stencil))
+HAVE_STAND_INS = frozenset((_feed_jitted, _feed_intrinsic, _feed_dufunc, _feed_gufunc, _feed_stencil))
 
 
 def frozen_kernel(kernel_ir: Any) -> Any:
@@ -193,11 +193,11 @@ def _cells_of(function: Any) -> Iterable[tuple[str, Any]]:
     return zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
 
 
-def _llvm(walk: Walk, value: Any, _where: str) -> None:
+def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:
     walk.token("llvm", type(value).__qualname__, value)  # the text is complete; attributes contain cached results
 
 
-def _external(walk: Walk, value: Any, where: str) -> None:
+def _feed_external(walk: Walk, value: Any, where: str) -> None:
     walk.token("external", value.symbol)
     walk.value(value.sig, where)
 
@@ -205,7 +205,7 @@ def _external(walk: Walk, value: Any, where: str) -> None:
 # ---------------------------------------------------------------------- types
 
 
-def _signature(walk: Walk, value: Any, where: str) -> None:
+def _feed_signature(walk: Walk, value: Any, where: str) -> None:
     walk.token("signature")
     walk.sequence([value.return_type, value.recvr, *value.args], where)
 
@@ -228,7 +228,7 @@ def is_plain_type(value: Any) -> bool:
     return kind.__name__ in SCALARS or kind.__name__ in _LITERALS
 
 
-def _type(walk: Walk, value: Any, where: str) -> None:
+def _feed_type(walk: Walk, value: Any, where: str) -> None:
     """Feed a type by its structure. Its name may not identify it: the name of a namedtuple's type lacks the fields."""
     kind = type(value)
     walk.token("type", kind.__module__, kind.__qualname__)
@@ -238,11 +238,11 @@ def _type(walk: Walk, value: Any, where: str) -> None:
     if walk.feed_back_reference(value):
         return
     if not is_library_module(kind.__module__):
-        _extension_type(walk, value, where)
-    _structure(walk, value, where)
+        _feed_extension_type(walk, value, where)
+    _feed_structure(walk, value, where)
 
 
-def _structure(walk: Walk, value: Any, where: str) -> None:
+def _feed_structure(walk: Walk, value: Any, where: str) -> None:
     """Feed all data by which Numba's own code distinguishes types."""
     kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
@@ -250,27 +250,27 @@ def _structure(walk: Walk, value: Any, where: str) -> None:
         walk.value(dispatcher, where)
         return
     if kind.__name__ in ("ClassType", "ClassInstanceType"):
-        _jitclass(walk, value, where)
+        _feed_jitclass(walk, value, where)
         return
     if hasattr(value, "typing_key"):
         walk.value(value.typing_key, where)
         return
     if kind.__name__ == "Omitted" or hasattr(value, "literal_value"):
         # The key of a value that cannot be hashed is its address.
-        _component(walk, value.value if kind.__name__ == "Omitted" else value.literal_value, where)
+        _feed_component(walk, value.value if kind.__name__ == "Omitted" else value.literal_value, where)
         return
     key = value.key
     if key == value.name:
         walk.token("text", _text(value, where))
     else:
-        _component(walk, key, where)
+        _feed_component(walk, key, where)
     for name, part in sorted(vars(value).items()):
         if name != "name" and _is_structure(part):
             walk.token("component", name)
-            _component(walk, part, where)
+            _feed_component(walk, part, where)
 
 
-def _extension_type(walk: Walk, value: Any, where: str) -> None:
+def _feed_extension_type(walk: Walk, value: Any, where: str) -> None:
     """Feed the data that a user's code can read from its type during compilation, even if the name of the type contains them."""
     for name, part in sorted(state_of(value).items()):
         if name != "name" and not _is_structure(part) and not _is_derived(type(value), name):
@@ -283,7 +283,7 @@ def _is_derived(kind: type, name: str) -> bool:
     return any(isinstance(vars(base).get(name), functools.cached_property) for base in kind.__mro__)
 
 
-def _component(walk: Walk, part: Any, where: str) -> None:
+def _feed_component(walk: Walk, part: Any, where: str) -> None:
     """Feed a part of a type. Types are pickled by name.
 
     Raises:
@@ -315,7 +315,7 @@ def name_of_class(cls: type) -> str | None:
 
     For example, the class of ``Rows = namedtuple("Row", ...)`` has another name than its variable.
     """
-    if find_by_name(cls):
+    if is_found_by_name(cls):
         return cls.__qualname__
     variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may add some
     names = [name for name, value in variables.items() if value is cls]
@@ -333,7 +333,7 @@ def _is_structure(part: Any) -> bool:
     return isinstance(part, (types.Type, type))
 
 
-def _jitclass(walk: Walk, value: Any, where: str) -> None:
+def _feed_jitclass(walk: Walk, value: Any, where: str) -> None:
     """Feed the fields and the methods of a jitclass."""
     kind = getattr(value, "class_type", value)
     walk.token("jitclass", kind.class_name)

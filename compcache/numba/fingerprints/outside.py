@@ -86,7 +86,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(uncovered)}, which no key covers")
+        raise Unidentifiable(f"{code.co_qualname} reads {min(uncovered)}, whose value is not part of the function's identity")
     reads_all = not _ATTRIBUTES_THAT_READ_ALL.isdisjoint(reads.attributes)
     names = {name for chain in reads.chains for name in chain}.union(reads.attributes)
     if names.isdisjoint(_READERS) and "format" not in names:

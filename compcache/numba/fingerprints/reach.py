@@ -13,10 +13,10 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.set_on_types import set_on_types
-from compcache.numba.fingerprints.state import WRAPPED, held_in_c, is_of_generators, names_held_in_c, state_of, tables_of
+from compcache.numba.fingerprints.state import WRAPPED, c_reference, is_of_generators, names_of_c_references, state_of, tables_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
-from compcache.numba.registered.purity import is_held
+from compcache.numba.registered.purity import is_outside_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,14 +117,14 @@ class Reach:
         return has_fed or current != (len(self._names), len(self._owners), self.matches_classes)
 
     def _follow_types(self, walk: Walk, names: list[str] | None) -> bool:
-        """Feed what the program has set on types of Numba under these names (None: under any name); return whether there is anything."""
-        found = [] if names == [] else set_on_types(names)
-        for name, text, item in found:
+        """Feed attributes that the program has set on Numba's types, under these names or any (None). Return whether any were fed."""
+        rows = [] if names == [] else set_on_types(names)
+        for name, text, item in rows:
             walk.mode = "run"
             walk.token("set on a type", text, name)
             walk.value(item, f"{name!r} of the type {text}")
             walk.end_part()
-        return bool(found)
+        return bool(rows)
 
     def follow_all(self, walk: Walk) -> bool:
         """Feed members that no code names, if code reads attributes by computed names. Return whether any were fed."""
@@ -149,7 +149,7 @@ class Reach:
         for value in members:
             walk.mode = "run"
             walk.token("member", owner.number, name)
-            if isinstance(owner.value, python_types.ModuleType) and is_held(value):
+            if isinstance(owner.value, python_types.ModuleType) and is_outside_state(value):
                 walk.library(value, where)
             walk.value(value, where)
             walk.end_part()
@@ -171,7 +171,7 @@ def _present(owner: Any, names: list[str]) -> list[str]:
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
     state = state_of(owner)
-    return [name for name in names if name in state or held_in_c(owner, name) is not MISSING]
+    return [name for name in names if name in state or c_reference(owner, name) is not MISSING]
 
 
 def _module_names(name: str, namespace: dict[str, Any]) -> Iterator[str]:
@@ -206,7 +206,7 @@ def _all_names(owner: Any) -> list[str]:
         names = [*state_of(owner), *_FUNCTION_ATTRIBUTES]
     else:
         names = [name for name in state_of(owner) if name not in WRAPPED or not is_of_generators(type(owner))]
-        names += names_held_in_c(owner)
+        names += names_of_c_references(owner)
     return [name for name in names if name not in _NEVER_READ]
 
 
@@ -225,5 +225,5 @@ def _members(owner: Any, name: str) -> list[Any]:
         member = getattr(owner, name, MISSING)
     else:
         member = state_of(owner).get(name, MISSING)
-        member = held_in_c(owner, name) if member is MISSING else member
+        member = c_reference(owner, name) if member is MISSING else member
     return [] if member is MISSING else [member]

@@ -1,5 +1,6 @@
-"""Finds what a program has set on Numba's types. The compiler passes types to code that runs, so that this code can read what is set on a
-type that it does not name.
+"""Finds attributes that the program has set on Numba's types.
+
+The compiler passes types to code that runs. So this code can read attributes of a type that it does not name.
 """
 
 from __future__ import annotations
@@ -17,43 +18,50 @@ if TYPE_CHECKING:
 __all__ = ["set_on_types"]
 
 
-#: The attributes of types of Numba that have none of the program: the class, and the names.
+#: The attributes of types on which the program has set nothing: the class, and the names of the attributes.
 _plain: set[tuple[Any, ...]] = set()
 
 
 def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
-    """Return what the program has set under these names (None: under any name) on types of Numba and on their classes: the name, the text
-    of the type, and the value, in order. Nothing is set if Numba is not imported.
+    """Return the attributes that the program has set on types of Numba and on their classes.
+
+    Args:
+        names: the names of the attributes; None for all names.
+
+    Returns:
+        For each attribute its name, the text of the type, and its value, in order; empty if Numba is not imported.
     """
     module = sys.modules.get("numba.core.types.abstract")
     if "Type" not in vars(module or object):
         return []
     wanted = None if names is None else frozenset(names)
-    found = [(name, str(one), item) for one in remembered(_types) for name, item in state_of(one).items()]
-    found += [(name, cls.__qualname__, item) for cls in _classes(module) for name, item in _members(cls, wanted)]
-    return sorted([row for row in found if wanted is None or row[0] in wanted], key=lambda row: row[:2])
+    rows = [(name, str(type_), item) for type_ in remembered(_types) for name, item in state_of(type_).items()]
+    rows += [(name, cls.__qualname__, item) for cls in _classes(module) for name, item in _members(cls, wanted)]
+    return sorted([row for row in rows if wanted is None or row[0] in wanted], key=lambda row: row[:2])
 
 
 def _types() -> list[Any]:
-    """Return the types of Numba on which the program has set attributes."""
+    """Return the types of Numba on which the program has set attributes. Types without such attributes are remembered."""
     live = [reference() for reference in list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])]
-    shapes = {(type(one), *one.__dict__) for one in live if one is not None}
+    shapes = {(type(type_), *type_.__dict__) for type_ in live if type_ is not None}
     new = {shape for shape in shapes - _plain if is_of_generators(shape[0]) and not names_stored_by(shape[0]).issuperset(shape[1:])}
     _plain.update(shapes - new)
-    return [one for one in live if (type(one), *getattr(one, "__dict__", ())) in new] if new else []
+    return [type_ for type_ in live if (type(type_), *getattr(type_, "__dict__", ())) in new] if new else []
 
 
 def _classes(module: Any) -> list[type]:
-    found: dict[type, None] = {module.Type: None}
+    """Return Numba's classes of types."""
+    classes: dict[type, None] = {module.Type: None}
     waiting = [module.Type]
     while waiting:
-        new: list[type] = [cls for cls in type.__subclasses__(waiting.pop()) if cls not in found]
-        found.update(dict.fromkeys(new))
+        new: list[type] = [cls for cls in type.__subclasses__(waiting.pop()) if cls not in classes]
+        classes.update(dict.fromkeys(new))
         waiting += new
-    return [cls for cls in found if is_of_generators(cls)]
+    return [cls for cls in classes if is_of_generators(cls)]
 
 
 def _members(cls: type, names: frozenset[str] | None) -> Iterable[tuple[str, Any]]:
+    """Return the attributes that the program has set on a class of types, by name."""
     if names is not None and names.isdisjoint(vars(cls)):
         return ()
     return set_on_library(cls, names).items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from compcache.numba.fingerprints.state import can_hold, is_changed, is_of_generators
+from compcache.numba.fingerprints.state import is_changed, is_of_generators, may_have_attributes
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.reviewed import CODE_GENERATORS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Walk
 
-__all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "is_object_mode", "jitted", "note_real", "stand_for_prange"]
+__all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "is_object_mode", "jitted", "note_real", "register_prange"]
 
 _Module = type(sys)
 #: Numba's objects and the lazy objects that they have replaced, by the id of the former.
@@ -39,7 +39,7 @@ def note_real(real: Any, lazy: Any) -> None:
         _replaced[id(real)] = real, lazy
 
 
-def stand_for_prange(cls: Any) -> None:
+def register_prange(cls: Any) -> None:
     """Treat a class as `numba.prange`."""
     _PRANGE.add(cls)
 
@@ -105,7 +105,7 @@ def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
 
 def _add_to_reach(walk: Walk, value: Any, where: str) -> None:
     """Make attributes that the program has set on an object of Numba count, if code that runs reads them."""
-    if walk.mode == "run" and can_hold(value):
+    if walk.mode == "run" and may_have_attributes(value):
         walk.reach().add(walk, value, where)
 
 

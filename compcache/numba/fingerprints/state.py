@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = [
     "WRAPPED",
     "annotates",
-    "can_hold",
+    "c_reference",
     "has_state_in_c",
-    "held_in_c",
     "is_changed",
     "is_of_generators",
     "kept_results",
-    "names_held_in_c",
+    "may_have_attributes",
+    "names_of_c_references",
     "names_stored_by",
     "public_names",
     "registered_with",
@@ -64,7 +64,7 @@ def is_of_generators(kind: type) -> bool:
     return str(kind.__module__).partition(".")[0] in CODE_GENERATORS or is_marked(kind, "_compcache_content")
 
 
-def can_hold(value: Any) -> bool:
+def may_have_attributes(value: Any) -> bool:
     """Return whether an object may have attributes that are not part of its content.
 
     These are attributes that programs set, and references in objects whose class is written in C.
@@ -163,7 +163,7 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     return MISSING if is_plain else part
 
 
-def held_in_c(value: Any, name: str) -> Any:
+def c_reference(value: Any, name: str) -> Any:
     """Return an object to which another object refers under a name, if only C code stores the reference and pickling omits it.
 
     Examples are the base of an array and the cause of an error. Returns `MISSING` if there is no object, or a new object each time.
@@ -179,7 +179,7 @@ def held_in_c(value: Any, name: str) -> Any:
         return MISSING
 
 
-def names_held_in_c(value: Any) -> list[str]:
+def names_of_c_references(value: Any) -> list[str]:
     """Return the names under which C code of an object's classes may store references."""
     bases = [base for base in type(value).__mro__ if is_library_module(base.__module__)]
     return [name for base in bases for name, item in vars(base).items() if isinstance(item, _HOLDERS)]

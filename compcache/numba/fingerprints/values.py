@@ -12,16 +12,16 @@ import types as python_types
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.state import (
-    can_hold,
     has_state_in_c,
     is_changed,
     is_of_generators,
     kept_results,
+    may_have_attributes,
     public_names,
     registered_with,
     state_of,
 )
-from compcache.numba.registered.library import find_by_name, is_library_function, is_library_module
+from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
         from compcache.numba.fingerprints.implementations import find_overloads
 
         if find_overloads(value):
-            return _overloaded
+            return _feed_overloaded
     if is_library_module(type(value).__module__):
-        return _library_object if _is_found_by_name(value) else _reduced
-    return _object
+        return _feed_library_object if _is_found_by_name(value) else _feed_reduced
+    return _feed_object
 
 
 # ---------------------------------------------------------------------- functions and classes
 
 
-def _plain_function(walk: Walk, value: Any, where: str) -> None:
+def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a plain function. The compiler uses only its overloads, but code that runs may read the function itself."""
     is_compiled = walk.overloads(value)
     if is_library_function(value):
@@ -78,7 +78,7 @@ def _plain_function(walk: Walk, value: Any, where: str) -> None:
         walk.add_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
 
 
-def _wrapper(walk: Walk, value: Any, where: str) -> None:
+def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
     """Feed a `functools.lru_cache` wrapper. Running code gets the results that it keeps, which may stem from earlier values."""
     walk.token("wrapper", type(value).__qualname__)
     walk.value(value.__wrapped__, where)
@@ -99,11 +99,11 @@ def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
         return  # their handlers feed these data
     if is_changed(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
         walk.value(kind, f"the class of {where}")
-    if can_hold(value):
+    if may_have_attributes(value):
         walk.reach().add(walk, value, where)
 
 
-def _partial(walk: Walk, value: Any, where: str) -> None:
+def _feed_partial(walk: Walk, value: Any, where: str) -> None:
     """Feed a `functools.partial` object."""
     walk.token("partial")
     walk.overloads(value)
@@ -112,7 +112,7 @@ def _partial(walk: Walk, value: Any, where: str) -> None:
     walk.value(value.keywords, f"the arguments of {where}")
 
 
-def _descriptor(walk: Walk, value: Any, where: str) -> None:
+def _feed_descriptor(walk: Walk, value: Any, where: str) -> None:
     """Feed a property or another descriptor of a class."""
     walk.token("descriptor", *[cls.__qualname__ for cls in type(value).__mro__])
     for name in _OF_DESCRIPTORS:
@@ -122,11 +122,11 @@ def _descriptor(walk: Walk, value: Any, where: str) -> None:
 _OF_DESCRIPTORS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
 
 
-def _slot(walk: Walk, value: Any, _where: str) -> None:
+def _feed_slot(walk: Walk, value: Any, _where: str) -> None:
     walk.token("slot", value.__name__)
 
 
-def _method(walk: Walk, value: Any, where: str) -> None:
+def _feed_method(walk: Walk, value: Any, where: str) -> None:
     """Feed a bound method. A library's method is fed by name, and its object only if code runs."""
     walk.overloads(value)
     function = value.__func__
@@ -141,7 +141,7 @@ def _method(walk: Walk, value: Any, where: str) -> None:
     walk.value(value.__self__, f"the object of {where}")
 
 
-def _library_object(walk: Walk, value: Any, where: str) -> None:
+def _feed_library_object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a library by name."""
     walk.library(value, where)
     walk.by_name(value, where)
@@ -151,14 +151,14 @@ def _library_object(walk: Walk, value: Any, where: str) -> None:
         walk.value(owner, f"the object of {where}")  # for example, a method of a particular list
 
 
-def _overloaded(walk: Walk, value: Any, _where: str) -> None:
+def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
     """Feed a callable with user implementations, which the compiler uses in its place."""
     kind = type(value)
     walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
     walk.overloads(value)
 
 
-def _class(walk: Walk, value: Any, where: str) -> None:
+def _feed_class(walk: Walk, value: Any, where: str) -> None:
     """Feed a class. A class of a library is fed by name; of a class of the user, running code can read all attributes."""
     walk.token("class", value.__module__, value.__qualname__)
     walk.overloads(value)
@@ -180,11 +180,11 @@ def _class(walk: Walk, value: Any, where: str) -> None:
         walk.sequence(value._fields, where)
         walk.value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
-        _users_class(walk, value, where)
+        _feed_users_class(walk, value, where)
 
 
-def _users_class(walk: Walk, value: Any, where: str) -> None:
-    """Feed what running code can see of a class of the program."""
+def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
+    """Feed the data of a program's class that running code can read."""
     if value.__name__ != value.__qualname__.rpartition(".")[2]:
         walk.token("name", value.__name__)
     walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
@@ -204,7 +204,7 @@ def _is_enumeration(cls: type) -> bool:
 # ---------------------------------------------------------------------- containers and objects
 
 
-def _sequence(walk: Walk, value: Any, where: str) -> None:
+def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
     """Feed the items of a tuple or list."""
     kind = type(value)
     walk.token("items", kind.__name__)
@@ -215,12 +215,12 @@ def _sequence(walk: Walk, value: Any, where: str) -> None:
     walk.sequence(value, f"an item of {where}")
 
 
-def _set(walk: Walk, value: Any, where: str) -> None:
+def _feed_set(walk: Walk, value: Any, where: str) -> None:
     walk.token("set", type(value).__name__)
     walk.sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0])), f"an item of {where}")
 
 
-def _dict(walk: Walk, value: Any, where: str) -> None:
+def _feed_dict(walk: Walk, value: Any, where: str) -> None:
     """Feed the keys and values of a dictionary, without items that `exec` has added."""
     namespace_builtins = value.get("__builtins__")
     names_builtins = namespace_builtins is builtins or namespace_builtins is vars(builtins)  # `exec` adds this entry to its namespace
@@ -242,20 +242,20 @@ def is_defined_by_text(value: Any, namespace: Any) -> bool:
     return type(value) is python_types.FunctionType and value.__globals__ is namespace and value.__code__.co_filename.startswith("<")
 
 
-def _range(walk: Walk, value: Any, _where: str) -> None:
+def _feed_range(walk: Walk, value: Any, _where: str) -> None:
     walk.token("repr", type(value).__name__, repr(value))
 
 
-def _enum_member(walk: Walk, value: Any, where: str) -> None:
+def _feed_enum_member(walk: Walk, value: Any, where: str) -> None:
     walk.value(type(value), where)
     walk.token("member", value.name)
 
 
-def _module(walk: Walk, value: Any, where: str) -> None:
+def _feed_module(walk: Walk, value: Any, where: str) -> None:
     walk.module(value, (), where)
 
 
-def _object(walk: Walk, value: Any, where: str) -> None:
+def _feed_object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a user's class: its class, and the attributes that code can read."""
     kind = type(value)
     if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
@@ -265,32 +265,32 @@ def _object(walk: Walk, value: Any, where: str) -> None:
     if mode == "compiled":  # the compiler may read any of its attributes
         walk.mode = "run"
         walk.reach().read((), everything=True)
-    _object_content(walk, value, kind, where)
+    _feed_object_content(walk, value, kind, where)
     if mode == "compiled":
         feed_class_and_attributes(walk, value, where)
     walk.mode = mode
 
 
-def _object_content(walk: Walk, value: Any, kind: type, where: str) -> None:
+def _feed_object_content(walk: Walk, value: Any, kind: type, where: str) -> None:
     """Feed the content of an object of a user's class, including the data that it inherits from classes written in C."""
     walk.token("object")
     if walk.feed_back_reference(value):
         return
-    for base, handler in ((dict, _dict), ((list, tuple), _items), ((set, frozenset), _set)):
+    for base, handler in ((dict, _feed_dict), ((list, tuple), _feed_items), ((set, frozenset), _feed_set)):
         if isinstance(value, base):
             handler(walk, value, where)
     for plain in (str, bytes, int, float, complex):
         if isinstance(value, plain):
             walk.token("value", plain.__repr__(value))
     if has_state_in_c(kind):
-        _pickled(walk, value, where)
+        _feed_pickled(walk, value, where)
     if _accepts_any_attribute(kind) or _has_library_methods(kind):
         for name, item in state_of(value).items():
             walk.token("attribute", name)
             walk.value(item, f"{where}, {name!r}")
 
 
-def _items(walk: Walk, value: Any, where: str) -> None:
+def _feed_items(walk: Walk, value: Any, where: str) -> None:
     walk.sequence(value, f"an item of {where}")
 
 
@@ -312,7 +312,7 @@ def _has_library_methods(kind: type) -> bool:
     )
 
 
-def _reduced(walk: Walk, value: Any, where: str) -> None:
+def _feed_reduced(walk: Walk, value: Any, where: str) -> None:
     """Feed a library's object in the form in which the library pickles it."""
     if walk.is_only_named():
         walk.unknown(value, where)
@@ -321,10 +321,10 @@ def _reduced(walk: Walk, value: Any, where: str) -> None:
         walk.library(type(value), where)
     walk.token("reduced", type(value).__module__, type(value).__qualname__)
     if not walk.feed_back_reference(value):
-        _pickled(walk, value, where)
+        _feed_pickled(walk, value, where)
 
 
-def _pickled(walk: Walk, value: Any, where: str) -> None:
+def _feed_pickled(walk: Walk, value: Any, where: str) -> None:
     """Feed the data that pickling finds in an object, even if its class is written in C."""
     try:
         reduced = copyreg.dispatch_table.get(type(value))  # for example, regular expressions have no `__reduce_ex__` of their own
@@ -340,19 +340,19 @@ def _pickled(walk: Walk, value: Any, where: str) -> None:
         walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
-def _lock(walk: Walk, value: Any, _where: str) -> None:
+def _feed_lock(walk: Walk, value: Any, _where: str) -> None:
     """Feed a lock. Code does not depend on whether the lock is held."""
     walk.token("lock", type(value).__name__)
 
 
-def _thread_local(walk: Walk, value: Any, where: str) -> None:
+def _feed_thread_local(walk: Walk, value: Any, where: str) -> None:
     """Feed the content of a `threading.local` in this thread, because this thread runs the code."""
     walk.token("local", type(value).__qualname__)
     if not walk.feed_back_reference(value):
         walk.value(vars(value), where)
 
 
-def _context_variable(walk: Walk, value: Any, where: str) -> None:
+def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
     """Feed a context variable with its present value."""
     walk.token("context variable", value.name)
     try:
@@ -363,23 +363,23 @@ def _context_variable(walk: Walk, value: Any, where: str) -> None:
     walk.value(current, where)
 
 
-def _reference(walk: Walk, value: Any, where: str) -> None:
+def _feed_reference(walk: Walk, value: Any, where: str) -> None:
     walk.token("reference", type(value).__qualname__)
     if not walk.feed_back_reference(value):
         walk.value(value(), where)
 
 
-def _address(walk: Walk, value: Any, where: str) -> None:
+def _feed_address(walk: Walk, value: Any, where: str) -> None:
     """Feed an object that gives compiled code the address and the type of a function.
 
     A function of a Cython module is fed by its name. Any other object is fed by content.
     """
-    from compcache.numba.registered.cython_functions import told_by
+    from compcache.numba.registered.cython_functions import function_and_signature_of
     from compcache.numba.registered.type_texts import signature_text
 
-    known, signature = told_by(value) if walk.mode == "compiled" else (None, None)
+    known, signature = function_and_signature_of(value) if walk.mode == "compiled" else (None, None)
     if known is None:
-        _object(walk, value, where)
+        _feed_object(walk, value, where)
         return
     walk.token("function of Cython", *known)
     text = signature_text(signature)
@@ -389,18 +389,18 @@ def _address(walk: Walk, value: Any, where: str) -> None:
         walk.token("signature", text)
 
 
-def _ctypes_function(walk: Walk, value: Any, where: str) -> None:
+def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a ctypes function: by name for compiled code if a Cython module exports it, otherwise as the library pickles it."""
-    from compcache.numba.registered.cython_functions import of_ctypes
+    from compcache.numba.registered.cython_functions import describe_ctypes_function
 
-    known = of_ctypes(value) if walk.mode == "compiled" else None
+    known = describe_ctypes_function(value) if walk.mode == "compiled" else None
     if known is None:
-        _reduced(walk, value, where)
+        _feed_reduced(walk, value, where)
     else:
         walk.token("function of Cython, by ctypes", *known)
 
 
-def _array(walk: Walk, value: Any, where: str) -> None:
+def _feed_array(walk: Walk, value: Any, where: str) -> None:
     """Feed an array by content. An array that Numba does not copy into code is fed by its name."""
     from compcache.numba.registered.program_arrays import is_copied, name_of
 
@@ -418,14 +418,14 @@ def _array(walk: Walk, value: Any, where: str) -> None:
             walk.value(type(value), f"the class of {where}")  # methods of a library's class read attributes that no code names
 
 
-def _scalar(walk: Walk, value: Any, where: str) -> None:
+def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
     if value.dtype.hasobject:
         walk.unknown(value, where)
     else:
         walk.token("scalar", repr(value.dtype) if value.dtype.names else value.dtype.str, value.tobytes())
 
 
-def _dtype(walk: Walk, value: Any, where: str) -> None:
+def _feed_dtype(walk: Walk, value: Any, where: str) -> None:
     """Feed a NumPy dtype."""
     if value.hasobject:
         walk.unknown(value, where)
@@ -435,7 +435,7 @@ def _dtype(walk: Walk, value: Any, where: str) -> None:
             walk.value(value.metadata, f"the metadata of {where}")
 
 
-def _ufunc(walk: Walk, value: Any, where: str) -> None:
+def _feed_ufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a NumPy ufunc. Running code may use only ufuncs of NumPy itself."""
     if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
         walk.unknown(value, where)  # the ufunc may call a Python function
@@ -449,22 +449,22 @@ def _ufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 _HANDLERS: dict[type, Handler] = {
-    python_types.FunctionType: _plain_function,
-    python_types.BuiltinFunctionType: _library_object,
-    python_types.MethodType: _method,
-    python_types.MethodDescriptorType: _library_object,
-    python_types.WrapperDescriptorType: _library_object,
-    python_types.GetSetDescriptorType: _library_object,
-    python_types.MemberDescriptorType: _slot,
-    python_types.ModuleType: _module,
-    tuple: _sequence,
-    list: _sequence,
-    set: _set,
-    frozenset: _set,
-    dict: _dict,
-    python_types.MappingProxyType: _dict,
-    range: _range,
-    slice: _range,
+    python_types.FunctionType: _feed_plain_function,
+    python_types.BuiltinFunctionType: _feed_library_object,
+    python_types.MethodType: _feed_method,
+    python_types.MethodDescriptorType: _feed_library_object,
+    python_types.WrapperDescriptorType: _feed_library_object,
+    python_types.GetSetDescriptorType: _feed_library_object,
+    python_types.MemberDescriptorType: _feed_slot,
+    python_types.ModuleType: _feed_module,
+    tuple: _feed_sequence,
+    list: _feed_sequence,
+    set: _feed_set,
+    frozenset: _feed_set,
+    dict: _feed_dict,
+    python_types.MappingProxyType: _feed_dict,
+    range: _feed_range,
+    slice: _feed_range,
 }
 
 
@@ -472,31 +472,31 @@ def _is_found_by_name(value: Any) -> bool:
     """Return whether a library's module contains an object under the object's own name."""
     if not is_library_module(getattr(value, "__module__", None)):
         return False
-    return type(value).__name__ == "cython_function_or_method" or find_by_name(value)
+    return type(value).__name__ == "cython_function_or_method" or is_found_by_name(value)
 
 
 #: Modules and classes with the handlers of their objects. An object of such a class exists only if the module is imported. The first match
 #: is used.
 _LATE_CLASSES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
-    ("numpy", ("ufunc",), _ufunc),
-    ("numpy", ("ndarray",), _array),
-    ("numpy", ("generic",), _scalar),
-    ("numpy", ("dtype",), _dtype),
-    ("compcache.numba.declarations.registrations", ("WrapperAddressProtocol",), _address),
-    ("numba.core.types.function_type", ("WrapperAddressProtocol",), _address),
-    ("_ctypes", ("CFuncPtr",), _ctypes_function),
-    ("builtins", ("type",), _class),
-    ("builtins", ("property", "staticmethod", "classmethod"), _descriptor),
-    ("functools", ("cached_property",), _descriptor),
-    ("types", ("ModuleType",), _module),
-    ("functools", ("partial",), _partial),
-    ("functools", ("_lru_cache_wrapper",), _wrapper),
-    ("enum", ("Enum",), _enum_member),
-    ("builtins", ("tuple", "list"), _sequence),
-    ("_thread", ("LockType", "RLock"), _lock),
-    ("_thread", ("_local",), _thread_local),
-    ("_contextvars", ("ContextVar",), _context_variable),
-    ("_weakref", ("ref",), _reference),
+    ("numpy", ("ufunc",), _feed_ufunc),
+    ("numpy", ("ndarray",), _feed_array),
+    ("numpy", ("generic",), _feed_scalar),
+    ("numpy", ("dtype",), _feed_dtype),
+    ("compcache.numba.declarations.registrations", ("WrapperAddressProtocol",), _feed_address),
+    ("numba.core.types.function_type", ("WrapperAddressProtocol",), _feed_address),
+    ("_ctypes", ("CFuncPtr",), _feed_ctypes_function),
+    ("builtins", ("type",), _feed_class),
+    ("builtins", ("property", "staticmethod", "classmethod"), _feed_descriptor),
+    ("functools", ("cached_property",), _feed_descriptor),
+    ("types", ("ModuleType",), _feed_module),
+    ("functools", ("partial",), _feed_partial),
+    ("functools", ("_lru_cache_wrapper",), _feed_wrapper),
+    ("enum", ("Enum",), _feed_enum_member),
+    ("builtins", ("tuple", "list"), _feed_sequence),
+    ("_thread", ("LockType", "RLock"), _feed_lock),
+    ("_thread", ("_local",), _feed_thread_local),
+    ("_contextvars", ("ContextVar",), _feed_context_variable),
+    ("_weakref", ("ref",), _feed_reference),
 )
 #: The modules that were imported when `_late` was filled.
 _seen: list[str] = []
@@ -514,6 +514,6 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
             if classes:
                 handlers.append((classes, handler))
         if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
-            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _library_object)  # each version of Cython has its own class
+            _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _feed_library_object)  # each version of Cython has its own class
         _late[:], _seen[:] = handlers, seen
     return _late

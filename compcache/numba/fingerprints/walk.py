@@ -238,10 +238,10 @@ class Walk:
         from compcache.numba.fingerprints.examined import remembered
         from compcache.numba.fingerprints.library_code import digest_of_code
         from compcache.numba.fingerprints.outside import may_read_anything
-        from compcache.numba.registered.purity import is_held, outside
+        from compcache.numba.registered.purity import is_outside_state, outside
 
         if not self._overlooks:
-            description = "a state outside of the program" if is_held(value) else outside(value)
+            description = "a state outside of the program" if is_outside_state(value) else outside(value)
             if description:
                 raise Unidentifiable(f"{where} leads to {description}, which has no identity by content")
             self.token("code of a library", remembered(digest_of_code, value))
@@ -603,12 +603,12 @@ class Walk:
     def _feed_chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         """Feed the value of an attribute chain that running code reads."""
         from compcache.numba.fingerprints.outside import is_reader
-        from compcache.numba.registered.purity import is_held
+        from compcache.numba.registered.purity import is_outside_state
 
         if self._feed_names_by_text(value) or is_reader(value, name):
             self.by_name(value, where)
             return
-        if is_held(value):
+        if is_outside_state(value):
             self.library(value, where)
         self._read(value, where, attributes)
 

@@ -121,7 +121,7 @@ class Hooks:
         def wrap(original: Any) -> Any:
             def compile_(self: Any, *args: Any, **kwargs: Any) -> Any:
                 adopt(self, attribute, function)
-                with scopes.looking_up(), few_collections():
+                with scopes.look_up_scope(), few_collections():
                     return original(self, *args, **kwargs)
 
             return compile_
@@ -150,7 +150,7 @@ class Hooks:
 
 
 def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
-    """Return the identity of the code that a dispatcher is compiling; None if the function has no identity."""
+    """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
         content = fingerprint(running.py_func)

@@ -163,7 +163,7 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
 
 @looks_at_programs(Unidentifiable)
 def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """Return the dependency to record for a code generator; None if it is not the user's, or belongs to an intrinsic.
+    """Return the dependency to record for a code generator, or None if it is not the user's, or belongs to an intrinsic.
 
     Raises:
         Unidentifiable: the code generator cannot be compared.
@@ -223,7 +223,7 @@ def _find_in_other_registries(name: str) -> list[Implementation]:
 
 
 def _find_template(name: str) -> type | None:
-    """Return the typing template with this name from a registry that a package created itself; None if there is no such class."""
+    """Return the typing template with this name from a registry that a package created itself, or None if there is no such class."""
     module, path = name, ""
     while module not in sys.modules:
         module, dot, last = module.rpartition(".")

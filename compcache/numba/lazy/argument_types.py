@@ -11,7 +11,7 @@ import sys
 from compcache.numba.fingerprints.stand_ins import jitted
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.installation import has_extensions
-from compcache.numba.registered.library import find_by_name
+from compcache.numba.registered.library import is_found_by_name
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.type_texts import NUMBERS
 
@@ -148,6 +148,6 @@ def class_text(kind: type) -> str:
     if kind is tuple:
         return "tuple"
     fields = getattr(kind, "_fields", None)
-    if fields is None or kind.__module__ == "__main__" or not find_by_name(kind) or kind.__bases__ != (tuple,):
+    if fields is None or kind.__module__ == "__main__" or not is_found_by_name(kind) or kind.__bases__ != (tuple,):
         raise NotLazy(f"an argument has the class {kind.__module__}.{kind.__qualname__}, which other processes cannot find by this name")
     return f"{kind.__module__}.{kind.__qualname__}{fields}"

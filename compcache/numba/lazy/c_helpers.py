@@ -280,7 +280,7 @@ def _start_threads() -> Any:
 
 
 def configured_threads() -> int:
-    """Return how many threads Numba would start; 0 if $NUMBA_NUM_THREADS is not a number."""
+    """Return how many threads Numba would start, or 0 if $NUMBA_NUM_THREADS is not a number."""
     text = os.environ.get("NUMBA_NUM_THREADS")
     if text is None:
         affinity = getattr(os, "sched_getaffinity", None)

@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.content import content_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.description import DESCRIPTION, Request
 from compcache.numba.lazy.installation import settings_and_packages
-from compcache.numba.lazy.installed import installed_backend, opens_cache
+from compcache.numba.lazy.installed import installed_backend, register_cache_opener
 from compcache.numba.lazy.marshalled import load_marshalled
 from compcache.numba.registered.refusals import NotLazy
 
@@ -153,7 +153,7 @@ def open_cache() -> Cache | None:
     return _cache
 
 
-opens_cache(open_cache)
+register_cache_opener(open_cache)
 _is_unusable = False
 _cache: Cache | None = None
 
@@ -196,7 +196,7 @@ def load_entry(cache: Cache, record: Record) -> Loaded | None:
     """Map the code of a record, and create its environments.
 
     Returns:
-        The code; None if the entry does not exist or is not valid in this process.
+        The code, or None if the entry does not exist or is not valid in this process.
 
     Raises:
         NotLazy: only Numba can provide a symbol or constant of the code.

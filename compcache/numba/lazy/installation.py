@@ -222,7 +222,7 @@ def _stamp_of(place: str) -> bytes | None:
 
 
 def _encode_note(places: list[str], listed: list[Any], states: list[Any], packages: tuple[str, bool, list[str]]) -> bytes | None:
-    """Return the note of a result; None if the result may change without a change of the noted states."""
+    """Return the note of a result, or None if the result may change without a change of the noted states."""
     from compcache.numba.registered.distributions import distributions, is_editable, vector_library
 
     directories = [directory for _, directory in distributions()]

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["installed_backend", "installed_hook", "opened_cache", "opens_cache", "set_installed"]
+__all__ = ["installed_backend", "installed_hook", "opened_cache", "register_cache_opener", "set_installed"]
 
 _installed: list[tuple[Any, Any]] = []  # the backend and its hook, or nothing
 
@@ -27,7 +27,7 @@ def installed_hook() -> Any:
 _opener: list[Any] = []  # one function, or nothing
 
 
-def opens_cache(open_cache: Any) -> None:
+def register_cache_opener(open_cache: Any) -> None:
     """Register the function that opens the cache of lazy functions."""
     _opener[:] = [open_cache]
 

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 from compcache.files import reraise_interrupt
-from compcache.numba.fingerprints.stand_ins import note_real, stand_for_prange
+from compcache.numba.fingerprints.stand_ins import note_real, register_prange
 from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy.awaited import has_numba, when_imported
 from compcache.numba.registered.marks import is_marked
@@ -19,16 +19,16 @@ __all__ = [
     "COPIED",
     "LazyObject",
     "LazyWrapper",
-    "are_decorators_taken",
+    "are_decorators_replaced",
     "is_probe",
     "note_original",
+    "note_replaced_decorators",
     "numba_decorator",
     "numbas_object",
     "original",
     "prange",
     "real_numba",
     "replace_stand_ins",
-    "take_decorators",
 ]
 
 
@@ -44,7 +44,7 @@ class prange:  # noqa: N801 - this is Numba's name
         return range(*args)
 
 
-stand_for_prange(prange)
+register_prange(prange)
 
 
 def real_numba() -> Any:
@@ -94,13 +94,13 @@ def numba_decorator(name: str) -> Any:
     return _decorators.get(name) or getattr(numba, name)
 
 
-def take_decorators(decorators: dict[str, Any]) -> None:
+def note_replaced_decorators(decorators: dict[str, Any]) -> None:
     """Record Numba's own decorators, which were replaced; {} if they were restored."""
     _decorators.clear()
     _decorators.update(decorators)
 
 
-def are_decorators_taken() -> bool:
+def are_decorators_replaced() -> bool:
     """Return whether `compcache.numba` has replaced the decorators of an imported Numba. Then they return Numba's objects."""
     return bool(_decorators)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compcache.numba.lazy.awaited import stand_in_of
-from compcache.numba.lazy.stand_ins import are_decorators_taken
+from compcache.numba.lazy.stand_ins import are_decorators_replaced
 from compcache.numba.registered.options import of_compiler
 from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
@@ -114,7 +114,7 @@ def _why_numba_is_needed(function: Any, decorator: str, signatures: tuple[str, .
 @looks_at_programs(NotLazy)
 def _why_options_need_numba(decorator: str, options: dict[str, Any]) -> str:
     """Return why the options of the decorator need Numba, or ""."""
-    if options.get("cache") is False and stand_in_of() is None and not are_decorators_taken():
+    if options.get("cache") is False and stand_in_of() is None and not are_decorators_replaced():
         return "the function is declared with cache=False"
     if options.get("nopython") is False:
         return "the function is declared with nopython=False"

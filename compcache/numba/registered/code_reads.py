@@ -174,7 +174,7 @@ def _imported_from(instructions: list[dis.Instruction], at: int) -> Iterator[tup
 
 
 def _chains_of(instructions: list[dis.Instruction], variable: str) -> list[tuple[str, ...]] | None:
-    """Return the chains of attributes that are read from a variable; None if the variable is used in another way."""
+    """Return the chains of attributes that are read from a variable, or None if the variable is used in another way."""
     chains = []
     for at, instruction in enumerate(instructions):
         names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)

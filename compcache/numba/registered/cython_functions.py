@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from compcache.globals import LoadContext
 
-__all__ = ["CythonFunction", "function_at", "of_ctypes", "told_by"]
+__all__ = ["CythonFunction", "describe_ctypes_function", "function_and_signature_of", "function_at"]
 
 _API = "__pyx_capi__"
 _capsules: list[Any] = []
@@ -105,7 +105,7 @@ class CythonFunction(GlobalDefinition):
             raise GlobalValidationError(str(error), reason=str(error)) from error
 
 
-def told_by(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
+def function_and_signature_of(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
     """Return the function whose address an object provides (`WrapperAddressProtocol`), and the object's signature.
 
     The function is None if no Cython module exports it. Both are None if the object's methods fail.
@@ -117,7 +117,7 @@ def told_by(value: Any) -> tuple[tuple[str, str, str] | None, Any]:
         return None, None
 
 
-def of_ctypes(value: Any) -> tuple[object, ...] | None:
+def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:
     """Return the properties of a ctypes function that compiled code can use.
 
     Returns:
@@ -140,7 +140,7 @@ def _is_simple(kind: Any) -> bool:
 
 
 def _address_in(module: Any, name: str, type_: str) -> int:
-    """Return the address of an exported function; 0 if the module does not export it with this type."""
+    """Return the address of an exported function, or 0 if the module does not export it with this type."""
     exported: Any = getattr(module, _API, None)
     capsule = exported.get(name) if isinstance(exported, dict) else None
     name_of, pointer_of = _capsule_readers()

@@ -93,7 +93,7 @@ def metadata_in(place: str) -> list[str] | None:
     """Return the names of the metadata directories in a directory of the path.
 
     Returns:
-        The names; empty if the directory cannot be read; None if the path is not a directory.
+        The names; empty if the directory cannot be read, or None if the path is not a directory.
     """
     try:
         names = os.listdir(place or ".")
@@ -190,7 +190,7 @@ def _digest_of_files(root: str) -> str:
 
 
 def package_directory(name: str) -> str | None:
-    """Return the directory of a package without importing it; None if the package is not found."""
+    """Return the directory of a package without importing it, or None if the package is not found."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name)

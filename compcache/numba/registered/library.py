@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["find_by_name", "has_own_code", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
+__all__ = ["has_own_code", "is_found_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
 #: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
 _LIBRARIES = ("builtins", "compcache", "llvmlite", "numba", "numpy")
@@ -25,7 +25,7 @@ _modules: dict[str, bool] = {}
 _paths: dict[str, bool] = {}
 
 
-def find_by_name(value: Any) -> bool:
+def is_found_by_name(value: Any) -> bool:
     """Return whether the module of an object contains the object under its own name."""
     owner = getattr(value, "__self__", None)
     module = getattr(value, "__module__", None) or (owner.__name__ if type(owner) is _Module else None)
@@ -68,7 +68,7 @@ def _is_pythons_own(top: str) -> bool:
 
 
 def _find_spec(top: str) -> Any:
-    """Return the specification of the module that an import would load; None for a module that is built into Python."""
+    """Return the specification of the module that an import would load, or None for a module that is built into Python."""
     from importlib.machinery import PathFinder
 
     return None if top in sys.builtin_module_names else PathFinder.find_spec(top)
@@ -96,7 +96,10 @@ def is_library_function(function: Any) -> bool:
 
 
 def has_own_code(function: Any) -> bool:
-    """Return whether a function's code has its name, or that of a wrapper, and comes from the file of its module."""
+    """Return whether the code of a function has the name of the function and comes from the file of its module.
+
+    The code of a wrapper has another name.
+    """
     code, module = function.__code__, str(function.__globals__.get("__name__")).replace(".", "/")
     path = code.co_filename.replace(os.sep, "/")
     is_named = code.co_qualname == function.__qualname__ or "<locals>" in code.co_qualname

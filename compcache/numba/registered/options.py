@@ -51,4 +51,4 @@ def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inline_text(value: Any) -> Any:
-    return getattr(value, "_inline_text", value)
+    return getattr(value, "_inline", value)

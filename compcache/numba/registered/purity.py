@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["is_held", "is_reviewed", "looks_outside", "outside"]
+__all__ = ["is_outside_state", "is_reviewed", "looks_outside", "outside"]
 
 _MOST_VALUES = 2000
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
@@ -216,7 +216,7 @@ def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: froze
             raise _OutsideError(f"{name}, which reads the state of {chain[0]}")
         value, at = resolve(chain, namespace)
         if value is not MISSING:
-            if is_held(value):
+            if is_outside_state(value):
                 raise _OutsideError(".".join(chain[:at]))
             yield value
     for imported in reads.imports:
@@ -230,7 +230,7 @@ def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: froze
             yield from _reads_of_code(constant, namespace, state, name)
 
 
-def is_held(value: Any) -> bool:
+def is_outside_state(value: Any) -> bool:
     """Return whether a value of a library represents a state outside of the program's code."""
     outside_values = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
     return value is not None and any(value is item for item in outside_values)

@@ -47,13 +47,13 @@ def tuple_text(items: list[str]) -> str:
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a type; None for a type without a text, and for any other object."""
+    """Return the text of a type, or None for a type without a text, and for any other object."""
     text: str | None = type(value)._compcache_text(value) if is_marked(type(value), "_compcache_text") else _text_of_numba_type(value)
     return text
 
 
 def _text_of_numba_type(value: Any) -> str | None:
-    """Return the text of a type of Numba; None for a type without a text, and for any other object."""
+    """Return the text of a type of Numba, or None for a type without a text, and for any other object."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types."):
         return None
@@ -88,7 +88,7 @@ def signature_text(value: Any) -> str | None:
         value: a text, a signature of Numba, its stand-in, or a tuple of types.
 
     Returns:
-        The text; None for any other object, and for types without a text.
+        The text, or None for any other object, and for types without a text.
     """
     kind = type(value)
     if kind is str:
@@ -106,7 +106,7 @@ _SIGNATURE = ("numba.core.typing.templates", "Signature")
 
 
 def _join_types(result: str, types: tuple[Any, ...]) -> str | None:
-    """Return the text of a signature with these parameter types; None if a type has no text."""
+    """Return the text of a signature with these parameter types, or None if a type has no text."""
     texts = [text_of(type_) for type_ in types]
     if None in texts:
         return None

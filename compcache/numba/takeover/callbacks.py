@@ -40,7 +40,7 @@ def make_callback(state: State) -> Any:
 
 
 def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
-    """Return the data of a callback's record; None if only Numba can use the callback."""
+    """Return the data of a callback's record, or None if only Numba can use the callback."""
     entry = find_stored(real._cache, backend.cache, real._sig)
     if entry is None:
         return None

@@ -89,7 +89,7 @@ def make_declared(state: State, backend: Backend) -> Any:
     def compile_all() -> None:
         with typeinfer.register_dispatcher(real):
             for signature in signatures:
-                with scopes.looking_up():
+                with scopes.look_up_scope():
                     real.compile(signature)
             real.disable_compile()
 

@@ -32,7 +32,7 @@ def series_supported() -> tuple[tuple[int, int], ...]:
 
 
 def problem() -> str:
-    """Return why the Numba of this process is not supported; "" if it is supported, or if no Numba is installed."""
+    """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed."""
     is_imported = has_numba()
     version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
     if version and not is_supported(version):

@@ -30,22 +30,22 @@ __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_ba
 
 _CONNECT = "250ms"
 _PART = 1 << 20
-_LONGEST = "1h"  # `Requests` gives up earlier
-#: Errors for a link, a socket, or anything else that `read_file` refuses: there is no object.
+_LONGEST = "1h"  # never reached: `Requests` gives up earlier
+#: The errors for a link, a socket, or anything else that `read_file` refuses. They mean that the object does not exist.
 _NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
 #: Errors of a shared file system whose server is busy or was replaced: a later try may succeed.
 _PASSING = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
-#: Temporary errors in the messages of `obstore`: HTTP statuses and broken connections. `obstore` does not report `Retry-After`.
+#: How messages of `obstore` show temporary errors: HTTP statuses and broken connections. `obstore` does not report `Retry-After`.
 _STATUS, _PASSING_STATUSES = re.compile(r"status: (\d{3})"), frozenset(("408", "425", "429", "500", "502", "503", "504"))
 _CONNECTION = re.compile(r"kind: (Connect|Request|Timeout|Interrupted)\b(?!.*InvalidCertificate)", re.DOTALL)
 
 
 class BackendMissingError(Exception):
-    """Raised when the library that speaks to a kind of store is not installed."""
+    """Raised if the library that a kind of store needs is not installed."""
 
 
 class TooLargeError(Exception):
-    """Raised for an object that is larger than the caller allows."""
+    """Raised if an object or an answer is larger than the caller allows."""
 
 
 class Listed(NamedTuple):
@@ -57,47 +57,55 @@ class Listed(NamedTuple):
 
 
 class Backend(Protocol):
-    """A store of objects. A missing object is reported as described; other errors are raised as the client raises them."""
+    """A store of objects. Methods handle missing objects as described here. Other errors are those of the store's client."""
 
     @property
     def compares(self) -> bool:
-        """Whether `create` and `exchange` are atomic: of several hosts that store an object at the same moment, exactly one is told that it
-        did.
+        """Whether `create` and `exchange` are atomic.
+
+        If several hosts store an object at the same moment, exactly one of them then receives True.
         """
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
-        """Return the object, or None if there is none. Raises `TooLargeError`, without reading the object, if it has more than `largest`
-        bytes.
+        """Return the object, or None if it does not exist.
 
-        `begun` is called when the store begins to answer, if the client reports that before the answer is complete.
+        `begun` is called when the store begins to answer, if the client reports that.
+
+        Raises:
+            TooLargeError: the object has more than `largest` bytes. It was not read.
         """
 
     def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
-        """Yield the object in parts of a few MiB at most. Raises `FileNotFoundError` if there is none."""
+        """Yield the object in parts of a few MiB at most.
+
+        Raises:
+            FileNotFoundError: the object does not exist.
+            TooLargeError: the object has more than `largest` bytes.
+        """
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless the key is taken; return whether it was stored."""
+        """Store an object unless one with this key exists. Returns whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
-        """Store an object, replacing any that has this key."""
+        """Store an object, replacing any object with this key."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Replace an object whose bytes are `expected`; return whether that was done.
+        """Replace an object if its bytes are `expected`. Returns whether it was replaced.
 
         If the store cannot compare (`compares` is False), a change that another host makes at the same moment is lost.
         """
 
     async def look(self, key: str) -> Listed | None:
-        """Return the current size and time of an object without reading its content, or None if there is none."""
+        """Return an object's size and modification time without reading its content, or None if the object does not exist."""
 
     async def delete(self, key: str) -> None:
-        """Remove an object; do nothing if it does not exist."""
+        """Remove an object. Do nothing if it does not exist."""
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
-        """Yield the objects whose keys begin with `prefix`. Raises NotImplementedError if the store cannot list."""
+        """Yield the objects whose keys begin with `prefix`. Raises `NotImplementedError` if the store cannot list."""
 
     def pause_after(self, error: Exception) -> float | None:
-        """Return the least pause in seconds before a request that failed with this error is repeated; None if repeating cannot help."""
+        """Return the least pause in seconds before a request that failed with this error is repeated, or None if repeating cannot help."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -114,24 +122,25 @@ def open_backend(settings: RemoteSettings) -> Backend:
     return _ObjectStore(settings)
 
 
-def _missing(library: str, settings: RemoteSettings) -> BackendMissingError:
+def _missing_error(library: str, settings: RemoteSettings) -> BackendMissingError:
+    """Return the exception for a library that is not installed, with the command that installs it."""
     scheme = urlsplit(settings.url).scheme
     return BackendMissingError(f"{scheme}:// stores need {library}: pip install 'compcache[remote]'")
 
 
 class _Directory:
-    """A directory, for example on a shared file system. Objects become visible by a link or rename, complete or not at all.
+    """A directory, for example on a shared file system. An object becomes visible by a link or rename, complete or not at all.
 
-    Other users who can write there can create links, pipes and devices. So nothing below the directory is read, written or removed through
-    a link, and only regular files are objects.
+    Other users who can write there can create links, pipes and devices. So nothing below the directory is read, written or removed
+    through a link, and only regular files are objects.
     """
 
-    compares = False  # a file replaces whatever is there
+    compares = False  # publishing a file replaces any file of its name
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
         self._files = Tree(LateFiles(), self._root, path_opener())
-        self._stood = os.path.isdir(self._root)
+        self._existed = os.path.isdir(self._root)
 
     async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
         return await asyncio.to_thread(self._read, key, largest)
@@ -160,7 +169,7 @@ class _Directory:
                 raise TooLargeError(key)
             return read_file(self._files, path, largest)
         except FileNotFoundError:
-            return None  # also if the directory does not exist yet: the first upload creates it
+            return None  # the directory need not exist yet: the first upload creates it
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return None
@@ -173,9 +182,14 @@ class _Directory:
         await asyncio.to_thread(self._write, key, data, self._files.rename)
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        return await _exchanged(self, key, data, expected)
+        return await _compare_and_replace(self, key, data, expected)
 
     def _write(self, key: str, data: bytes, publish: Callable[[str, str], None]) -> bool:
+        """Write an object to a temporary file and publish it by `publish(temporary path, path)`.
+
+        Returns:
+            False if `publish` found that the object exists.
+        """
         path = self._path(key)
         parent, _, name = path.rpartition("/")
         self._require_root()
@@ -183,29 +197,28 @@ class _Directory:
         new = f"{parent}/.{name}.{os.getpid():x}-{os.urandom(6).hex()}"
         try:
             opened = self._files.open_owned(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            left = memoryview(data)
-            while left:
-                left = left[self._files.write(opened.number, left) :]
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[self._files.write(opened.number, remaining) :]
             self._files.fsync(opened.number)
             publish(new, path)
         except FileExistsError:
             return False
         finally:
-            with suppress(OSError):  # it was renamed already
+            with suppress(OSError):  # the file was renamed already
                 self._files.unlink(new)
         return True
 
     def _require_root(self) -> None:
-        """Create the directory before the first upload, if its parent exists. A directory that existed earlier and is gone was removed by
-        somebody.
+        """Create the directory before the first upload, if its parent exists. A directory that existed earlier is not created again.
 
         Raises:
             FileNotFoundError: the directory was removed, or its parent does not exist, for example because a disk is not mounted.
         """
-        if not self._stood:
+        if not self._existed:
             with suppress(FileExistsError):
                 os.mkdir(self._root, DIRECTORY_MODE)
-            self._stood = True
+            self._existed = True
 
     async def look(self, key: str) -> Listed | None:
         return await asyncio.to_thread(self._look, key)
@@ -226,10 +239,10 @@ class _Directory:
             await asyncio.to_thread(self._files.unlink, self._path(key))
 
     async def list(self, prefix: str) -> AsyncIterator[Listed]:
-        for found in await asyncio.to_thread(lambda: sorted(self._below(self._path(prefix.rstrip("/"))))):
+        for found in await asyncio.to_thread(lambda: sorted(self._list_below(self._path(prefix.rstrip("/"))))):
             yield found
 
-    def _below(self, directory: str) -> Iterator[Listed]:
+    def _list_below(self, directory: str) -> Iterator[Listed]:
         try:
             statuses = self._files.statuses(directory)
         except FileNotFoundError:
@@ -241,7 +254,7 @@ class _Directory:
         for name, status in statuses.items():
             path = f"{directory}/{name}"
             if stat.S_ISDIR(status.st_mode):
-                yield from self._below(path)
+                yield from self._list_below(path)
             elif stat.S_ISREG(status.st_mode) and not name.startswith("."):
                 yield Listed(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
 
@@ -254,20 +267,20 @@ class _ObjectStore:
             self._obstore: Any = import_module("obstore")
             from_url: Any = import_module("obstore.store").from_url
         except ImportError as error:
-            raise _missing("obstore", settings) from error
+            raise _missing_error("obstore", settings) from error
         plain = settings.url.startswith("http:") or any(
             value.startswith("http:") for name, value in os.environ.items() if "ENDPOINT" in name.upper()
         )
         options: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _LONGEST, "allow_http": plain}
-        if settings.kind == "http" and settings.credentials is not None:  # the client takes passwords for object stores only
+        if settings.kind == "http" and settings.credentials is not None:  # the client supports passwords for object stores only
             user, password = settings.credentials
             basic = base64.b64encode(f"{user}:{password}".encode()).decode()
             options["default_headers"] = {"authorization": f"Basic {basic}" if user else f"Bearer {password}"}
         self._store = from_url(
             settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0},
-            **_found_by_boto3(settings),
+            **_boto3_options(settings),
         )  # fmt: skip
-        self.compares = settings.kind == "object"  # servers do not agree on conditional PUT
+        self.compares = settings.kind == "object"  # HTTP servers do not agree on conditional PUT
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
         try:
@@ -291,8 +304,8 @@ class _ObjectStore:
         if type(error) is not self._obstore.exceptions.GenericError:
             return None
         status = _STATUS.search(str(error))
-        passes = status[1] in _PASSING_STATUSES if status is not None else _CONNECTION.search(str(error)) is not None
-        return 0.0 if passes else None
+        is_temporary = status[1] in _PASSING_STATUSES if status is not None else _CONNECTION.search(str(error)) is not None
+        return 0.0 if is_temporary else None
 
     async def create(self, key: str, data: bytes) -> bool:
         if not self.compares:
@@ -308,7 +321,7 @@ class _ObjectStore:
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
         if not self.compares:
-            return await _exchanged(self, key, data, expected)
+            return await _compare_and_replace(self, key, data, expected)
         try:
             found = await self._obstore.get_async(self._store, key)
             if found.meta["size"] != len(expected) or bytes(await found.bytes_async()) != expected:
@@ -321,7 +334,7 @@ class _ObjectStore:
 
     async def look(self, key: str) -> Listed | None:
         try:
-            found = await self._obstore.get_async(self._store, key)  # the content is not read; HEAD is not forwarded by every proxy
+            found = await self._obstore.get_async(self._store, key)  # not HEAD, which some proxies do not forward; the content is not read
         except FileNotFoundError:
             return None
         return Listed(key, found.meta["size"], found.meta["last_modified"].timestamp())
@@ -341,8 +354,8 @@ class _ObjectStore:
                 yield Listed(item["path"], item["size"], item["last_modified"].timestamp())
 
 
-async def _exchanged(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
-    """Implement `Backend.exchange` for a store that cannot compare."""
+async def _compare_and_replace(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
+    """Implement `Backend.exchange` for a store that cannot compare: read the object, and replace it if its bytes are `expected`."""
     with suppress(TooLargeError):
         if await backend.get(key, len(expected)) == expected:
             await backend.replace(key, data)
@@ -358,13 +371,13 @@ _OWN_CREDENTIALS = (
 _CREDENTIALS_MINUTES = 5
 
 
-def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
+def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
     """Return options that make boto3 find credentials for S3, if it is installed: profiles, SSO, processes, roles, instance metadata.
 
     Credentials are looked up again every five minutes, so that replaced files take effect.
 
     Raises:
-        BackendMissingError: a profile is set, which needs boto3.
+        BackendMissingError: AWS_PROFILE is set, and boto3 is not installed.
     """
     if not urlsplit(settings.url).scheme.startswith("s3") or any(os.environ.get(name) for name in _OWN_CREDENTIALS):
         return {}
@@ -372,7 +385,7 @@ def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
         provider: Any = import_module("obstore.auth.boto3").Boto3CredentialProvider
     except ImportError as error:
         if os.environ.get("AWS_PROFILE"):
-            raise BackendMissingError("AWS_PROFILE needs boto3: pip install boto3") from error
+            raise BackendMissingError("AWS_PROFILE is set, and profiles need boto3: pip install boto3") from error
         return {}
 
     def credentials() -> Any:
@@ -381,15 +394,17 @@ def _found_by_boto3(settings: RemoteSettings) -> dict[str, Any]:
     try:
         region = provider().config.get("region")
     except ValueError:
-        return {}  # there are none: the bucket may be public, or instance metadata may come later
+        return {}  # no credentials were found: the bucket may be public, or instance metadata may become available later
     except (OSError, import_module("botocore.exceptions").BotoCoreError):
-        region = None  # until the failing profile or program is mended, each request fails and reports why
+        region = None  # a profile or a program of the user fails; until it is mended, each request fails and reports the reason
     return {"credential_provider": credentials, **({"config": {"region": region}} if region else {})}
 
 
 class _Redis:
-    """A Redis (or Valkey) server. Objects are strings; the server's policy decides how long they stay. A sorted set keeps the time when
-    each was written, by the server's clock. An object that is missing in the set counts as written when that is noticed.
+    """A Redis (or Valkey) server. Objects are strings. The server's policy decides how long they stay.
+
+    A sorted set has the time when each object was written, by the server's clock. An object that is missing in the set counts as
+    written when that is noticed.
     """
 
     compares = True
@@ -398,13 +413,13 @@ class _Redis:
         try:
             client: Any = import_module("redis.asyncio").Redis
             known: Any = import_module("redis.exceptions")
-            never: Any = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
+            no_retry: Any = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         except ImportError as error:
-            raise _missing("redis", settings) from error
+            raise _missing_error("redis", settings) from error
         plain, _, prefix = settings.url.partition("#")
         path = urlsplit(plain).path.strip("/")
         if path and not path.partition("/")[0].isdecimal():
-            raise ValueError(f"{settings.shown}: the path of a redis URL is the number of a database, like redis://host/0")
+            raise ValueError(f"the path of {settings.shown!r} is not the number of a database: write a URL like redis://host/0")
         _, _, rest = path.partition("/")
         if rest:
             plain, prefix = plain[: -len(rest) - 1], rest
@@ -413,22 +428,22 @@ class _Redis:
         self._passing = known.ConnectionError, known.TimeoutError, known.TryAgainError, known.ClusterDownError
         self._refusing = known.AuthenticationError, known.AuthorizationError
         self._redis = client.from_url(
-            plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=never
+            plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=no_retry
         )
         pool = self._redis.connection_pool
-        pool.connection_class = _bounded(pool.connection_class)
+        pool.connection_class = _limit_answers(pool.connection_class)
 
     async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
-        with _allowing(largest):
+        with _limit_answer(largest):
             found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
             raise TooLargeError(key)
-        return found or None  # stored objects are never empty
+        return found or None  # an object is never empty
 
     async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
         at = 0
         while at <= largest:
-            with _allowing(_PART):
+            with _limit_answer(_PART):
                 part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
             if not part and not at:
                 raise FileNotFoundError(key)
@@ -477,18 +492,18 @@ class _Redis:
 
     async def list(self, prefix: str) -> AsyncIterator[Listed]:
         names: set[str] = set()
-        with _allowing(_LARGEST_ANSWER):
-            async for name in self._redis.scan_iter(match=f"{_literal(self._prefix + prefix)}*", count=100):
+        with _limit_answer(_LARGEST_ANSWER):
+            async for name in self._redis.scan_iter(match=f"{_escape_pattern(self._prefix + prefix)}*", count=100):
                 names.add(name.decode("utf-8", "replace")[len(self._prefix) :])
                 if len(names) > _MOST_NAMES:
-                    raise TooLargeError("the server lists without end")
+                    raise TooLargeError(f"the server lists more than {_MOST_NAMES} objects")
         for key in sorted(names):
             found = await self.look(key)
             if found is not None:
                 yield found
 
 
-#: The size limit of answers other than objects: errors, numbers, and names of objects, which a server sends in batches.
+#: The size limit in bytes of answers other than objects: errors, numbers, and names of objects, which a server sends in batches.
 _LARGEST_ANSWER = 512 << 10
 #: Each line counts for at least this many bytes, because the client creates an object for it.
 _LINE = 512
@@ -499,8 +514,8 @@ _allowed: ContextVar[int] = ContextVar("allowed", default=_LARGEST_ANSWER)
 
 
 @contextmanager
-def _allowing(size: int) -> Iterator[None]:
-    """Limit answers within this context to so many bytes, and their framing."""
+def _limit_answer(size: int) -> Iterator[None]:
+    """Limit each answer within this context to `size` bytes, not counting its framing."""
     token = _allowed.set(size + _LARGEST_ANSWER)
     try:
         yield
@@ -508,13 +523,16 @@ def _allowing(size: int) -> Iterator[None]:
         _allowed.reset(token)
 
 
-def _literal(prefix: str) -> str:
+def _escape_pattern(prefix: str) -> str:
     """Return a Redis pattern that matches exactly this prefix."""
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", prefix)
 
 
-def _bounded(kind: Any) -> Any:
-    """Derive a connection class that limits answers to the allowed size: the client trusts the lengths that a server sends."""
+def _limit_answers(kind: Any) -> Any:
+    """Return a subclass of a connection class that limits answers to the allowed size.
+
+    The client itself trusts the lengths that a server sends.
+    """
 
     class Bounded(kind):  # type: ignore[misc]
         _reader: Any
@@ -525,38 +543,38 @@ def _bounded(kind: Any) -> Any:
 
         async def read_response(self, *arguments: Any, **named: Any) -> Any:
             if isinstance(self._reader, _BoundedReader):
-                self._reader.left = _allowed.get()
+                self._reader.remaining = _allowed.get()
             return await super().read_response(*arguments, **named)
 
     return Bounded
 
 
 class _BoundedReader:
-    """Wraps an `asyncio.StreamReader`, and yields no more than `left` bytes."""
+    """Wraps an `asyncio.StreamReader`, and raises `TooLargeError` after `remaining` bytes."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
-        self.left = _LARGEST_ANSWER
+        self.remaining = _LARGEST_ANSWER
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def _take(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
+    def _consume(self, size: int) -> None:
+        self.remaining -= size
+        if self.remaining < 0:
             raise TooLargeError("the server's answer is larger than any valid answer")
 
     async def readexactly(self, size: int) -> bytes:
-        self._take(size)
+        self._consume(size)
         found: bytes = await self._reader.readexactly(size)
         return found
 
     async def readline(self) -> bytes:
         found: bytes = await self._reader.readline()
-        self._take(max(len(found), _LINE))
+        self._consume(max(len(found), _LINE))
         return found
 
     async def read(self, size: int) -> bytes:
         found: bytes = await self._reader.read(size)
-        self._take(len(found))
+        self._consume(len(found))
         return found

@@ -1,15 +1,16 @@
 """Collects garbage in a remote store. No function that can be fetched is lost, whatever happens meanwhile.
 
-A *mark* is an object that lists what a collection found to be useless: cards that do not decode or lead nowhere, modules that no card leads
-to, packs that do not decode, leases. The store's clock gives its age. A collection removes a useless object only if a mark older than the
-grace period lists the same object, unchanged since.
+A *mark* is an object that lists the objects that a collection found useless: cards that do not decode or whose module is missing,
+modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a useless object
+only if a mark older than the grace period lists the same object, unchanged since.
 
-* Listings only propose. Before an object is removed, it is requested by its key, and so is everything that could make it useful. A request
-  that fails is not an answer: it ends the collection.
-* At most `DECISION_SECONDS` pass between that request and the removal. Uploaders check `SETTLE_SECONDS` later whether everything is still
-  there, and upload again what is not (`uploads.py`). So an upload that crosses a collection is complete in the end.
+* Listings only propose. Before an object is removed, the collection requests it by its key, and every object that could make it
+  useful. A request that fails is not an answer: it ends the collection.
+* At most `DECISION_SECONDS` pass between that request and the removal. `SETTLE_SECONDS` after an upload, the uploader checks whether
+  everything is still there, and uploads again what is not (`uploads.py`). So an upload that crosses a collection is complete in the end.
 
-Layout of a mark: magic, a msgpack list of rows ``[key, size, time]``, and a check over all that. Marks are at ``ccr3/g/<random name>``.
+Layout of a mark: a magic, a msgpack list of rows ``[key, size, time]``, and a check over all that. Marks are at ``ccr3/g/<random
+name>``.
 
 Limitations: a store that answers wrongly that an object does not exist is believed. A request that was given up may still take effect a
 minute later.
@@ -46,12 +47,12 @@ __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageC
 
 MARKS = f"{LAYOUT}/g/"
 DECISION_SECONDS = 20.0
-#: Longer than two decisions and a request that was given up.
+#: Longer than two decisions and a request that was given up, in seconds.
 SETTLE_SECONDS = 120.0
 _MAGIC = b"CCMARK1\0"
 _LARGEST_MARK = 64 << 20
 _AT_ONCE = 32
-#: Marks closer together than this fraction of the grace period are not kept.
+#: A mark that follows another one by less than this fraction of the grace period is removed.
 _SPACING = 0.125
 
 
@@ -60,14 +61,14 @@ class UncertainError(Exception):
 
 
 class Collected(NamedTuple):
-    """What a collection removed, and what it found useless and left for a later collection."""
+    """The objects that a collection removed, and the useless objects that it left for a later collection."""
 
     removed: list[Listed]
     left: list[Listed]
 
 
 class _Mark(NamedTuple):
-    """A mark: the object in the store, and its rows by key."""
+    """A mark: the listed object in the store, and its rows (size, time) by key."""
 
     place: Listed
     rows: dict[str, tuple[int, int]]
@@ -78,23 +79,30 @@ class GarbageCollector:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._known: dict[str, Survey] = {}  # from earlier collections
-        self._surveyed: dict[str, Survey] = {}
-        self._told: dict[str, Survey] = {}  # from uploads since then
+        self._known: dict[str, Survey] = {}  # from surveys of earlier collections
+        self._surveyed: dict[str, Survey] = {}  # for the surveys of this collection
+        self._delivered: dict[str, Survey] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
-        """Remove what two collections found useless, and cards and packs that are too old, or unused for too long.
+        """Remove the objects that two collections found useless.
+
+        Optionally, also remove cards and packs that are too old, or unused for too long.
 
         Args:
             grace: the least time between the two collections, in seconds.
             older_than: also remove cards and packs that were written longer ago than this, in seconds.
-            unused_for: also remove those that were written longer ago than this, in seconds, and that no reader has used since (`uses.py`).
+            unused_for: also remove cards and packs that were written longer ago than this, in seconds, and that no reader has used since
+                (`uses.py`).
             dry_run: remove nothing, and write no mark.
+
+        Raises:
+            UncertainError, TimeoutError: the store's answers contradict each other, or a decision took too long.
+            Exception: an error of the store's client.
         """
         deliveries = await self._list(DELIVERIES)
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
-        self._told = await read_deliveries(self._backend, deliveries)
-        useless = await self._useless(cards, packs, modules)
+        self._delivered = await read_deliveries(self._backend, deliveries)
+        useless = await self._find_useless(cards, packs, modules)
         marks = [mark for item in (await self._list(MARKS)).values() if (mark := await self._read_mark(item)) is not None]
         if dry_run:
             now = max(
@@ -110,13 +118,13 @@ class GarbageCollector:
         aged = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
             notes = await self._list(USES)
-            used = await self._used([note for note in notes.values() if note.modified >= now - unused_for])
+            used = await self._read_uses([note for note in notes.values() if note.modified >= now - unused_for])
             aged += [item for item in known if 0 < item.modified < now - unused_for and use_of(item.key) not in used]
             aged += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
         removed = [
             item
             for item in dict.fromkeys([*doomed, *aged])
-            if dry_run or await self._remove(item, self._is_useless if item in doomed else self._is_there)
+            if dry_run or await self._remove(item, self._is_useless if item in doomed else self._always)
         ]
         if not dry_run:
             for mark in _superfluous(marks, old, grace):
@@ -126,7 +134,7 @@ class GarbageCollector:
     # ---------------------------------------------------------------- surveying
 
     async def _list(self, prefix: str) -> dict[str, Listed]:
-        """Return the objects below a prefix by key; of an object that is listed several times, the newest."""
+        """Return the objects below a prefix by key. If a key is listed several times, the newest counts."""
         found: dict[str, Listed] = {}
         async for item in self._backend.list(prefix):
             if not item.key.rpartition("/")[2].startswith("."):
@@ -134,13 +142,13 @@ class GarbageCollector:
                 found[item.key] = item if known is None else max(known, item, key=lambda listed: listed.modified)
         return found
 
-    async def _useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
+    async def _find_useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
         """Return the objects that the listings show as useless."""
         named: set[str] = set()
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
-        async def leads_nowhere(item: Listed) -> bool:
-            row = self._row(item)
+        async def lacks_modules(item: Listed) -> bool:
+            row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
                 self._surveyed[item.key] = row
@@ -158,26 +166,26 @@ class GarbageCollector:
             return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
 
         async def is_damaged(item: Listed) -> bool:
-            if self._row(item) is None and await self._is_useless(item.key):
+            if self._find_survey(item) is None and await self._is_useless(item.key):
                 return True
             self._surveyed[item.key] = Survey(_state(item), ())
             return False
 
-        useless = await _chosen(cards.values(), leads_nowhere)
-        useless += await _chosen(packs.values(), is_damaged)
-        leases = await self._list(f"{LAYOUT}/l/")  # the holder of a lease changes it each second
+        useless = await _select(cards.values(), lacks_modules)
+        useless += await _select(packs.values(), is_damaged)
+        leases = await self._list(f"{LAYOUT}/l/")  # all count as useless: the holder of a lease changes it each second
         return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
-    def _row(self, item: Listed) -> Survey | None:
-        """Return what is known about an object in its listed state."""
-        for rows in (self._known, self._told):
+    def _find_survey(self, item: Listed) -> Survey | None:
+        """Return the known survey of an object in its listed state, or None."""
+        for rows in (self._known, self._delivered):
             row = rows.get(item.key)
             if row is not None and row.holds(_state(item)):
                 return row._replace(state=_state(item))
         return None
 
-    async def _used(self, notes: list[Listed]) -> set[bytes]:
-        """Return the functions that the notes of readers name."""
+    async def _read_uses(self, notes: list[Listed]) -> set[bytes]:
+        """Return the shortened keys of the functions that the notes of readers name."""
         used: set[bytes] = set()
         for at in range(0, len(notes), _AT_ONCE):
             found = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[at : at + _AT_ONCE]])
@@ -185,7 +193,7 @@ class GarbageCollector:
         return used
 
     async def _get(self, key: str, largest: int) -> bytes | None:
-        """Return an object, or None if there is none. One that is too large counts as damaged: it is returned as no bytes."""
+        """Return an object, or None if it does not exist. An object that is too large counts as damaged: the result is empty."""
         try:
             return await self._backend.get(key, largest)
         except TooLargeError:
@@ -193,20 +201,25 @@ class GarbageCollector:
 
     # ----------------------------------------------------------------- deciding
 
-    async def _remove(self, item: Listed, may_go: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object if it is unchanged and still useless; return whether it was removed."""
+    async def _remove(self, item: Listed, is_removable: Callable[[str], Awaitable[bool]]) -> bool:
+        """Remove an object if it is unchanged and `is_removable` confirms it. Returns whether it was removed.
+
+        Raises:
+            TimeoutError: the decision took longer than `DECISION_SECONDS`.
+        """
         async with asyncio.timeout(DECISION_SECONDS):
             present = await self._backend.look(item.key)
-            if present is None or _state(present) != _state(item) or not await may_go(item.key):
+            if present is None or _state(present) != _state(item) or not await is_removable(item.key):
                 return False
             await self._backend.delete(item.key)
         return True
 
-    async def _is_there(self, _: str) -> bool:
+    async def _always(self, _: str) -> bool:
+        """Return True: an old or unused object may be removed whenever it exists."""
         return True
 
     async def _is_useless(self, key: str) -> bool:
-        """Return whether an object is useless now, by requests for single keys."""
+        """Request an object and everything that could make it useful. Returns whether the object is useless now."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
@@ -218,14 +231,15 @@ class GarbageCollector:
             if kind == "f":
                 cards = decode_cards(data).values()
                 return all([not card.module and await self._backend.look(module_key(card.module_id)) is None for card in cards])
-            places = list(_cards_of(data))
+            places = list(_card_keys_of(data))
         except FormatError:
             return True
         except (ValueError, LookupError):  # the module is for a platform that this version does not know
             return False
-        return not any([await self._leads_to(place, key) for place in places])
+        return not any([await self._names_module(place, key) for place in places])
 
-    async def _leads_to(self, place: str, key: str) -> bool:
+    async def _names_module(self, place: str, key: str) -> bool:
+        """Return whether one of the cards at `place` names the module at `key`."""
         data = await self._get(place, MAX_CARDS)
         try:
             return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
@@ -235,16 +249,21 @@ class GarbageCollector:
     # -------------------------------------------------------------------- marks
 
     async def _write_mark(self, useless: list[Listed]) -> float:
-        """Write a mark for later collections; return its time by the store's clock."""
+        """Write a mark for later collections. Returns its modification time by the store's clock.
+
+        Raises:
+            UncertainError: the store does not show the mark, or its time.
+        """
         key = MARKS + os.urandom(12).hex()
         data: bytes = _MAGIC + msgpack.packb([[item.key, *_state(item)] for item in useless])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.look(key)
         if place is None or not place.modified:
-            raise UncertainError("the store lacks an object that was just stored, or does not report its time")
+            raise UncertainError(f"the store does not show the object {key}, which was just stored, with its modification time")
         return place.modified
 
     async def _read_mark(self, item: Listed) -> _Mark | None:
+        """Return a mark, or None if it was removed. A damaged mark has no rows."""
         data = await self._get(item.key, _LARGEST_MARK)
         place = await self._backend.look(item.key)
         if data is None or place is None:
@@ -257,12 +276,15 @@ class GarbageCollector:
 
 
 def _state(item: Listed) -> tuple[int, int]:
-    """Return what distinguishes an object from a later one with the same key. Only listings contain fractions of a second."""
+    """Return the size and the time in whole seconds, which distinguish an object from a later one with the same key.
+
+    Only listings contain fractions of a second.
+    """
     return item.size, int(item.modified)
 
 
 def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Yield the marks that no later collection needs: those before the one that was used, and those close to their predecessor."""
+    """Yield the marks that no later collection needs: those before the mark that was used, and those that closely follow another mark."""
     kept = old.place.modified if old is not None else float("-inf")
     for mark in sorted(marks, key=lambda mark: mark.place.modified):
         if mark is not old and mark.place.modified < kept + _SPACING * grace:
@@ -271,8 +293,8 @@ def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterato
             kept = mark.place.modified
 
 
-async def _chosen(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[bool]]) -> list[Listed]:
-    """Return the items for which `choose` answers True."""
+async def _select(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[bool]]) -> list[Listed]:
+    """Return the items for which `choose` returns True. Several calls run at a time."""
     items = list(items)
     found: list[Listed] = []
     for at in range(0, len(items), _AT_ONCE):
@@ -282,8 +304,8 @@ async def _chosen(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[
     return found
 
 
-def _cards_of(data: bytes) -> Iterator[str]:
-    """Yield the keys of all cards that lead to a module, if they are at their usual places.
+def _card_keys_of(data: bytes) -> Iterator[str]:
+    """Yield the keys of all cards that can name a module.
 
     Raises:
         FormatError: the bytes are not an intact module.

@@ -1,12 +1,12 @@
-"""Leases: of many hosts that lack a function one compiles it, and the others wait for its upload.
+"""Leases: if many hosts lack a function, one of them compiles it, and the others wait for its upload.
 
-A lease is an object: magic, the name of its holder, and a count. The host that creates it holds it. It increases the count every `_RENEWED`
-seconds, as long as the process that compiles keeps its connection. A host that finds a lease waits until the lease is gone, and then finds
-the function. If the bytes of the lease do not change for `_EXPIRES` seconds by that host's own clock, it takes the lease over, by an
-exchange in which exactly one of several hosts succeeds.
+A lease is an object: a magic, the name of its holder, and a count. The host that creates it holds it. The holder increases the count
+every `_RENEWED` seconds, as long as the process that compiles keeps its connection. A host that finds a lease waits until the lease
+is gone, and then finds the function. If the bytes of the lease do not change for `_EXPIRES` seconds by that host's own clock, the
+host takes the lease over, by an exchange in which exactly one of several hosts succeeds.
 
-A lease protects nothing. A host that does not want to wait any longer compiles. Whatever is stored is verified as always. A lost lease
-costs one more compilation. The object is removed after the upload; one that a host leaves behind is garbage a day later.
+A lease protects nothing. A host that does not want to wait any longer compiles. All stored objects are verified as always. A lost lease
+costs one more compilation. The object is removed after the upload; an object that a host leaves behind is garbage a day later.
 
 Limitations: stores that cannot compare (`Backend.compares`) have no leases.
 """
@@ -28,10 +28,10 @@ __all__ = ["LONGEST_WAIT", "Leases"]
 _MAGIC = b"CCLEASE1"
 _LARGEST = 64
 _RENEWED, _EXPIRES = 1.0, 3.0
-#: How long to wait for another host's compilation of unknown duration, in seconds.
+#: For how many seconds a host waits for another host's compilation of unknown duration.
 LONGEST_WAIT = 5.0
 _FIRST_LOOK, _LAST_LOOK = 0.05, 0.5
-#: How long a lease is held for uploads that go on after the compilation, in seconds.
+#: For how many seconds a lease is held for uploads that continue after the compilation.
 _UPLOAD_SECONDS = 10.0
 
 
@@ -40,7 +40,7 @@ class Leases:
 
     Args:
         requests: the requests of the store.
-        uploads: tells whether an upload waits or is under way.
+        uploads: returns whether an upload waits or is running.
     """
 
     def __init__(self, requests: Requests, uploads: Callable[[], bool]) -> None:
@@ -57,9 +57,16 @@ class Leases:
     async def settle(
         self, key: str, seconds: float, look: Callable[[], Awaitable[bool]], gone: Callable[[], bool], waits: Callable[[], None]
     ) -> None:
-        """Acquire a lease, or wait until `look` finds what it protects, at most `seconds`. End early if the asker is `gone`.
+        """Acquire a lease, or wait at most `seconds` until the function that it protects is there.
 
-        An acquired lease is held until the asker is gone and the uploads are done. `waits` is called if another host holds the lease.
+        An acquired lease is held until the asker is gone and the uploads are done.
+
+        Args:
+            key: the key of the lease.
+            seconds: the longest wait.
+            look: returns whether the function is there.
+            gone: returns whether the asker is gone, which ends the wait.
+            waits: called if another host holds the lease.
 
         Raises:
             Exception: an error of the store's client.
@@ -69,7 +76,7 @@ class Leases:
         end, pause = _now() + seconds, _FIRST_LOOK
         theirs, since = b"", _now()
         while _now() < end and not gone():
-            mine = self._next()
+            mine = self._next_content()
             is_mine = not theirs and await self._requests.create(key, mine)
             found = None if is_mine else await self._requests.get(key, _LARGEST)
             if theirs and found == theirs and _now() - since >= _EXPIRES:
@@ -77,7 +84,7 @@ class Leases:
                 since = _now()
             if is_mine:
                 self._held[key] = asyncio.ensure_future(self._hold(key, mine, gone))
-                self._held[key].add_done_callback(lambda task: self._ended(key, task))
+                self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
             if (is_mine or (found is None and theirs)) and await look():
                 return
             if is_mine:
@@ -86,27 +93,29 @@ class Leases:
                 waits()
             if found != theirs:
                 theirs, since = found or b"", _now()
-            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - _now())))  # noqa: S311 - unlike that of others
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - _now())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
 
-    def _ended(self, key: str, task: asyncio.Future[None]) -> None:
+    def _end_holding(self, key: str, task: asyncio.Future[None]) -> None:
         del self._held[key]
         if not task.cancelled():
-            task.exception()  # a lease that could not be renewed is lost
+            task.exception()  # retrieved so that asyncio does not log it: a lease that could not be renewed is lost
 
-    def _next(self) -> bytes:
+    def _next_content(self) -> bytes:
+        """Return the next bytes of a lease that this process holds."""
         self._count += 1
         return _MAGIC + self._holder + self._count.to_bytes(8, "little")
 
     async def _hold(self, key: str, mine: bytes, gone: Callable[[], bool]) -> None:
+        """Renew a lease until the asker is gone and the uploads are done, then remove it. Ends early if the lease is lost."""
         renewed, end = _now(), float("inf")
         while not gone() or (self._uploads() and _now() < end):
             if gone() and end == float("inf"):
                 end = _now() + _UPLOAD_SECONDS
             if _now() - renewed >= _RENEWED:
-                following, renewed = self._next(), _now()
+                following, renewed = self._next_content(), _now()
                 if not await self._requests.exchange(key, following, mine):
-                    return  # somebody has taken it over or removed it
+                    return  # another host has taken the lease over or removed it
                 mine = following
             await asyncio.sleep(_FIRST_LOOK)
         if await self._requests.get(key, _LARGEST) == mine:
@@ -114,5 +123,5 @@ class Leases:
 
 
 def _now() -> float:
-    """Return the time of the event loop, which changes of the system clock do not affect."""
+    """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
     return asyncio.get_running_loop().time()

@@ -1,11 +1,11 @@
 """Packs: the functions that a program asks for when it starts, in one object, so that one request serves a new worker.
 
-A pack is stored under the first name that the start-up asks for: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name>``. Its shelf is that of
-the card with this name, which is requested first. The name stands for content, so a changed program has another pack. Packs are learned: a
-process that may write leaves one behind after its start-up. Like a card, a pack is not trusted: each module in it is verified by its digest
-and signature, and functions that it lacks are looked up by their cards.
+A pack is stored under the first name that the start-up asks for: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the name>``. It is on the
+shelf of the card with this name, which is requested first. The name is a content name, so a changed program has another pack. Packs
+are learned: a process that may write leaves a pack behind after its start-up. Like a card, a pack is not trusted: each module in it
+is verified by its digest and signature. Functions that it lacks are looked up by their cards.
 
-Limitations: packs contain no functions whose names do not stand for content, because such names may change their meaning.
+Limitations: packs contain no functions with plain names, because such names may change their meaning.
 """
 
 from __future__ import annotations
@@ -29,23 +29,30 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST_PACK", "Packs", "StartUp"]
 
-#: The total size of the modules of a pack in bytes, and the limit when one is read.
+#: The largest total size of the modules in a pack that is made, and the limit when a pack is read, in bytes.
 MAX_PACK, LARGEST_PACK = 32 << 20, MAX_UNPACKED
-#: The size limit of one module in a pack.
+#: The largest size of a module in a pack, in bytes.
 _MAX_MODULE = STREAMED
 #: Fewer functions than this are not worth a pack.
 _FEWEST = 4
-#: How many bytes of modules are remembered for packs.
+#: The number of bytes of modules that are remembered for packs.
 _REMEMBERED = 64 << 20
-#: A start-up ends when nothing was asked for so many seconds, or after so many minutes, when the program does something else.
+#: A start-up ends when it has asked for nothing for this long, or after the longest time, when the program does something else.
 _QUIET_SECONDS = 20.0
 _LONGEST_SECONDS = 600.0
-#: How many more functions a pack needs to replace a stored one.
+#: A new pack replaces a stored one if it has more functions by this factor.
 _GROWTH = 1.25
 
 
 class StartUp:
-    """What one process has asked for so far, and the pack that it started with. `writes`: the stores that it may write to, by position."""
+    """The functions that one process has asked for so far, and the pack that it started with.
+
+    Args:
+        first: the first function.
+        platform: the platform of the process.
+        shelves: the shelves that it can use, the best first.
+        writes: the positions of the stores that it may write to.
+    """
 
     def __init__(self, first: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         self.first = first
@@ -55,31 +62,33 @@ class StartUp:
         self.names: dict[str, None] = {}
         self.began = self.asked = time.monotonic()
         self.loading: asyncio.Task[None] | None = None
-        self.shelf, self.store = "", -1  # where the pack was found
+        self.shelf, self.store = "", -1  # where the pack was found, or nowhere
         self.pack: dict[str, Packed] = {}
-        self.stored = 0  # how many functions the stored pack has, as far as this start-up knows
+        self.stored = 0  # the number of functions in the stored pack, as far as this start-up knows
 
     async def find(self, name: str, seconds: float) -> Packed | None:
-        """Return a function of the pack, after waiting for the pack at most this number of seconds."""
+        """Return a function of the pack, or None. Waits for the pack at most `seconds`."""
         if self.loading is not None and not self.loading.done():
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.loading), seconds)
         return self.pack.get(name)
 
     def is_over(self) -> bool:
-        """Return whether later questions do not belong to this start-up."""
+        """Return whether later questions no longer belong to this start-up."""
         now = time.monotonic()
         return now - self.asked > _QUIET_SECONDS or now - self.began > _LONGEST_SECONDS
 
 
 class Packs:
-    """Fetches and learns the packs of the stores of one helper process. The last argument of each callable is the stores to write to.
+    """Fetches and learns the packs of the stores of one helper process.
+
+    The last argument of each callable is the positions of the stores.
 
     Args:
-        fetch: returns an object and the store that had it, or None.
+        fetch: returns an object and the position of the store that had it, or None.
         store: stores an object, replacing any other.
-        locate: returns which of some shelves has the best card of a function, or "". The function's pack is on the same shelf.
-        note: adds a card to those of its function, unless it is there.
+        locate: returns the shelf with the best card of a function, or "". The function's pack is on the same shelf.
+        note: adds a card to the cards of its function, unless it is there.
     """
 
     def __init__(
@@ -97,30 +106,33 @@ class Packs:
         self._bytes = 0
 
     def distrust(self, token: bytes) -> None:
-        """Record that the process does not accept its pack: look-ups use cards, and the pack may be replaced."""
+        """Record that the process does not accept its pack. Its look-ups then use cards, and the pack may be replaced."""
         start_up = self._start_ups.get(token)
         if start_up is not None:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
     def knows(self, token: bytes) -> bool:
-        """Return whether the start-up has asked for something already."""
+        """Return whether a process has already asked for something."""
         return token in self._start_ups
 
     def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
-        """Return the start-up that a question belongs to, or None. The first question starts the fetch of the pack."""
+        """Return the start-up that a question belongs to, or None if it belongs to none.
+
+        The first question starts the fetch of the pack.
+        """
         named = [name for name in names if label_of(name) is not None]
         start_up = self._start_ups.get(token)
         if not token or not (start_up or named):
             return start_up
         if start_up is None:
             start_up = self._start_ups[token] = StartUp(min(named), platform, shelves, writes)
-            start_up.loading = asyncio.ensure_future(self._load(start_up))
+            start_up.loading = asyncio.ensure_future(self._load_pack(start_up))
         start_up.asked = time.monotonic()
         start_up.names.update(dict.fromkeys(named))
         return start_up
 
     def announce(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
-        """Request a pack of these functions."""
+        """Request a pack of these functions. It is stored by a later `store_packs`."""
         named = [name for name in names if label_of(name) is not None]
         if named:
             start_up = StartUp(min(named), platform, shelves, writes)
@@ -128,7 +140,7 @@ class Packs:
             self._start_ups[repr(sorted(named)).encode()] = start_up
 
     def remember(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
-        """Remember a function for packs that it may belong to."""
+        """Remember a function for packs that it may belong to. Functions with plain names and large modules are ignored."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
         card = card._replace(module=b"", imports=())
@@ -156,14 +168,14 @@ class Packs:
         items: dict[str, Packed] = {}
         room = MAX_PACK
         for name in start_up.names:
-            found = self._known(start_up, name)
+            found = self._find_known(start_up, name)
             if found is not None and room >= len(found[1].module):
                 items[name] = found[1]
                 room -= len(found[1].module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
-        first = self._known(start_up, start_up.first)
-        if first is not None:  # so that even a card that was not worth an upload leads to the pack
+        first = self._find_known(start_up, start_up.first)
+        if first is not None:  # the card may not have been worth an upload of its own, but leads to the pack
             await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module), start_up.writes)
             shelf = first[0]
         else:
@@ -172,8 +184,8 @@ class Packs:
             await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
             start_up.stored = len(items)
 
-    def _known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
-        """Return the best known realization of a function, and its shelf."""
+    def _find_known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
+        """Return the shelf and the best known realization of a function, or None."""
         for shelf in start_up.shelves:
             found = self._remembered.get((start_up.platform, name, shelf))
             if found is None and shelf == start_up.shelf:
@@ -182,7 +194,7 @@ class Packs:
                 return shelf, found
         return None
 
-    async def _load(self, start_up: StartUp) -> None:
+    async def _load_pack(self, start_up: StartUp) -> None:
         shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         found = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
         if found is not None:

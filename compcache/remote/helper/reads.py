@@ -1,4 +1,4 @@
-"""Look-ups in one store, with a breaker for all processes of the host, and probes of a store that has failed."""
+"""Look-ups in one store, a breaker for all processes of the host, and probes of a store that has failed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from compcache.errors import FormatError
 from compcache.formats.footer import intact_footer
-from compcache.remote.answer import FOUND, MISSING, UNAVAILABLE, mapped
+from compcache.remote.answer import FOUND, MISSING, SKIPPED, TIMED_OUT, UNAVAILABLE, map_file
 from compcache.remote.breaker import PROBE_SECONDS
 from compcache.remote.card import MAX_CARDS, decode_cards
 from compcache.remote.helper.backends import TooLargeError
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", int | None, bytes | None)
 _V = TypeVar("_V")
 
-__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "is_intact", "words"]
+__all__ = ["LARGEST_MODULE", "LOOKUP_SECONDS", "PATIENCE", "STREAMED", "Reads", "Room", "describe_error", "is_intact"]
 
 LOOKUP_SECONDS = 1.0
-#: How long the requests of a look-up are repeated if its caller waits as long as necessary.
+#: For how many seconds the requests of a look-up are repeated if its caller waits as long as necessary.
 PATIENCE = 3.0
 _SECONDS_PER_BYTE = 1.0 / (1 << 20)
-_PROBE_PAUSE = 0.2  # between probes of a store that is in doubt
+_PROBE_PAUSE = 0.2  # seconds between probes of a doubtful store
 #: Anything larger is not a module, whatever its card says; it is not read.
 LARGEST_MODULE = 1 << 29
 #: Modules with more bytes than this are written to a file while they are fetched.
 STREAMED = 1 << 20
-#: For so many seconds urgent look-ups believe that an object is missing; how many missing objects are remembered.
+#: For how many seconds urgent look-ups believe that an object is missing, and how many missing objects are remembered.
 _MISSED_SECONDS, _MOST_MISSED = 20.0, 1 << 16
-#: How many modules of the store are remembered as damaged.
+#: How many damaged modules of the store are remembered.
 _MOST_DAMAGED = 1 << 12
-#: User and password of a URL: messages are logged, and shown to others.
+#: User and password of a URL. They are removed from messages, which are logged and shown to others.
 _PASSWORD = re.compile(r"//[^\s\"]*@")
 #: The query of a URL, which may contain access tokens or signatures.
 _QUERY = re.compile(r"(\w://[^\s?\"]*)\?[^\s\")]*")
@@ -50,41 +50,52 @@ _CERTIFICATE = re.compile(r"InvalidCertificate\(\W*(\w+)")
 _CAUSE = re.compile(r'(?:message|error): "([^"]+)"')
 
 
-class _LeftAloneError(Exception):
+class _SkippedError(Exception):
     """Raised if the store is not asked for a while, after repeated failures."""
 
 
 class Room:
-    """How many bytes of modules the answer to one question may have. The size that a card states is reserved before the module is read.
+    """The space for modules in the answer to one question. The size that a card states is reserved before the module is read.
 
-    `tell` is called before a module is fetched, with the seconds that compiling it took. `place` is the directory for large modules, which
-    are not held in memory; "" if there is none.
+    Args:
+        tell: called before a module is fetched, with the seconds that compiling it took.
+        place: the directory for large modules, which are not held in memory, or "" if there is none.
+
+    Attributes:
+        files: the paths of the files for large modules.
     """
 
     def __init__(self, tell: Callable[[float], None] = lambda _: None, place: str = "") -> None:
-        self._left = LARGEST_MODULE
+        self._remaining = LARGEST_MODULE
         self._tell = tell
         self._place = place
         self.files: list[str] = []
 
     def file(self, card: Card) -> str:
-        """Return the path of a new file for the module of this card; "" if the module is small, or there is no directory."""
+        """Return the path of a new file for the module of this card, or "" if the module is small, or if there is no directory."""
         if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Reserve room for the module of this card; return whether there was enough."""
-        has_room = card.size <= self._left
-        self._left -= card.size if has_room else 0
-        if has_room and not card.module:
+        """Reserve space for the module of this card. Returns whether there was enough."""
+        fits = card.size <= self._remaining
+        self._remaining -= card.size if fits else 0
+        if fits and not card.module:
             self._tell(card.seconds)
-        return has_room
+        return fits
 
 
 class Reads:
-    """Reads from one store, and what that shows about the store's health. `compcache remote status` prints `counts` and `error`."""
+    """Reads from one store, and records the store's health.
+
+    Attributes:
+        requests: the requests of look-ups.
+        breaker: the breaker of the store.
+        counts: the numbers that `compcache remote status` prints.
+        error: the last error in words, or "".
+    """
 
     def __init__(self, backend: Backend, breaker: Breaker) -> None:
         self.requests = Requests(backend)
@@ -94,10 +105,10 @@ class Reads:
         self._backend = backend
         self._unanswered = f"{LAYOUT}/f/probe", PROBE_SECONDS  # the key that a probe requests, and its time limit
         self._probing: asyncio.Task[None] | None = None
-        self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # by key
+        self._asking: dict[str, asyncio.Future[bytes | None]] = {}  # the requests that are running, by key
         self._missed: OrderedDict[str, float] = OrderedDict()  # by key: the time of the miss
-        self._stores = 0  # how many objects were stored so far
-        self._damaged: OrderedDict[str, None] = OrderedDict()  # keys of modules
+        self._stores = 0  # the number of objects stored so far
+        self._damaged: OrderedDict[str, None] = OrderedDict()  # the keys of damaged modules
 
     # ---------------------------------------------------------------- look-ups
 
@@ -105,27 +116,38 @@ class Reads:
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True,
     ) -> list[Any]:  # fmt: skip
-        """Look up a function: FOUND, the module, its card and its shelf; MISSING; or UNAVAILABLE and the reason, for example no `room`.
+        """Look up a function.
 
-        Each try of a request has `seconds`, and all tries together `patience` if that is longer. `fresh`: do not believe recent misses.
+        Args:
+            name: the function.
+            platform: the platform of the asker.
+            shelves: the shelves that it can use, the best first.
+            room: the space for the module, if that is limited.
+            seconds: the time limit of each try of a request.
+            patience: the time limit of all tries of a request together, if that is longer.
+            fresh: do not believe recent misses.
+
+        Returns:
+            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason, for example that the
+            module does not fit.
         """
         error: Exception | None = None
         try:
             cards = await self.cards(name, platform, shelves, seconds, patience, fresh=fresh)
         except Exception as failure:  # noqa: BLE001 - whatever the client raises
-            return [UNAVAILABLE, words(failure)]
+            return [UNAVAILABLE, describe_error(failure)]
         for shelf, card in cards.items():
             try:
-                module = await self.held(card, room, patience)
+                module = await self.fetch_module(card, room, patience)
             except Exception as failure:  # noqa: BLE001 - whatever the client raises
                 error = failure
                 continue
             if module is not None:
                 return [FOUND, module, card, shelf]
-        return [MISSING, ""] if error is None else [UNAVAILABLE, words(error)]
+        return [MISSING, ""] if error is None else [UNAVAILABLE, describe_error(error)]
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Return whether a function has a card on one of the shelves; None if the store did not answer."""
+        """Return whether a function has a card on one of the shelves, or None if the store does not answer."""
         try:
             return bool(await self.cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE))
         except Exception:  # noqa: BLE001 - whatever the client raises
@@ -134,18 +156,20 @@ class Reads:
     async def cards(
         self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function on these shelves, the best shelf first. Concurrent callers share one request.
+        """Return the cards of a function by shelf, the best of these shelves first.
+
+        Concurrent callers share one request. Damaged cards are ignored.
 
         Raises:
-            Exception: an error of the store's client; then it is not known whether there are cards.
+            Exception: an error of the store's client. Then it is not known whether there are cards.
         """
         key = card_key(platform, name)
         if not fresh and self.was_missed(key):
             return {}
         asking = self._asking.get(key)
         if asking is None:
-            asking = self._asking[key] = asyncio.ensure_future(self._ask(key, seconds, patience))
-            asking.add_done_callback(lambda task: self._ended(key, task))
+            asking = self._asking[key] = asyncio.ensure_future(self._request_cards(key, seconds, patience))
+            asking.add_done_callback(lambda task: self._end_request(key, task))
         data = await asyncio.shield(asking)
         try:
             found = decode_cards(data) if data is not None else {}
@@ -156,33 +180,33 @@ class Reads:
             return {}
         return {shelf: found[shelf] for shelf in shelves if shelf in found}
 
-    def _ended(self, key: str, task: asyncio.Future[bytes | None]) -> None:
+    def _end_request(self, key: str, task: asyncio.Future[bytes | None]) -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # reported to those who wait for it, if there are any left
+            task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
 
-    async def _ask(self, key: str, seconds: float, patience: float) -> bytes | None:
-        """Request the cards at a key. The breaker counts this as one look-up."""
+    async def _request_cards(self, key: str, seconds: float, patience: float) -> bytes | None:
+        """Return the bytes at a key of cards, or None. The breaker counts this as one look-up."""
         try:
             data = await self.get(key, MAX_CARDS, seconds, patience)
         except Exception as error:
-            self._failed(key, PROBE_SECONDS, error)
+            self._note_failure(key, PROBE_SECONDS, error)
             raise
         self.breaker.succeeded()
         return data
 
-    async def held(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
-        """Return the intact module that a card leads to, or the path of its file; None if the card leads nowhere.
+    async def fetch_module(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
+        """Return the intact module that a card names, or the path of its file, or None if the module is missing or damaged.
 
         Raises:
             TooLargeError: there is no room for the module.
-            Exception: an error of the store's client; then it is not known whether the module exists.
+            Exception: an error of the store's client. Then it is not known whether the module exists.
         """
         try:
             if room is not None and not room.reserve(card):
-                raise TooLargeError("the answer has no room for another module of this size: ask for fewer functions at a time")
+                raise TooLargeError("the answer to one question has no room for another module: ask for fewer functions at a time")
             path = room.file(card) if room is not None else ""
-            module: bytes | str | None = card.module or await self._module(card, patience, path)
+            module: bytes | str | None = card.module or await self._fetch_object(card, patience, path)
             if module is None:
                 self.count("cards_without_module")
                 return None
@@ -194,32 +218,39 @@ class Reads:
             return None
         return module
 
-    def takes_damaged(self, key: str) -> bool:
-        """Return, once, whether the store had a damaged module at this key: an upload may then replace it."""
+    def forget_damaged(self, key: str) -> bool:
+        """Return whether the store had a damaged module at this key, and forget it. An upload may then replace the module once."""
         return self._damaged.pop(key, self) is None
 
-    async def _module(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """Return the module of a card that does not contain it. A module that is written to a file goes to this path."""
+    async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
+        """Return the module of a card that does not contain it, or None.
+
+        With a `path`, the module is written there and the path is returned.
+
+        Raises:
+            FormatError: the card states an impossible size.
+            Exception: an error of the store's client.
+        """
         if card.size > LARGEST_MODULE:
             raise FormatError("the card states an impossible module size")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
             return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))
         except Exception as error:
-            self._failed(key, seconds, error)
+            self._note_failure(key, seconds, error)
             raise
 
     async def _save(self, key: str, largest: int, path: str, seconds: float, patience: float) -> str | None:
-        """Fetch an object into a file; otherwise like `get`."""
+        """Fetch an object into a file. Returns the path, or None if the object is missing or too large. Otherwise like `get`."""
         most = max(seconds, patience)
         saving = self.requests.save(key, largest, path, seconds=seconds, patience=most, require=self._require_service)
-        return path if await self._counted(saving) else None
+        return path if await self._count_request(saving) else None
 
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
-        """Return an object; None if there is none, or if it is too large. Raises the errors of the store's client."""
+        """Return an object, or None if it is missing or too large. Raises the errors of the store's client."""
         most, stores = max(seconds, patience), self._stores
-        data = await self._counted(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
-        if data is None and stores == self._stores:  # otherwise it may have been stored meanwhile
+        data = await self._count_request(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
+        if data is None and stores == self._stores:  # if the number changed, the object may have been stored meanwhile
             _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
         elif data is not None:
             self._missed.pop(key, None)
@@ -232,18 +263,18 @@ class Reads:
         return is_known
 
     def forget_miss(self, key: str) -> None:
-        """Forget a miss: an object was or will be stored at this key."""
+        """Forget a miss, because an object was or will be stored at this key."""
         self._stores += 1
         self._missed.pop(key, None)
 
-    async def _counted(self, request: Awaitable[_T]) -> _T | None:
-        """Await a request and count it, and the bytes that it transferred."""
+    async def _count_request(self, request: Awaitable[_T]) -> _T | None:
+        """Await a request and count it, with the bytes that it transferred. Returns None if the object is too large."""
         try:
             data = await request
         except TooLargeError:
             self.count("rejected")
             return None
-        except _LeftAloneError:
+        except _SkippedError:
             raise
         except Exception as error:
             self.note_error(error)
@@ -254,13 +285,13 @@ class Reads:
 
     def _require_service(self) -> None:
         if not self.breaker.allows():  # this may have changed while the look-up waited for its turn
-            raise _LeftAloneError("it is not asked for a while, after repeated failures")
+            raise _SkippedError(SKIPPED)
 
     # ------------------------------------------------------------------ health
 
-    def _failed(self, key: str, allowed: float, error: BaseException) -> None:
-        """Record that all tries of a request for this key failed: the store is in doubt, and is probed in the background."""
-        if isinstance(error, _LeftAloneError):
+    def _note_failure(self, key: str, allowed: float, error: BaseException) -> None:
+        """Record that all tries of a request for this key failed. The store becomes doubtful, and is probed in the background."""
+        if isinstance(error, _SkippedError):
             return
         self.breaker.failed(doubt=True)
         if self.breaker.is_doubtful():
@@ -268,13 +299,13 @@ class Reads:
             self.probe()
 
     def probe(self) -> asyncio.Task[None]:
-        """Return the probe that is under way, or start one."""
+        """Return the probe that is running, or start one."""
         if self._probing is None or self._probing.done():
             self._probing = asyncio.create_task(self._probe_until_known())
         return self._probing
 
     async def _probe_until_known(self) -> None:
-        """Probe until the store answers, or until the failures open the breaker."""
+        """Probe the store until it answers, or until the failures open the breaker."""
         while True:
             key, seconds = self._unanswered
             try:
@@ -290,12 +321,12 @@ class Reads:
             await asyncio.sleep(_PROBE_PAUSE)
 
     def note_error(self, error: Exception) -> None:
-        """Remember an error for later questions."""
+        """Record an error for the status of the store."""
         self.count("errors")
-        self.error = words(error)
+        self.error = describe_error(error)
 
     def count(self, counter: str, amount: float = 1) -> None:
-        """Count an event."""
+        """Add an amount to a counter of the store's status."""
         self.counts[counter] = self.counts.get(counter, 0) + amount
 
 
@@ -307,7 +338,7 @@ def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> No
 
 
 def is_intact(card: Card, module: bytes | str) -> bool:
-    """Return whether the module is the one that its card names."""
+    """Return whether a module is intact and is the module that its card names."""
     try:
         _require_module(card, module)
     except FormatError:
@@ -316,16 +347,21 @@ def is_intact(card: Card, module: bytes | str) -> bool:
 
 
 def _require_module(card: Card, module: bytes | str) -> None:
-    data = memoryview(module) if isinstance(module, bytes) else mapped(module)
+    """Check that a module, given as bytes or as the path of a file, is the one that its card names.
+
+    Raises:
+        FormatError: the module is damaged or another one.
+    """
+    data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:
-        raise FormatError("the module's size differs from the one on its card")
+        raise FormatError(f"the module has {len(data)} bytes, but its card states {card.size}")
     intact_footer(data, card.module_id)
 
 
-def words(error: BaseException) -> str:
-    """Describe an error in one line, without passwords."""
+def describe_error(error: BaseException) -> str:
+    """Describe an error in one line of at most 500 characters, without passwords."""
     if isinstance(error, asyncio.TimeoutError):
-        return "it did not answer in time"
+        return TIMED_OUT
     text = " ".join((str(error) or type(error).__name__).split())
     text, _, causes = text.partition(" Debug source: ")  # obstore lists the outermost cause first
     certificate = _CERTIFICATE.search(causes)

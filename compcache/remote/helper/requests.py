@@ -1,11 +1,11 @@
-"""The only place where the requests of a store queue, time out, and are repeated.
+"""Queues, limits and repeats the requests of a store. This is the only place that does so.
 
-A try that fails temporarily (the store's client tells) is repeated after a pause. The pause doubles, has a random part, and is at least as
-long as the store demands. A reading try that is silent for longer than usual gets a copy beside it; the first answer counts. Time in the
-queue does not count against a try.
+A try that fails temporarily, as the store's client tells, is repeated after a pause. The pause doubles, has a random part, and is at
+least as long as the store demands. If a reading try is silent for longer than usual, a copy of it is started; the first answer
+counts. Time in the queue does not count against a try.
 
-Repetitions have a budget: each answer adds a part of a try, and a large object costs more than a small one. So a store that fails for all
-hosts gets hardly more requests than a healthy one.
+Repetitions have a budget: each answer adds a part of a try, and a large object costs more than a small one. So a store that fails for
+all hosts gets hardly more requests than a healthy one.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Requests"]
 
-#: The default time of one try in seconds, more for each byte that is stored; and the time of all tries and pauses of a request together.
+#: The default time limit of one try in seconds, the addition for each stored byte, and the limit of all tries and pauses of a request.
 _SECONDS, _SECONDS_PER_BYTE, _PATIENCE = 60.0, 1.0 / (1 << 20), 3.0
-#: The first pause in seconds, and the limit of doubling.
+#: The first pause and the longest one, in seconds.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
-#: A try gets a copy when it has been silent for at least this long, and for so many times the usual latency; the third value applies while
-#: the latency is unknown. Each further copy waits twice as long.
+#: A try gets a copy after this many times the usual latency without an answer, but not earlier than the shortest silence in seconds; the
+#: third value applies while the latency is unknown. Each further copy waits twice as long.
 _SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
 _COPIES = 4
-#: The largest budget in tries, what an answer adds to it, and how many bytes cost as much as a try.
+#: The largest budget in tries, the part of a try that an answer adds, and the number of bytes that cost as much as a try.
 _CREDIT, _EARNED, _COSTLY = 64.0, 0.2, 8 << 20
 _SMALL = 1 << 16
 #: The factor by which the estimated distance of a store grows with each slower answer.
@@ -46,15 +46,17 @@ _FIRST = 8
 
 
 class Requests:
-    """Sends the requests of one store; also a `Backend` itself.
-
-    `latency` is a moving average of the seconds that a small request takes, and `rate` of the seconds per byte of large ones. `distance` is
-    the minimum over recent small requests, which a busy host does not raise (0.0 until there were some). `repeated` counts all tries and
-    copies but the first ones.
+    """Sends the requests of one store. It is a `Backend` itself.
 
     Args:
         backend: the client of the store.
-        concurrent: how many requests may be under way at a time.
+        concurrent: the largest number of requests that run at a time.
+
+    Attributes:
+        latency: a moving average of the seconds that a small request takes.
+        distance: the minimum over recent small requests, which a busy host does not raise, or 0.0 before there were some.
+        rate: a moving average of the seconds per byte that large requests take.
+        repeated: the number of tries and copies other than first tries.
     """
 
     def __init__(self, backend: Backend, concurrent: int = 32) -> None:
@@ -78,28 +80,34 @@ class Requests:
         self, key: str, largest: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
     ) -> bytes | None:  # fmt: skip
-        """See `Backend.get`; `begun` is not called. Each try has `seconds`, and is made unless `require` raises an error."""
+        """See `Backend.get`. `begun` is not called.
+
+        Each try has `seconds`, and is preceded by a call of `require`, whose errors are raised.
+        """
 
         async def get(begun: Callable[[], None]) -> bytes | None:
             require()
             started = _now()
             data = await self._backend.get(key, largest, begun)
-            self._learn(_now() - started, len(data or b""))
+            self._update_latency(_now() - started, len(data or b""))
             return data
 
         return await self._send(get, seconds, patience, size=largest, copies=_COPIES)
 
     def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
-        """See `Backend.parts`. Not repeated."""
+        """See `Backend.parts`. The request is not repeated."""
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part; return its size, or None if there is no object."""
+        """Write an object into a new file, part by part. Returns its size, or None if the object does not exist.
+
+        See `get` for the other arguments.
+        """
 
         async def save(_: Callable[[], None]) -> int | None:
             require()
             size = 0
-            with suppress(FileNotFoundError), _written(path) as file:
+            with suppress(FileNotFoundError), _open_for_writing(path) as file:
                 async for part in self._backend.parts(key, largest):
                     size += file.write(part)
                     if size > largest:
@@ -109,11 +117,11 @@ class Requests:
         return await self._send(save, seconds, patience, size=largest)
 
     async def create(self, key: str, data: bytes) -> bool:
-        """See `Backend.create`. Also False if an unanswered try has stored the object."""
+        """See `Backend.create`. The result is also False if an unanswered try has stored the object."""
         return await self._send(lambda _: self._backend.create(key, data), *_limits(data), size=len(data))
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """See `Backend.exchange`. Also False if an unanswered try has stored the object."""
+        """See `Backend.exchange`. The result is also False if an unanswered try has stored the object."""
         return await self._send(lambda _: self._backend.exchange(key, data, expected), *_limits(data), size=len(data))
 
     async def replace(self, key: str, data: bytes) -> None:
@@ -125,11 +133,11 @@ class Requests:
         return await self._send(lambda _: self._backend.look(key))
 
     async def delete(self, key: str) -> None:
-        """See `Backend.delete`. Not repeated: a repetition could remove what was stored since."""
+        """See `Backend.delete`. The request is not repeated: a repetition could remove an object that was stored since."""
         await self._backend.delete(key)
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
-        """See `Backend.list`. Not repeated."""
+        """See `Backend.list`. The request is not repeated."""
         return self._backend.list(prefix)
 
     def pause_after(self, error: Exception) -> float | None:
@@ -142,7 +150,12 @@ class Requests:
         self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float = _SECONDS, patience: float = _PATIENCE, *,
         size: int = 0, copies: int = 1,
     ) -> _T:  # fmt: skip
-        """Send a request and return its answer. Raises the errors of the client, and `TimeoutError`."""
+        """Send a request and return its answer.
+
+        Raises:
+            TimeoutError: no try had an answer in time.
+            Exception: an error of the store's client that is not temporary, or whose repetitions failed too.
+        """
         pause, spent = _FIRST_PAUSE, 0.0
         while True:
             async with self._slots:
@@ -151,18 +164,18 @@ class Requests:
                     answer = await self._try(request, seconds, size, copies)
                 except Exception as error:
                     after = None if isinstance(error, TimeoutError) else self._backend.pause_after(error)
-                    rest = max(pause * random.uniform(0.5, 1.5), after or 0.0)  # noqa: S311 - it is not to be the same as that of others
-                    spent += _now() - began + rest
-                    if after is None or spent > patience or not self._pays(size):
+                    delay = max(pause * random.uniform(0.5, 1.5), after or 0.0)  # noqa: S311 - hosts must not repeat in step
+                    spent += _now() - began + delay
+                    if after is None or spent > patience or not self._spend(size):
                         raise
                 else:
                     self._credit = min(_CREDIT, self._credit + _EARNED)
                     return answer
-            await asyncio.sleep(rest)
+            await asyncio.sleep(delay)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _try(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
-        """Make one try, with copies."""
+        """Make one try, with copies, and return the first answer. Raises the errors of the client, and `TimeoutError` after `seconds`."""
         begun = asyncio.Event()
         copy = partial(request, begun.set)
         running = {asyncio.ensure_future(copy())}
@@ -174,23 +187,24 @@ class Requests:
                     first = min(done, key=lambda task: task.exception() is not None, default=None)
                     if first is not None and (not running or first.exception() is None):
                         return first.result()
-                    if first is None and not begun.is_set() and len(running) < copies and self._pays(size):
+                    if first is None and not begun.is_set() and len(running) < copies and self._spend(size):
                         running.add(asyncio.ensure_future(copy()))
                     silence *= 2
         finally:
             for task in running:
                 task.cancel()
 
-    def _pays(self, size: int) -> bool:
-        """Take one try for an object of this size from the budget; return whether there was enough."""
+    def _spend(self, size: int) -> bool:
+        """Spend one try for an object of this size from the budget. Returns whether the budget was large enough."""
         price = 1.0 + size / _COSTLY
-        is_paid = price <= self._credit
-        if is_paid:
+        is_affordable = price <= self._credit
+        if is_affordable:
             self._credit -= price
             self.repeated += 1
-        return is_paid
+        return is_affordable
 
-    def _learn(self, seconds: float, size: int) -> None:
+    def _update_latency(self, seconds: float, size: int) -> None:
+        """Update the estimates by a request that took `seconds` and transferred `size` bytes."""
         if size < _SMALL:
             self.latency = seconds if not self.latency else 0.9 * self.latency + 0.1 * seconds
             if len(self._first) < _FIRST:
@@ -204,16 +218,16 @@ class Requests:
 
 
 def _limits(data: bytes) -> tuple[float, float]:
-    """Return the time limit of a try that stores this object, and of all tries."""
+    """Return the time limit of a try that stores this object, and that of all tries, in seconds."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds
 
 
-def _written(path: str) -> BinaryIO:
-    """Open a file of this user for writing, replacing what an earlier try has left."""
+def _open_for_writing(path: str) -> BinaryIO:
+    """Open a new file for writing, private to this user, replacing the content that an earlier try has left."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _now() -> float:
-    """Return the time of the event loop, which changes of the system clock do not affect."""
+    """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
     return asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
-"""The helper process: holds the clients of remote stores, answers look-ups on a Unix socket, uploads in the background.
+"""The helper process: it holds the clients of remote stores, answers look-ups on a Unix socket, and uploads in the background.
 
-The first process that asks the stores starts it. It serves every process of the user that uses the same stores in the same order with the
-same credentials, and ends when it is idle. There is one helper per set of stores: the holder of the lock beside the socket.
+The first process that asks the stores starts it. It serves every process of the user that uses the same stores in the same order with
+the same credentials, and ends when it is idle. There is one helper per set of stores: the holder of the lock beside the socket.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.remote.address import RemoteSettings
-from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, Said
+from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, SKIPPED, TIMED_OUT, UNAVAILABLE, Said
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.leases import LONGEST_WAIT
 from compcache.remote.helper.packs import LARGEST_PACK, Packs
-from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Room, is_intact, words
+from compcache.remote.helper.reads import LOOKUP_SECONDS, PATIENCE, Room, describe_error, is_intact
 from compcache.remote.helper.tiers import Chain, Tier
 from compcache.remote.outbox import Outbox
 from compcache.remote.shelves import card_key, lease_of
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-#: The least time for a look-up if starting this process has used up what it had.
+#: The least time in seconds for a look-up that has already waited for this process to start.
 _SHORTEST_SECONDS = 0.5
-#: How often ended start-ups are looked for.
+#: The interval between searches for ended start-ups, in seconds.
 _PACKS_SECONDS = 5.0
 _MANY = 4  # names in one question
-#: How long a look-up waits for the pack of its start-up, with many names and with few: it must notice a store that does not answer.
+#: For how many seconds a look-up waits for the pack of its start-up, with many names and with few: it must notice a silent store.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
-#: Files with modules that their asker has not opened are removed after this time.
+#: Files with modules are removed after this number of seconds, whether the asker has opened them or not.
 _TAKEN_SECONDS = 30.0
-#: A helper in use leaves notes of uses at this interval.
+#: The interval in seconds at which a helper in use stores notes of uses.
 _NOTES_SECONDS = 3600.0
-#: If a function takes less time to compile than so many requests, each host that lacks it compiles it. Callers that will compile wait for
-#: so long, or so many seconds, to hear whether another host compiles.
+#: If compiling a function takes less time than this number of requests, each host that lacks the function compiles it. Callers that will
+#: compile wait for the time of these requests, or for the least number of seconds, to learn whether another host compiles.
 _LEASE_REQUESTS, _LEASE_SECONDS = 6, 0.5
 
 
 class Helper:
-    """The state and operations of one helper process.
+    """The state and operations of one helper process. A method ``_do_<operation>`` answers the questions for that operation.
 
     Args:
         directory: the directory of the socket.
@@ -64,74 +64,77 @@ class Helper:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._code = _code_on_disk()
+        self._code = _code_version()
         self._chain = Chain()
         self._packs = Packs(self._chain.pack, self._put_pack, self._locate, self._note_card)
-        self._left = time.monotonic()  # the last time notes of uses were left
+        self._noted = time.monotonic()  # when notes of uses were last stored
         self._last_use = time.monotonic()
         self._connections = 0
 
     def add(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str) -> None:
-        """Add a store, to be asked after the others. `directory` is the store's own directory on this host."""
+        """Add a store, which is asked after the others. `directory` is the store's own directory on this host."""
         self._chain.add(Tier(backend, breaker, outbox, directory, self._packs))
 
     # ---------------------------------------------------------------- serving
 
     async def serve(self, listener: socket.socket) -> None:
         """Answer questions until the helper is idle and no upload waits."""
-        server = await asyncio.start_unix_server(self._connected, sock=listener)
+        server = await asyncio.start_unix_server(self._serve_connection, sock=listener)
         for tier in self._chain.tiers:
             tier.outbox.sweep()
-        going = [asyncio.create_task(tier.uploads.go_on()) for tier in self._chain.tiers]
-        going.append(asyncio.create_task(self._keep_packs()))
+        tasks = [asyncio.create_task(tier.uploads.run()) for tier in self._chain.tiers]
+        tasks.append(asyncio.create_task(self._keep_packs()))
         for tier in self._chain.tiers:
-            tier.is_asked()  # or probed
+            tier.is_asked()  # starts a probe of a store whose pause is over
         while self._is_wanted():
             await asyncio.sleep(1.0)
-            if time.monotonic() - self._left > _NOTES_SECONDS:
-                await self._leave_uses()
+            if time.monotonic() - self._noted > _NOTES_SECONDS:
+                await self._store_notes()
         server.close()
-        await self._leave_uses()
-        for task in going:
+        await self._store_notes()
+        for task in tasks:
             task.cancel()
 
     async def _keep_packs(self) -> None:
         """Store the packs of start-ups that have ended, forever."""
         while True:
             await asyncio.sleep(_PACKS_SECONDS)
-            if not all(tier.uploads.rests() for tier in self._chain.tiers):
-                with suppress(Exception):  # the error was noted
+            if not all(tier.uploads.is_paused() for tier in self._chain.tiers):
+                with suppress(Exception):  # the status of the store has recorded the error
                     await self._packs.store_packs(now=False)
 
-    async def _leave_uses(self) -> None:
-        self._left = time.monotonic()
+    async def _store_notes(self) -> None:
+        """Store notes of uses and of deliveries in each store. A failure is ignored."""
+        self._noted = time.monotonic()
         for tier in self._chain.tiers:
-            for leaving in (tier.uses.leave(), tier.uploads.deliveries.leave(now=True)):
-                with suppress(Exception):  # a host that may only read leaves none
-                    await asyncio.wait_for(leaving, PATIENCE)
+            for storing in (tier.uses.leave(), tier.uploads.deliveries.leave(now=True)):
+                with suppress(Exception):  # a host that may only read cannot store notes
+                    await asyncio.wait_for(storing, PATIENCE)
 
     def _is_wanted(self) -> bool:
+        """Return whether the helper must continue: it is reachable, and in use or expected to be used soon."""
         if not os.path.exists(os.path.join(self._directory, SOCKET)):
-            return False  # the directory was removed: no process can reach this helper any more
+            return False  # the directory was removed, so no process can reach this helper any more
         if self._connections:
             return True
-        if self._code != _code_on_disk():
-            return False  # upgraded or uninstalled: the next question starts the new version
-        return time.monotonic() - self._last_use < _IDLE_SECONDS or any(tier.uploads.are_wanted() for tier in self._chain.tiers)
+        if self._code != _code_version():
+            return False  # compcache was upgraded or uninstalled: the next question starts the new version
+        return time.monotonic() - self._last_use < _IDLE_SECONDS or any(tier.uploads.has_work() for tier in self._chain.tiers)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         try:
             if owner_of(writer.get_extra_info("socket")) == os.geteuid():
-                await self._converse(reader, writer)
+                await self._answer_questions(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-            return  # the other side has hung up, or is not one of our processes
+            return  # the process at the other end has hung up, or is not one of ours
         finally:
             self._connections -= 1
             self._last_use = time.monotonic()
             writer.close()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_questions(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer questions of one connection until it ends."""
         while True:
             (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
             if size > MAX_MESSAGE:
@@ -149,31 +152,44 @@ class Helper:
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: list[int], asked: float, patience: float,
         stake: float | None, place: str, first: int, tell: Callable[[float], None], gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
-        """Look up functions. Returns the fields of `Said` for each function, and for each store how many seconds it took.
+        """Look up functions.
 
-        `token` identifies the process whose questions form a start-up. `writes` are the stores that it may write to. `asked` is the
-        monotonic time since when somebody waits. `patience` is a time limit in seconds: functions that have not come by then are
-        unavailable, requests are repeated for longer, stores in doubt are waited for, and recent misses are asked again. With 0 the
-        question is one urgent look-up. `tell` receives the compilation time in seconds of a module that takes longer to fetch than a card.
-        `stake` means that the asker compiles what is missing, in about so many seconds (0.0: unknown), and keeps its connection until then;
-        of many hosts one does so (`leases.py`). `place` is the directory for modules that are not held in memory ("" if there is none); the
-        answer contains their paths. `first` is the first store to ask: the answers of those before it were not accepted.
+        With a `patience` of 0, the question is one urgent look-up. With more, requests are repeated for longer, doubtful stores are
+        waited for, and recent misses are asked for again. With a `stake`, the asker compiles missing functions and keeps its
+        connection until then; of many hosts one does so (`leases.py`).
+
+        Args:
+            names: the functions.
+            platform: the platform of the asker.
+            shelves: the shelves that it can use, the best first.
+            token: identifies the process whose questions form a start-up.
+            writes: the positions of the stores that the process may write to.
+            asked: the monotonic time since when the asker waits.
+            patience: a time limit in seconds. Functions that have not come by then are unavailable.
+            stake: about how many seconds compiling takes, 0.0 if that is unknown, or None if the asker does not compile.
+            place: the directory for modules that are not held in memory, or "" if there is none. The answer contains their paths.
+            first: the position of the first store to ask. The answers of the stores before it were not accepted.
+            tell: called with the seconds that compiling took, for a module that takes longer to fetch than a card.
+            gone: returns whether the asker has closed its connection.
+
+        Returns:
+            The fields of `Said` for each function, and for each store the seconds that its answers took.
         """
         chain = self._chain
         if patience and not chain.is_in_service():
             await chain.probe()
         if not chain.is_in_service():
             by_store = SAID_NOTHING * len(chain.tiers)
-            return [[list(Said(UNAVAILABLE, "it is not asked for a while, after repeated failures", by_store=by_store)) for _ in names], []]
+            return [[list(Said(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
         is_known = self._packs.knows(token)
         start_up = self._packs.join(token, names, platform, shelves, writes) if not first else None
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
-            wait = 0.0  # the first function must not wait for all the others
+            wait = 0.0  # the first function must not wait for the whole pack
         room = Room(tell, place)
-        tier = self._leasing(writes, stake, tell) if not patience else None
+        tier = self._choose_lease_store(writes, stake, tell) if not patience else None
         before = list(chain.seconds)
 
         async def find(name: str) -> Said:
@@ -195,14 +211,19 @@ class Helper:
             return found.said
 
         try:
-            answers = await _answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
+            answers = await _gather_answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
             return [list(map(list, answers)), [now - then for now, then in zip(chain.seconds, before, strict=True)]]
         finally:
-            asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove, room.files)
+            asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
-    def _leasing(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
-        """Return the store whose lease decides who compiles, if the asker compiles; the asker is told to wait until that is known."""
-        tier = self._chain.leasing(writes) if stake is not None else None
+    def _choose_lease_store(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
+        """Return the store whose lease decides which host compiles.
+
+        The result is None if the asker does not compile, or if waiting takes longer than compiling.
+
+        The asker is told to wait until that is decided.
+        """
+        tier = self._chain.lease_store(writes) if stake is not None else None
         if tier is None:
             return None
         worth = _LEASE_REQUESTS * tier.reads.requests.distance
@@ -212,7 +233,7 @@ class Helper:
         return tier
 
     def _note_use(self, name: str) -> None:
-        """Note for every store that has the function that it was used."""
+        """Record, for every store, that the function was used."""
         for tier in self._chain.tiers:
             tier.uses.note(name)
 
@@ -220,112 +241,112 @@ class Helper:
         self, tier: Tier, name: str, platform: str, shelves: list[str], stake: float, tell: Callable[[float], None],
         gone: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Let the asker compile a function, or wait for the host that compiles it."""
+        """Acquire the lease of a function, so that the asker compiles it, or wait for the host that compiles it."""
         seconds = 2 * stake + 1.0 if stake else LONGEST_WAIT
 
         async def look() -> bool:
             return bool(await tier.reads.cards(name, platform, shelves))
 
-        with suppress(Exception):  # no lease could be had
+        with suppress(Exception):  # without a lease the asker compiles
             await tier.leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
-        """Probe the stores; return whether one answers again."""
+        """Probe the stores. Returns whether a store may be asked again."""
         return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:
-        """Record that the pack of this start-up contains modules that the process does not accept."""
+        """Record that a process does not accept modules of its pack."""
         self._packs.distrust(token)
 
     async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
-        """Make a pack of these functions, which are being uploaded."""
+        """Request a pack of these functions, which are being uploaded."""
         self._packs.announce(names, platform, shelves, writes)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
-        """Return for each function whether it has a card on one of the shelves; None if the stores did not answer."""
+        """Return, for each function, whether it has a card on one of the shelves, or None if the stores do not answer."""
         return await asyncio.gather(*[self._chain.has(name, platform, shelves) for name in names])
 
     async def _do_status(self) -> list[dict[str, Any]]:
-        """Return what `compcache remote status` shows of each store."""
+        """Return the numbers that `compcache remote status` shows, for each store."""
         return [self._status(tier) for tier in self._chain.tiers]
 
     def _status(self, tier: Tier) -> dict[str, Any]:
         failures, seconds = tier.breaker.state()
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": tier.reads.error,
-            "latency_seconds": tier.reads.requests.latency, "uploads_rest_seconds": tier.uploads.rest_seconds(),
+            "latency_seconds": tier.reads.requests.latency, "uploads_rest_seconds": tier.uploads.pause_seconds(),
             "waiting_uploads": len(tier.outbox.names()), "waiting_size": tier.outbox.size(waiting=True),
             "repeated": tier.reads.requests.repeated + tier.requests.repeated, **tier.reads.counts,
         }  # fmt: skip
 
     async def _do_states(self, key: str) -> list[str]:
-        """Ask each store for an object now; return the problem of each, "" if it answers."""
+        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all that waits, then the packs of all start-ups; return how many uploads to these stores are left."""
+        """Upload all waiting files, then store the packs of all start-ups. Returns the number of uploads to these stores that are left."""
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
         await self._chain.settle()
         await asyncio.gather(*[tier.uploads.flush(seconds) for tier in self._chain.tiers])
-        with suppress(Exception):  # the error was noted
+        with suppress(Exception):  # the status of the store has recorded the error
             async with asyncio.timeout(seconds - (time.monotonic() - started)):
                 await self._packs.store_packs(now=True)
                 await asyncio.gather(*[tier.uploads.deliveries.leave(now=True) for tier in self._chain.tiers])
         return sum([len(tier.outbox.names()) for tier in tiers])
 
     async def _do_news(self) -> None:
-        """React to new files in the outboxes."""
+        """Upload new files in the outboxes soon."""
         for tier in self._chain.tiers:
             tier.uploads.news.set()
 
     # These operations are for a helper that serves one store.
 
     async def _do_list(self, prefix: str) -> list[list[Any]] | str:
-        """Return the objects below a prefix as (key, size, modified), or a message if the store cannot list."""
+        """Return the objects below a prefix as (key, size, modified), or a message if the store fails."""
         try:
             return [list(item) async for item in self._chain.tiers[0].requests.list(prefix)]
         except Exception as error:  # noqa: BLE001 - whatever the client raises
-            return words(error)
+            return describe_error(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
-        """Return an object (empty if it is too large), None if there is none, or a message if the store does not answer."""
+        """Return an object, or empty bytes if it is too large, or None if it does not exist, or a message if the store fails."""
         try:
             return await self._chain.tiers[0].requests.get(key, LARGEST_PACK)
         except TooLargeError:
             return b""
         except Exception as error:  # noqa: BLE001
-            return words(error)
+            return describe_error(error)
 
     async def _do_has_object(self, key: str) -> bool | str:
-        """Return whether an object exists, or a message if the store does not answer."""
+        """Return whether an object exists, or a message if the store fails."""
         try:
             return await self._chain.tiers[0].requests.look(key) is not None
         except Exception as error:  # noqa: BLE001
-            return words(error)
+            return describe_error(error)
 
     async def _do_collect(
         self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
     ) -> list[list[list[Any]]] | str:
-        """Collect garbage; return what was removed and what was left for a later collection, or a message if it failed."""
+        """Collect garbage. Returns the objects that were removed and those left for a later collection, or a message if the store fails."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
             found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
         except Exception as error:  # noqa: BLE001
-            return words(error)
+            return describe_error(error)
         return [[list(item) for item in items] for items in found]
 
     # ------------------------------------------------------------------- packs
 
     async def _locate(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
-        """Return the shelf of the best card of a function; "" if there is none, or the store did not answer."""
+        """Return the shelf of the best card of a function, or "" if it has no card, or if the store fails."""
         try:
             return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")
-        except Exception:  # noqa: BLE001 - it was noted
+        except Exception:  # noqa: BLE001 - the status of the store has recorded it
             return ""
 
     async def _note_card(self, platform: str, shelf: str, card: Card, writes: Sequence[int]) -> None:
-        await self._chain.each_written(writes, lambda tier: tier.uploads.put_card(card_key(platform, card.name), shelf, card))
+        await self._chain.store_in_each(writes, lambda tier: tier.uploads.put_card(card_key(platform, card.name), shelf, card))
 
     async def _put_pack(self, key: str, data: bytes, writes: Sequence[int]) -> None:
         async def put(tier: Tier) -> None:
@@ -334,29 +355,29 @@ class Helper:
             tier.uploads.deliveries.note(key, data)
             tier.reads.count("packs_stored")
 
-        await self._chain.each_written(writes, put)
+        await self._chain.store_in_each(writes, put)
 
 
-async def _answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
-    """Return the answers of the given number of stores that come within this number of seconds; the rest are unavailable."""
+async def _gather_answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
+    """Return the answers that come within `seconds`. The other functions are unavailable. `stores` is the number of stores."""
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]
     for task in late:
         task.cancel()
-    none = Said(UNAVAILABLE, "it did not answer in time", by_store=SAID_NOTHING * stores)
-    return [none if task in late else task.result() for task in tasks]
+    unavailable = Said(UNAVAILABLE, TIMED_OUT, by_store=SAID_NOTHING * stores)
+    return [unavailable if task in late else task.result() for task in tasks]
 
 
-def _remove(paths: list[str]) -> None:
-    """Remove files that the asker has opened by now, if it wanted them."""
+def _remove_files(paths: list[str]) -> None:
+    """Remove files whose asker has opened them by now, or does not need them."""
     for path in paths:
         with suppress(OSError):
             os.unlink(path)
 
 
-def _code_on_disk() -> tuple[int, int]:
-    """Return what distinguishes this version of the code from another that replaces it."""
+def _code_version() -> tuple[int, int]:
+    """Return the inode and the time of this file, which change when another version of the code replaces it, or zeros if it is gone."""
     try:
         status = os.stat(__file__)
     except OSError:
@@ -365,12 +386,16 @@ def _code_on_disk() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve stores. The argument is the directory of the socket. Standard input has the URL, the mode and two directories of each store."""
+    """Serve stores until the helper is idle. Returns the exit status.
+
+    `arguments` is the directory of the socket. Standard input has the URL, the mode and two directories of each store. If a store
+    cannot be served, the reason is written to the file `REFUSED`.
+    """
     (directory,) = arguments
-    with open(0, "rb", closefd=False) as told:
-        stores = decode(told.read()[LENGTH.size :])
+    with open(0, "rb", closefd=False) as description:
+        stores = decode(description.read()[LENGTH.size :])
     os.umask(0o077)
-    os.chdir(directory)  # the path of a socket has 107 bytes at most
+    os.chdir(directory)  # the socket is bound by a relative path, because a socket's path has at most 107 bytes
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -382,7 +407,7 @@ def main(arguments: list[str]) -> int:
             helper.add(open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(own, "breaker")), Outbox(outbox), own)
     except (BackendMissingError, ValueError, OSError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
-            json.dump(words(error), file)
+            json.dump(describe_error(error), file)
         return 1
     with suppress(FileNotFoundError):
         os.unlink(REFUSED)

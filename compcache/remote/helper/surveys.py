@@ -1,15 +1,15 @@
-"""What garbage collections know about cards without reading each one: surveys of the last collection, and deliveries of uploads since then.
+"""What garbage collections know about cards without reading them: surveys by the last collection, and deliveries of uploads since then.
 
-A survey: magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and a check over all that. A row
-lists the modules that the cards at a key lead to, other than those that they contain; rows of packs list none. A survey at ``ccr3/i/<kk>``
-has the cards and packs whose key begins with the same byte.
+Layout of a survey: a magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and a check over
+all that. A row lists the modules that the cards at a key name and do not contain; rows of packs list none. The survey at
+``ccr3/i/<kk>`` has the cards and packs whose key begins with the same byte.
 
 A delivery has the same layout, and lists the cards and packs that one helper process has stored. Its rows have no time (0), because only
-the store knows it. A delivery is stored when all uploads are done or it has a thousand rows, at ``ccr3/d/<random name>``. The collection
+the store knows it. A delivery is stored at ``ccr3/d/<random name>`` when all uploads are done or it has a thousand rows. The collection
 that reads it removes it. So the first collection need not read more cards than a later one.
 
-Surveys and deliveries decide nothing: what looks useless by them is requested by its key before it is removed (`garbage.py`). One that is
-lost, damaged or of another version costs only the requests that it would have saved.
+Surveys and deliveries decide nothing: an object that looks useless by them is requested by its key before it is removed
+(`garbage.py`). A survey that is lost, damaged or of another version costs only the requests that it would have saved.
 """
 
 from __future__ import annotations
@@ -35,44 +35,47 @@ __all__ = [
 ]  # fmt: skip
 
 DELIVERIES = f"{LAYOUT}/d/"
-#: How many rows a delivery has, and how many wait at most if the store accepts none.
+#: The number of rows in a delivery, and the most rows that wait if the store accepts none.
 _ROWS, _MOST_ROWS = 1000, 100_000
 
 _MAGIC = b"CCSURVY1"
 _LARGEST = 64 << 20
 _AT_ONCE = 32
-#: Fewer cards than this are simply read again.
+#: If there are fewer cards than this, they have no surveys and are read again.
 _FEWEST = 1000
 
 
 class Survey(NamedTuple):
-    """The cards at a key when they were read: their state, and the keys of the modules that they lead to."""
+    """The cards at a key when they were read: their size and time, and the keys of the modules that they name."""
 
     state: tuple[int, int]
     modules: tuple[str, ...]
 
     def holds(self, state: tuple[int, int]) -> bool:
-        """Return whether the survey describes an object in this state. Of a delivery only the size counts, because it only proposes."""
+        """Return whether the survey describes an object in this state.
+
+        For a delivery only the size is compared, because it only proposes.
+        """
         return self.state == state or self.state == (state[0], 0)
 
 
 class Deliveries:
-    """Collects what one helper process has stored, for garbage collections."""
+    """Records the objects that one helper process has stored, for garbage collections."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._rows: dict[str, Survey] = {}
 
     def note(self, key: str, data: bytes, modules: Iterable[str] = ()) -> None:
-        """Record that an object was stored: cards that lead to these modules, or a pack."""
+        """Record that an object was stored: cards that name these modules, or a pack. Records beyond a limit are dropped."""
         if len(self._rows) < _MOST_ROWS:
             self._rows[key] = Survey((len(data), 0), tuple(modules))
 
     async def leave(self, *, now: bool) -> None:
-        """Store the recorded rows if there are many, or with `now`.
+        """Store the recorded rows if there are many, or if `now` is set.
 
         Raises:
-            Exception: an error of the store's client; the rows are kept.
+            Exception: an error of the store's client. The rows are kept.
         """
         while self._rows and (now or len(self._rows) >= _ROWS):
             some = dict(list(self._rows.items())[:_ROWS])
@@ -81,29 +84,31 @@ class Deliveries:
 
 
 def encode_survey(rows: dict[str, Survey]) -> bytes:
-    """Encode the rows of a survey."""
+    """Encode the rows of a survey, given by key."""
     plain: bytes = msgpack.packb([[key, *row.state, row.modules] for key, row in sorted(rows.items())])
     data = _MAGIC + zlib.compress(plain, 1)
     return data + check(data)
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """Decode the rows of a survey.
+    """Decode a survey. Returns its rows by key.
 
     Raises:
-        FormatError: the bytes are not a survey, or are damaged.
+        FormatError: the bytes are not a survey of a known version, or are damaged.
     """
-    if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
-        raise FormatError("these bytes are not a survey of a known version, or are damaged")
+    if data[: len(_MAGIC)] != _MAGIC:
+        raise FormatError("the bytes are not a survey of a known version")
+    if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
+        raise FormatError("the survey is damaged: its checksum does not match")
     try:
         plain = zlib.decompressobj().decompress(data[len(_MAGIC) : -CHECK_SIZE], _LARGEST)
         return {str(key): Survey((int(size), int(time)), tuple(map(str, modules))) for key, size, time, modules in msgpack.unpackb(plain)}
     except Exception as error:  # from msgpack or zlib, or a field of the wrong type
-        raise FormatError(f"the survey does not decode: {error}") from error
+        raise FormatError(f"the survey is malformed: {error}") from error
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
-    """Return what surveys say about these cards, by key; nothing if there are few cards.
+    """Return the rows of surveys about these cards, by key. The result is empty if there are few cards. Damaged surveys are ignored.
 
     Raises:
         Exception: an error of the store's client.
@@ -118,12 +123,12 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
             except FormatError:
                 return
 
-    await for_each(read, _by_place(cards))
+    await for_each(read, _group_by_survey(cards))
     return found
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
-    """Return what deliveries say, by key.
+    """Return the rows of these deliveries, by key. Damaged deliveries are ignored.
 
     Raises:
         Exception: an error of the store's client.
@@ -142,7 +147,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
 
 
 async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[str, Survey]) -> None:
-    """Store the surveys that differ from what was `known`.
+    """Store the surveys with these rows that differ from the known ones.
 
     Raises:
         Exception: an error of the store's client.
@@ -153,13 +158,13 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
         if mine != {key: known[key] for key in mine if key in known} or len(mine) != before.get(place, 0):
             await backend.replace(place, encode_survey(mine))
 
-    places = _by_place(rows)
-    before = {place: len(keys) for place, keys in _by_place(known).items()}
+    places = _group_by_survey(rows)
+    before = {place: len(keys) for place, keys in _group_by_survey(known).items()}
     await for_each(write, places)
 
 
-def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
-    """Group the keys of cards by the place of their survey; return nothing if there are few."""
+def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
+    """Group the keys of cards by the key of their survey. Returns nothing if there are few cards."""
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():
@@ -168,8 +173,8 @@ def _by_place(cards: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
-    """Call `work` for each place, several at a time."""
-    left = list(places)
-    while left:
-        some, left = left[:_AT_ONCE], left[_AT_ONCE:]
+    """Await `work(place)` for each place, several at a time."""
+    remaining = list(places)
+    while remaining:
+        some, remaining = remaining[:_AT_ONCE], remaining[_AT_ONCE:]
         await asyncio.gather(*map(work, some))

@@ -1,11 +1,11 @@
-"""Several stores in order: the nearest is asked first, and what a farther one returned is copied into those before it.
+"""Several stores in order. The nearest is asked first, and what a farther store returned is copied into the stores before it.
 
-A `Tier` is one store with its requests, breaker, outbox, uploads, leases and notes of uses. A `Chain` asks the tiers in turn; one store is
-a chain of one. The next tier is asked if one lacks a function, fails, is not asked after failures, or is silent for longer than usual. What
-a farther tier returned goes into the outbox of each nearer tier that the asker may write to. From there it is uploaded like anything else,
-with its signatures.
+A `Tier` is one store with its requests, breaker, outbox, uploads, leases and notes of uses. A `Chain` asks the tiers in turn; one
+store is a chain of one. The next tier is asked if a tier lacks a function, fails, is not asked after failures, or is silent for
+longer than usual. A function that a farther tier returned goes into the outbox of each nearer tier that the asker may write to. From
+there it is uploaded like any other, with its signatures.
 
-A function is missing if every store says so, and unavailable if one of them does not answer.
+A function is missing if every store lacks it, and unavailable if a store does not answer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, UNAVAILABLE, WAS_MISSING, Said, mapped
+from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, SKIPPED, UNAVAILABLE, WAS_MISSING, Said, map_file
 from compcache.remote.card import encode_cards
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.packs import LARGEST_PACK
-from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, is_intact, words
+from compcache.remote.helper.reads import LOOKUP_SECONDS, Reads, describe_error, is_intact
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.uploads import CONCURRENT, Uploads
 from compcache.remote.helper.uses import Uses
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["Chain", "Found", "Tier"]
 
 _PACK_SECONDS = 10.0
-#: The next store is asked when one has been silent for at least this long, and for so many times its usual latency; the third value applies
-#: while the latency is unknown.
+#: The next store is asked after this many times the usual latency without an answer, but not earlier than the shortest silence in seconds;
+#: the third value applies while the latency is unknown.
 _SHORTEST_SILENCE, _SILENCE, _UNKNOWN_SILENCE = 0.1, 3.0, 0.25
-#: A card that was put into a nearer store is not put there again for so many seconds; how many cards are remembered for that.
+#: For how many seconds a card is not copied again into the same nearer store, and how many copies are remembered.
 _COPIED_SECONDS, _MOST_COPIED = 60.0, 1 << 12
 
 
@@ -52,12 +52,14 @@ class Tier:
 
     Args:
         backend: the client of the store.
-        breaker, outbox, directory: those of the store on this host; other helpers may share them. The directory is for notes of uses.
-        packs: learn what is uploaded.
+        breaker: the breaker of the store, which other helpers may share.
+        outbox: the outbox of the store, which other helpers may share.
+        directory: the directory for notes of uses.
+        packs: remember the functions that are uploaded.
     """
 
     def __init__(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str, packs: Packs) -> None:
-        self.requests = Requests(backend, CONCURRENT)  # for uploads and operators' requests; look-ups do not queue behind these
+        self.requests = Requests(backend, CONCURRENT)  # for uploads and operators; look-ups have a queue of their own
         self.reads = Reads(backend, breaker)
         self.breaker = breaker
         self.outbox = outbox
@@ -66,19 +68,19 @@ class Tier:
         self.uses = Uses(self.requests, directory)
 
     def is_asked(self) -> bool:
-        """Return whether look-ups may ask the store. A store whose pause is over is probed in the background."""
+        """Return whether look-ups may ask the store. If its pause is over, starts a probe in the background."""
         if self.breaker.is_half_open():
             self.reads.probe()
         return self.breaker.allows()
 
     def silence(self) -> float:
-        """Return after how many seconds of silence the next store is asked too."""
+        """Return after how many seconds without an answer the next store is asked too."""
         latency = self.reads.requests.latency
         return max(_SHORTEST_SILENCE, _SILENCE * latency) if latency else _UNKNOWN_SILENCE
 
 
 class Found:
-    """What the stores say about one function: the answer for the asker, and the card and shelf of the module."""
+    """The result of a look-up: the answer for the asker, and the card and shelf of the module if one was found."""
 
     def __init__(self, said: Said, card: Card | None = None, shelf: str = "") -> None:
         self.said = said
@@ -91,7 +93,7 @@ class Chain:
 
     def __init__(self) -> None:
         self.tiers: list[Tier] = []
-        self.seconds: list[float] = []  # how long each has taken to answer look-ups, in total
+        self.seconds: list[float] = []  # the total time that the look-ups of each store took
         self._copied: OrderedDict[tuple[int, str, str, bytes], float] = OrderedDict()
         self._copying: set[asyncio.Future[Any]] = set()
 
@@ -106,7 +108,11 @@ class Chain:
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True, first: int = 0, writes: Sequence[int] = (),
     ) -> Found:  # fmt: skip
-        """Look up a function, as `Reads.find` does, in each store from the `first`; the answers of those before it were not accepted."""
+        """Look up a function in each store from the position `first`. The other arguments are those of `Reads.find`.
+
+        The answers of the stores before `first` were not accepted. A module that is found is copied into the stores of `writes` that
+        lack it.
+        """
         letters = ["-"] * len(self.tiers)
         problems: list[str] = []
         waiting = list(range(first, len(self.tiers)))
@@ -117,11 +123,11 @@ class Chain:
                     place = waiting.pop(0)
                     tier = self.tiers[place]
                     if not tier.is_asked():
-                        problems.append("it is not asked for a while, after repeated failures")
+                        problems.append(SKIPPED)
                         letters[place] = SAID_NOTHING
                         continue
                     asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
-                    running[asyncio.ensure_future(self._timed(place, asked))] = place
+                    running[asyncio.ensure_future(self._measure(place, asked))] = place
                 silence = max([self.tiers[place].silence() for place in running.values()], default=0.0) if waiting else None
                 done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
                 for task in done:
@@ -129,7 +135,7 @@ class Chain:
                     outcome, *rest = task.result()
                     if outcome == FOUND:
                         letters[place] = HAD
-                        return self._found(name, platform, place, rest, letters, first, writes)
+                        return self._accept(name, platform, place, rest, letters, first, writes)
                     letters[place] = WAS_MISSING if outcome == MISSING else SAID_NOTHING
                     problems += rest if outcome == UNAVAILABLE else []
         finally:
@@ -138,7 +144,8 @@ class Chain:
         outcome, why = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
         return Found(Said(outcome, why, by_store="".join(letters)))
 
-    async def _timed(self, place: int, asked: Any) -> list[Any]:
+    async def _measure(self, place: int, asked: Any) -> list[Any]:
+        """Await the answer of a store, and add the time that it takes to the store's total."""
         started = asyncio.get_running_loop().time()
         try:
             answer: list[Any] = await asked
@@ -146,7 +153,10 @@ class Chain:
             self.seconds[place] += asyncio.get_running_loop().time() - started
         return answer
 
-    def _found(self, name: str, platform: str, place: int, rest: list[Any], letters: list[str], first: int, writes: Sequence[int]) -> Found:
+    def _accept(
+        self, name: str, platform: str, place: int, rest: list[Any], letters: list[str], first: int, writes: Sequence[int]
+    ) -> Found:
+        """Copy a module that was found into nearer stores, and return the result of the look-up."""
         module, card, shelf = rest
         for nearer in writes:
             if nearer < first or (nearer < place and letters[nearer] == WAS_MISSING):
@@ -155,7 +165,10 @@ class Chain:
         return Found(Said(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Return whether a store has a card of a function on one of the shelves; None if none has, and one did not answer."""
+        """Return whether a store has a card of a function on one of the shelves.
+
+        The result is None if no store has one and some store does not answer.
+        """
         answers = []
         for tier in self.tiers:
             answers.append(await tier.reads.has(name, platform, shelves))
@@ -166,10 +179,12 @@ class Chain:
     async def cards(
         self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function on these shelves, from the nearest store that has one.
+        """Return the cards of a function by shelf, from the nearest store that has any.
+
+        Stores of `writes` that lack them receive copies.
 
         Raises:
-            Exception: an error of a store's client; then it is not known whether there are cards.
+            Exception: an error of a store's client. Then it is not known whether there are cards.
         """
         error: Exception | None = None
         lacking: list[int] = []
@@ -192,25 +207,28 @@ class Chain:
         return {}
 
     async def pack(self, key: str, writes: Sequence[int]) -> tuple[bytes, int] | None:
-        """Return a pack and its store, the nearest that has it; None if no store answers with one."""
+        """Return a pack and the position of the nearest store that has it, or None. Stores of `writes` that lack it receive a copy."""
         lacking: list[int] = []
         for place, tier in enumerate(self.tiers):
             if tier.reads.was_missed(key):
                 continue
-            with suppress(Exception):  # the error was noted
+            with suppress(Exception):  # the status of the store has recorded the error
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
                 if data is not None:
                     for nearer in lacking:
-                        self._go_on(self._copy_pack(self.tiers[nearer], key, data))
+                        self._run_in_background(self._copy_pack(self.tiers[nearer], key, data))
                     return data, place
                 if place in writes:
                     lacking.append(place)
         return None
 
-    # --------------------------------------------------------------- what is put into them
+    # --------------------------------------------------------------- copies and uploads
 
     def _copy(self, place: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
-        """Upload a card from a farther store to this one, with its module."""
+        """Put a card of a farther store, with its module, into the outbox of a nearer one.
+
+        Repeated requests within a minute are ignored.
+        """
         now, what = asyncio.get_running_loop().time(), (place, key, shelf, card.module_id)
         if now - self._copied.get(what, float("-inf")) < _COPIED_SECONDS:
             return
@@ -220,15 +238,19 @@ class Chain:
             self._copied.popitem(last=False)
         tier = self.tiers[place]
         try:
-            held: memoryview | bytes = (
-                b"" if card.module else module if isinstance(module, bytes) else mapped(module)
-            )  # before the file is removed
+            # Mapped at once, because the file is removed soon.
+            content: memoryview | bytes = b"" if card.module else module if isinstance(module, bytes) else map_file(module)
         except OSError:
             return
 
         def put() -> None:
             upload = Upload(
-                module_key(card.module_id), bytes(held), [(key, encode_cards({shelf: card}))], card.seconds, always=True, replaces=replaces
+                module_key(card.module_id),
+                bytes(content),
+                [(key, encode_cards({shelf: card}))],
+                card.seconds,
+                always=True,
+                replaces=replaces,
             )
             tier.outbox.put(upload)
 
@@ -237,21 +259,21 @@ class Chain:
             tier.reads.count("read_through")
             tier.uploads.news.set()
 
-        self._go_on(copy())
+        self._run_in_background(copy())
 
     async def _copy_pack(self, tier: Tier, key: str, data: bytes) -> None:
         await tier.requests.replace(key, data)
         tier.reads.forget_miss(key)
         tier.uploads.deliveries.note(key, data)
 
-    def _go_on(self, work: Any) -> None:
-        """Run something in the background."""
+    def _run_in_background(self, work: Any) -> None:
+        """Run a coroutine in the background. Its errors are ignored."""
 
-        async def go_on() -> None:
-            with suppress(Exception):  # the store or the disk is full or fails: the next answer is put there again
+        async def run() -> None:
+            with suppress(Exception):  # the store or the disk fails or is full: a later look-up tries the copy again
                 await work
 
-        task = asyncio.ensure_future(go_on())
+        task = asyncio.ensure_future(run())
         self._copying.add(task)
         task.add_done_callback(self._copying.discard)
 
@@ -260,16 +282,16 @@ class Chain:
         if self._copying:
             await asyncio.wait(set(self._copying))
 
-    async def each_written(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> None:
-        """Store something in each of these stores that may be asked now.
+    async def store_in_each(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> None:
+        """Call `store` for each of these stores, except those that may not be asked now.
 
         Raises:
-            Exception: the error of the first store that refuses it, if no store accepts it.
+            Exception: the error of the first store, if every store fails.
         """
         errors = []
         for place in writes:
             tier = self.tiers[place]
-            if tier.uploads.rests():
+            if tier.uploads.is_paused():
                 continue
             try:
                 await store(tier)
@@ -281,29 +303,32 @@ class Chain:
 
     # ------------------------------------------------------------------- tools
 
-    def leasing(self, writes: Sequence[int]) -> Tier | None:
-        """Return the store whose leases decide which host compiles: the farthest writable one, because most hosts share it."""
-        able = [self.tiers[place] for place in writes if self.tiers[place].requests.compares and self.tiers[place].breaker.allows()]
-        return able[-1] if able else None
+    def lease_store(self, writes: Sequence[int]) -> Tier | None:
+        """Return the store whose leases decide which host compiles, or None.
+
+        It is the farthest writable store with leases, because most hosts share it.
+        """
+        candidates = [self.tiers[place] for place in writes if self.tiers[place].requests.compares and self.tiers[place].breaker.allows()]
+        return candidates[-1] if candidates else None
 
     async def states(self, key: str) -> list[str]:
-        """Ask each store for an object now; return the problem of each, "" if it answers."""
+        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
 
         async def ask(tier: Tier) -> str:
             try:
                 await tier.requests.look(key)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
-                return words(error)
+                return describe_error(error)
             return ""
 
         return list(await asyncio.gather(*map(ask, self.tiers)))
 
     async def probe(self) -> bool:
-        """Probe the stores that are not asked after failures; return whether one answers again."""
+        """Probe the stores that are not asked after failures. Returns whether any store may be asked now."""
         probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
         await asyncio.gather(*map(asyncio.shield, probes))
         return self.is_in_service()
 
     def is_in_service(self) -> bool:
-        """Return whether at least one of the stores may be asked."""
+        """Return whether any of the stores may be asked."""
         return any(tier.breaker.allows() for tier in self.tiers)

@@ -1,4 +1,4 @@
-"""Uploads the content of the outbox in the background, oldest first."""
+"""Uploads the content of the outbox in the background, the oldest files first."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ if TYPE_CHECKING:
 __all__ = ["CONCURRENT", "Uploads"]
 
 CONCURRENT = 32
-#: How often a module may be refused while others are accepted.
+#: An upload is dropped if it fails this many times while others succeed.
 _REFUSALS = 3
-#: After so many consecutive failures all uploads pause.
+#: All uploads pause after this many consecutive failures.
 _IN_VAIN = 3
 _FIRST_REST, _LONGEST_REST = 30.0, 600.0
-_LOOK_AGAIN = 5.0
-#: How many times cards are merged if other hosts change them at the same time.
+_LOOK_AGAIN = 5.0  # seconds between two looks into the outbox without news
+#: How often a card is merged again because other hosts change the cards of its function at the same time.
 _MERGES = 8
 
 
 class Uploads:
-    """The uploads of one store. Their failures do not affect look-ups: readers of a store that accepts nothing go on reading."""
+    """The uploads of one store. Their failures do not affect look-ups: readers of a store that accepts no uploads continue to read.
+
+    Attributes:
+        news: set when the outbox has a new file.
+        deliveries: records the objects that were stored.
+    """
 
     def __init__(self, reads: Reads, requests: Requests, outbox: Outbox, packs: Packs, leases: Leases) -> None:
         self._reads = reads
@@ -45,16 +50,16 @@ class Uploads:
         self._outbox = outbox
         self._packs = packs
         self._leases = leases
-        self.news = asyncio.Event()  # the outbox has something new
+        self.news = asyncio.Event()
         self.deliveries = Deliveries(requests)
         self._turn = asyncio.Lock()
         self._pause = 0.0
         self._until = 0.0
-        self._refusals: dict[str, int] = {}  # by name in the outbox
-        self._stored: dict[str, float] = {}  # by name in the outbox: when it was first known to be stored
+        self._refusals: dict[str, int] = {}  # by file name in the outbox
+        self._stored: dict[str, float] = {}  # by file name in the outbox: when it was first known to be stored
 
-    async def go_on(self) -> None:
-        """Upload what comes, forever."""
+    async def run(self) -> None:
+        """Upload the files of the outbox, forever."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.news.wait(), _LOOK_AGAIN)
@@ -64,7 +69,7 @@ class Uploads:
             await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload what waits now, even during a pause; a store that is not asked after failures is probed."""
+        """Upload waiting files for at most `seconds`, even during a pause. A store that is not asked after failures is probed first."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._flush(), seconds)
@@ -78,37 +83,37 @@ class Uploads:
             if not breaker.is_doubtful():
                 return
 
-    def rest_seconds(self) -> float:
-        """Return for how many seconds nothing is uploaded, after failures."""
+    def pause_seconds(self) -> float:
+        """Return for how many more seconds uploads pause after failures."""
         return max(0.0, self._until - _now())
 
-    def are_wanted(self) -> bool:
-        """Return whether something can be uploaded now, or a finished upload has to be checked again."""
-        return not self.rests() and bool(self._outbox.names() or self._outbox.stored())
+    def has_work(self) -> bool:
+        """Return whether an upload can be made now, or a finished upload must be checked again."""
+        return not self.is_paused() and bool(self._outbox.names() or self._outbox.stored())
 
-    def rests(self) -> bool:
-        """Return whether uploads pause, after failures."""
-        return not self._reads.breaker.allows() or self.rest_seconds() > 0
+    def is_paused(self) -> bool:
+        """Return whether uploads pause after failures."""
+        return not self._reads.breaker.allows() or self.pause_seconds() > 0
 
     async def _upload_all(self) -> None:
         async with self._turn:
             waiting = iter(self._outbox.names())
-            failed: list[str] = []  # since the last upload that was accepted
+            failed: list[str] = []  # the failures since the last success
             await asyncio.gather(*[self._upload_some(waiting, failed) for _ in range(CONCURRENT)])
             if failed:
-                self._let_rest()
-            if not self.rests():
+                self._begin_pause()
+            if not self.is_paused():
                 try:
-                    await self._look_again()
+                    await self._check_stored()
                     await self.deliveries.leave(now=False)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
-                    self._let_rest()
+                    self._begin_pause()
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload what waits, concurrently with other tasks, until all is uploaded or too many uploads fail."""
+        """Upload files until there are no more or too many uploads fail. Several tasks share `waiting` and `failed`."""
         for name in waiting:
-            if self.rests() or len(failed) >= _IN_VAIN:
+            if self.is_paused() or len(failed) >= _IN_VAIN:
                 return
             if await self._upload_one(name):
                 self._pause = 0.0
@@ -117,12 +122,15 @@ class Uploads:
             else:
                 failed.append(name)
 
-    def _let_rest(self) -> None:
+    def _begin_pause(self) -> None:
         self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
         self._until = _now() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
-        """Count a refusal for each of these, because the store has accepted another one since. They are dropped in the end."""
+        """Count a refusal for each of these uploads, because the store has accepted another one since.
+
+        After some refusals an upload is dropped.
+        """
         for name in names:
             self._refusals[name] = self._refusals.get(name, 0) + 1
             if self._refusals[name] >= _REFUSALS:
@@ -131,14 +139,14 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload one entry of the outbox, if that is worth it; return whether the entry is done."""
+        """Upload one file of the outbox if that is worth it. Returns False if it failed and must be tried again."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
             self._outbox.remove(name)
             return True
         self._remember(upload)
-        if not self._is_worth_it(upload):
+        if not self._is_worthwhile(upload):
             self._reads.count("not_worth_uploading")
         elif await self._upload(upload):
             self._stored[self._outbox.keep(name)] = _now()
@@ -148,12 +156,13 @@ class Uploads:
         self._outbox.remove(name)
         return True
 
-    async def _look_again(self) -> None:
-        """Check whether uploads are still in the store after a while. Those that a garbage collection (`garbage.py`) has removed are queued
-        again.
+    async def _check_stored(self) -> None:
+        """Check, a while after each upload, that the store still has it.
+
+        Uploads that a garbage collection (`garbage.py`) has removed are queued again.
 
         Raises:
-            Exception: an error of the store.
+            Exception: an error of the store's client.
         """
         kept = self._outbox.stored()
         self._stored = {name: self._stored.get(name, _now()) for name in kept}
@@ -162,15 +171,15 @@ class Uploads:
                 continue
             with suppress(OSError, FormatError):
                 upload = self._outbox.read(name)
-                if not await self._is_there(upload):
+                if not await self._is_complete(upload):
                     self._outbox.put_back(name)
                     self._reads.count("uploads_repeated")
                     self.news.set()
                     continue
             self._outbox.remove(name)
 
-    async def _is_there(self, upload: Upload) -> bool:
-        """Return whether the store has the module of an upload, and a card of each function on its shelf."""
+    async def _is_complete(self, upload: Upload) -> bool:
+        """Return whether the store has the module of an upload, and on its shelf a card of each function."""
         if upload.module and await self._requests.look(upload.key) is None:
             return False
         for key, data in upload.cards:
@@ -180,7 +189,7 @@ class Uploads:
         return True
 
     async def _read_cards(self, key: str) -> tuple[bytes | None, dict[str, Card]]:
-        """Return the cards of a function in the store, as bytes and by shelf; no bytes if it has none."""
+        """Return the cards of a function in the store, as bytes and by shelf; None and no cards if it has none."""
         data = await self._requests.get(key, LARGEST_PACK)
         try:
             return data, decode_cards(data or b"")
@@ -188,24 +197,25 @@ class Uploads:
             return data, {}
 
     def _remember(self, upload: Upload) -> None:
-        """Remember an upload for packs, also one that is not worth a request of its own."""
+        """Remember an upload for packs, even if it is not worth an upload of its own."""
         for key, data in upload.cards:
             platform = key.split("/")[2]
             with suppress(FormatError):
                 for shelf, card in decode_cards(data).items():
                     self._packs.remember(platform, shelf, card, card.module or upload.module)
 
-    def _is_worth_it(self, upload: Upload) -> bool:
+    def _is_worthwhile(self, upload: Upload) -> bool:
+        """Return whether the upload saves other hosts more time than fetching it costs, or is wanted anyway."""
         if any(self._leases.holds(lease_of(key)) for key, _ in upload.cards):
-            return True  # other hosts wait for it
+            return True  # other hosts wait for this upload
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
         requests = self._reads.requests
         return upload.always or upload.seconds > requests.latency + size * requests.rate
 
     async def _upload(self, upload: Upload) -> bool:
-        """Store the module, then its cards, so that no card leads nowhere; return whether that was done."""
+        """Store the module, then its cards, so that no card names a missing module. Returns False if the store fails."""
         try:
-            if upload.module and (upload.replaces or self._reads.takes_damaged(upload.key)):
+            if upload.module and (upload.replaces or self._reads.forget_damaged(upload.key)):
                 await self._requests.replace(upload.key, upload.module)
             elif upload.module:
                 await self._requests.create(upload.key, upload.module)
@@ -220,7 +230,14 @@ class Uploads:
         return True
 
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
-        """Add a card to those of its function. A card of the same shelf is replaced if it leads nowhere, or with `replaces`."""
+        """Add a card to the cards of its function.
+
+        A card of the same shelf is replaced if its module is missing or damaged, or with `replaces`.
+
+        Raises:
+            TimeoutError: other hosts changed the cards at the same time too often.
+            Exception: an error of the store's client.
+        """
         self._reads.forget_miss(key)
         for _ in range(_MERGES):
             if await self._requests.create(key, data := encode_cards({shelf: card})):
@@ -228,15 +245,15 @@ class Uploads:
                 return
             before, known = await self._read_cards(key)
             if before is None:
-                continue  # it was removed meanwhile
+                continue  # the cards were removed since the attempt
             present = known.get(shelf)
-            if present is not None and present.name == card.name and not replaces and await self._reads.held(present) is not None:
+            if present is not None and present.name == card.name and not replaces and await self._reads.fetch_module(present) is not None:
                 return
             merged = merge_cards(known, shelf, card)
             if merged == before or await self._requests.exchange(key, merged, before):
                 self._note(key, merged, [*known.values(), card])
                 return
-        raise TimeoutError
+        raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
 
     def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
         self._reads.forget_miss(key)
@@ -244,5 +261,5 @@ class Uploads:
 
 
 def _now() -> float:
-    """Return the time of the event loop, which changes of the system clock do not affect."""
+    """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
     return asyncio.get_running_loop().time()

@@ -1,8 +1,8 @@
-"""Notes of when functions of a store were last used, for `compcache remote gc --unused-for`.
+"""Notes of the functions that hosts have used, for `compcache remote gc --unused-for`.
 
-A note: magic, the first 8 bytes of the key of each function that one host has received, and a check over all that. Notes are at
-``ccr3/u/<random name>``; the store's clock gives their time. A host writes one note a day at most. Until then, names wait in a file
-``used`` beside the helper's socket; its modification time is that of the last note.
+Layout of a note: a magic, the first 8 bytes of the key of each function that one host has received, and a check over all that. Notes
+are at ``ccr3/u/<random name>``; the store's clock gives their time. A host writes at most one note a day. Until then, names wait in a
+file ``used`` beside the helper's socket; its modification time is the time of the last note.
 
 Limitations: a reader that may not write leaves no notes. A function that came with an importing function does not count as used.
 """
@@ -30,11 +30,11 @@ _DAY = 86400.0
 
 
 class Uses:
-    """What one host has received from one store.
+    """The functions that one host has received from one store.
 
     Args:
         requests: the requests of the store.
-        directory: the directory of the helper's socket.
+        directory: the directory of the file for waiting names.
     """
 
     def __init__(self, requests: Requests, directory: str) -> None:
@@ -43,12 +43,12 @@ class Uses:
         self._names: set[bytes] = set()
 
     def note(self, name: str) -> None:
-        """Record that a function was used."""
+        """Record that a function was used. Functions beyond a limit are ignored."""
         if len(self._names) < _MOST:
             self._names.add(name_key(name)[:_SIZE])
 
     async def leave(self) -> None:
-        """Store a note if the last one is a day old; otherwise the names wait.
+        """Store a note if the last one is a day old; otherwise save the names in the file.
 
         Raises:
             OSError: the file cannot be written.
@@ -56,21 +56,23 @@ class Uses:
         """
         if not self._names:
             return
-        waiting, stored = self._waiting()
+        waiting, stored = self._load()
         self._names |= waiting
         is_due = not 0 <= time.time() - stored < _DAY
         if is_due:
             await self._requests.replace(USES + os.urandom(12).hex(), encode_uses(self._names))
             self._names.clear()
-        self._keep(None if is_due else (stored, stored))
+        self._save(None if is_due else (stored, stored))
 
-    def _keep(self, times: tuple[float, float] | None) -> None:
+    def _save(self, times: tuple[float, float] | None) -> None:
+        """Write the names to the file, with these times (access, modification) or the current time."""
         with open(f"{self._path}.new", "wb") as file:
             file.write(b"".join(sorted(self._names)))
         os.utime(f"{self._path}.new", times)
         os.replace(f"{self._path}.new", self._path)
 
-    def _waiting(self) -> tuple[set[bytes], float]:
+    def _load(self) -> tuple[set[bytes], float]:
+        """Return the names in the file and the time of the last note; none and minus infinity if there is no file."""
         with suppress(OSError), open(self._path, "rb") as file:
             data = file.read(_MOST * _SIZE)
             return {data[at : at + _SIZE] for at in range(0, len(data) - _SIZE + 1, _SIZE)}, os.fstat(file.fileno()).st_mtime
@@ -78,13 +80,13 @@ class Uses:
 
 
 def encode_uses(names: set[bytes]) -> bytes:
-    """Encode a note."""
+    """Encode a note of these shortened keys."""
     data = _MAGIC + b"".join(sorted(names))
     return data + check(data)
 
 
 def decode_uses(data: bytes) -> set[bytes]:
-    """Decode the names in a note; none if it is damaged."""
+    """Decode the shortened keys in a note. The result is empty if it is damaged."""
     if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         return set()
     names = data[len(_MAGIC) : -CHECK_SIZE]
@@ -92,7 +94,7 @@ def decode_uses(data: bytes) -> set[bytes]:
 
 
 def use_of(key: str) -> bytes:
-    """Return the name that notes use for the function whose card or pack is at a key."""
+    """Return the shortened key that notes use for the function whose card or pack is at a key, or b"" if the key has none."""
     try:
         return bytes.fromhex(key.rpartition("/")[2])[:_SIZE]
     except ValueError:
