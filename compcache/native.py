@@ -1,7 +1,5 @@
 """Imports the native runtime for the readers of formats. Only its C code reads the formats of hits (`hit/native/formats.h`)."""
 
-from __future__ import annotations
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -9,7 +7,7 @@ if TYPE_CHECKING:
 __all__ = ["runtime"]
 
 
-def _load() -> Any:
+def _load() -> "Any":
     try:
         import compcache.hit._runtime as extension
     except ImportError as error:
@@ -22,4 +20,4 @@ def _load() -> Any:
 
 
 #: The extension module. If it is missing or cannot be used, importing this file raises ImportError with a message that says what to do.
-runtime: Any = _load()
+runtime: "Any" = _load()

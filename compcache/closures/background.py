@@ -1,8 +1,8 @@
-"""Background work after a load, in a process of low priority: code for exactly this host, and linked closures of frequently loaded
-functions.
+"""Background work after a load, in a process of low priority.
 
-One such process runs at a time on a host. It compiles for this host if a more generic realization was loaded (`compcache.miss.retarget`).
-It links functions that reach several modules, if they were loaded before: linking does not pay for a single load.
+The process compiles a function for exactly this host if a more generic realization was loaded (`compcache.miss.retarget`). It links
+functions that reach several modules if they were loaded before, because linking does not pay off for a single load. One linking process
+runs at a time in a directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["reap", "tried_file", "tried_in_vain", "work_later"]
+__all__ = ["keys_not_linked", "reap", "tried_file", "work_later"]
 
 _CHILD = """
 import os
@@ -42,15 +42,19 @@ with Cache(path, trust=trust == "1") as cache:
     if links == "1":
         link_used(cache._session(), func_name)
 """
-#: The key of the linking process in a dictionary of function names.
+#: The key of the linking process in the dictionary of processes, whose other keys are function names.
 _LINKS = "\0links"
 _KEY_SIZE = len(name_key(""))
 
 
 def work_later(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
-    """Start a background process after a load, if there may be something to improve.
+    """Start a background process after a load, if it may improve later loads.
 
-    `processes` maps function names to the ids of the processes that the cache has started; 0 if none runs.
+    Args:
+        session: the open cache.
+        processes: the ids of the processes that the cache has started, by function name; 0 if none runs. It is updated.
+        target: the call target that was loaded.
+        tunes: whether to compile for exactly this host.
     """
     reap(processes)
     name = target.func_name
@@ -62,25 +66,25 @@ def work_later(session: Session, processes: dict[str, int], target: TypedCallTar
 
 
 def reap(processes: dict[str, int]) -> None:
-    """Wait for the processes that have ended, and set their ids to 0."""
+    """Set the ids of processes that have ended to 0, and collect their exit statuses. Does not wait for running processes."""
     for key, process in processes.items():
         if process:
             processes[key] = 0 if has_ended(process) else process
 
 
 def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
-    """Return whether a function reaches several modules, and a process has loaded it before."""
+    """Return whether a function should be linked: it reaches several modules, a process has loaded it before, and it is not linked yet."""
     store, linked, context = session.store, session.loader.linked, target._context
     if context is None or len(modules_behind(context.module)) < 2 or not store.has_closures():  # noqa: PLR2004
         return False
     module_id = context.module.module_id
     if linked is not None and module_id in linked:
         return False
-    return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in tried_in_vain(store)
+    return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in keys_not_linked(store)
 
 
 def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
-    """Start the process; return its id."""
+    """Start a background process with the settings of a session; return its id."""
     store = session.store
     environment = dict(os.environ)
     environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read
@@ -93,12 +97,12 @@ def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int
 
 
 def tried_file(store: Store) -> str:
-    """Return the file that lists what could not be linked, beside what is known of linked closures."""
+    """Return the name of the file that lists functions that could not be linked, in the place of linked closures' files."""
     return CLOSURES.file_name(digest([b"tried"]).hex() + key_suffix(store.stamp_key))
 
 
-def tried_in_vain(store: Store) -> set[bytes]:
-    """Return the keys of the names that could not be linked in this state of the index."""
+def keys_not_linked(store: Store) -> set[bytes]:
+    """Return the name keys of the functions that could not be linked in the current state of the index."""
     name = tried_file(store)
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE

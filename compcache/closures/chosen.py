@@ -1,4 +1,4 @@
-"""Determines what a closure consists of: the realizations that an ordinary load binds, in modules that are not linked closures."""
+"""Chooses the realizations of a closure: those that an ordinary load binds, in modules that are not linked closures."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Bound", "Chosen", "Planner", "choose"]
 
 #: The length of the digest of a link type in records, in bytes.
 _DIGEST = 8
-#: The beginning of a constant's signature.
+#: The prefix of a constant's signature.
 _CONSTANT = f"{LINK_ONLY}constant "
 
 
 class Bound(NamedTuple):
-    """A function or a variable that was chosen: its module and its symbol there.
+    """The chosen realization of a function or a variable: its module and its symbol in this module.
 
-    `is_one`: every user of the name got this realization, whatever type it expects. `is_alike`: every user also expects exactly this link
-    type, so it is a called function. Its address may be taken as well (`Copies.addressed`).
+    `is_one` says that every user of the name gets this realization, independent of the expected type. `is_alike` says that, in addition,
+    every user expects exactly its link type, so it is a called function. Its address may also be used (`Copies.addressed`).
     """
 
     module_id: bytes
@@ -38,14 +38,14 @@ class Bound(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The closure of several functions: what each name in it is bound to, and why some requested functions are not in it."""
+    """The closure of several functions: the realization of each name, and the reasons why requested functions are not in it."""
 
     bound: dict[str, Bound]
     failures: dict[str, CompcacheError]
 
 
 class Planner(Loader):
-    """Plans loads of a process that has loaded nothing, using only modules that were added individually. It loads nothing."""
+    """Plans loads for a process without loaded modules, using only modules that are not linked closures. It loads no code."""
 
     __slots__ = ()
 
@@ -57,17 +57,17 @@ class Planner(Loader):
     def candidates(
         self,
         func_name: str,
-        is_near: IsNear | None = None,  # noqa: ARG002 - nothing is
+        is_near: IsNear | None = None,  # noqa: ARG002 - no module is loaded
         *,
         again: bool = False,
-        linked: bool = False,  # noqa: ARG002 - that is the point
+        linked: bool = False,  # noqa: ARG002 - linked closures are never used
     ) -> Iterator[tuple[bytes, int]]:
-        """See `Loader`; nothing is near."""
+        """Yield the realizations of a function (`Loader.candidates`) in modules that are not linked closures."""
         return self.store.find(func_name, again=again)
 
 
 def choose(store: Store, names: Iterable[str]) -> Chosen:
-    """Return the closure of these functions. Each name is bound once, in the way of the first closure that contains it."""
+    """Return the closure of these functions. If closures of single functions bind a name differently, the first one takes precedence."""
     planner = Planner(store)
     bound: dict[str, Bound] = {}
     failures: dict[str, CompcacheError] = {}
@@ -102,8 +102,9 @@ def _plan(planner: Loader, root: str) -> dict[str, Bound]:
 
 
 def _by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
-    """Index the choices by the names in the records. A name that is used with several types has several nodes in a plan. Stubs have no
-    record.
+    """Return the choices of a plan by the names in their records.
+
+    A name that is used with several types has several nodes in a plan. Stubs do not have their own records.
     """
     found: dict[str, Bound] = {}
     for node, choice in chosen.items():

@@ -1,9 +1,9 @@
-"""Links the kept code of several modules as LLVM code: copies become one module, which is optimized as one program.
+"""Links the stored code of several modules as LLVM code. Copied definitions become one module, which is optimized as one program.
 
-Each module is read separately. Its imports, and definitions that stay at home, become declarations with one symbol per name, or the copy
-itself if another module has it. Copies get symbols of their own, so that no symbol means different things in two modules. If something
-reached cannot be copied, its module moves as a whole if it can, and all its exports become exports of the image. Everything not reached
-from the requested functions and these exports is internal, and LLVM drops it.
+Each module is read separately. Its imports, and its definitions that are not copied, become declarations with one symbol per name, or refer
+to the copy of a definition from another module. Copies get unique symbols, so that no symbol has two meanings. If a reached definition
+cannot be copied, its whole module moves into the image if possible, and all exports of the module become exports of the image. Definitions
+that the requested functions and these exports do not reach are internal, and LLVM drops them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Closure", "Linked", "Part", "homes_of", "link_code", "read_part"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
-#: The suffix of definitions that stay at home, until LLVM drops them.
+#: The suffix for definitions that are not copied, until LLVM drops them.
 _HOME = ".home"
 _COMDAT = re.compile(r',? comdat(?:\(\$(?:"[^"]*"|[-$._A-Za-z0-9]+)\))?')
 _TOKEN = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+)')
@@ -48,9 +48,9 @@ _VARIABLE = re.compile(r"(?:[a-z_]+(?:\([^)]*\))? )*?(global|constant|alias) ")
 class Part(NamedTuple):
     """A module whose code may be copied.
 
-    `found` says for each exported name whether a look-up finds it in this module, or finds another one with the same content. It is None if
-    a look-up finds something else, so that the module cannot move. `text` is its code as LLVM prints it (`read_part`), and `copies` is what
-    can be copied from it.
+    `found` says, for each exported name, whether a look-up finds this module (True) or another module with the same content (False). It is
+    None if a look-up finds other content, so that the module cannot move. `text` is the code as LLVM prints it (`read_part`). `copies` has
+    the definitions that can be copied.
     """
 
     module_id: bytes
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Closure(NamedTuple):
-    """What to link: the modules, what names are bound to, and the functions that the image is for."""
+    """The input of a link: the modules, the realizations to which names are bound, and the requested functions."""
 
     parts: Sequence[Part]
     bound: Mapping[str, Bound]
@@ -69,9 +69,9 @@ class Closure(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """A linked closure as an object, the requested functions in it, and the parts whose code is in it.
+    """A linked closure: its object, the requested functions in it, and the modules whose code is in it.
 
-    `bound` has the names that were resolved, each with its module. `homes` are the parts that have moved into it.
+    `bound` has the modules of the resolved names. `homes` are the modules that have moved into the closure.
     """
 
     translated: Translated
@@ -82,7 +82,7 @@ class Linked(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """By the numbers of parts: the definitions to copy, and the parts that move. By names: the module that each is bound to."""
+    """The result of `_Linker.reach`: the definitions to copy by part number, the modules of bound names, and the parts that move."""
 
     copies: dict[int, dict[str, None]]
     bound: dict[str, bytes]
@@ -90,15 +90,20 @@ class _Reached(NamedTuple):
 
 
 def link_code(context: Any, closure: Closure, request: Request) -> Linked | None:
-    """Link a closure. Return None if it would have the code of just one module and one function.
+    """Link a closure, optimize it and emit its object. Return None if it would contain the code of only one module.
+
+    Args:
+        context: an LLVM context.
+        closure: the modules and the requested functions.
+        request: the machine and the options for emission.
 
     Raises:
-        CompileError, LinkError: the code contradicts itself.
+        CompileError, LinkError: the modules cannot be linked or compiled together.
     """
     linker = _Linker(closure)
     reached, roots = linker.reach()
     parts = sorted(reached.copies)
-    if len(parts) < 2:  # noqa: PLR2004 - code of one module is linked already
+    if len(parts) < 2:  # noqa: PLR2004 - the code of one module is already linked
         return None
     module = None
     for number in parts:
@@ -118,19 +123,22 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
 
 
 def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str, bool] | None) -> Part:
-    """Return a part with the code that is kept of a module. If LLVM cannot read the code, nothing can be copied from it."""
+    """Return a part with the stored code of a module. If LLVM cannot read the code, the part has no definitions to copy.
+
+    `found` is `Part.found`.
+    """
     try:
         module = codegen.read_back(recipe.code, context)
     except RuntimeError as error:
         reraise_interrupt(error)
-        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # written by a newer LLVM: none of its definitions can be read
+        return Part(module_id, recipe, found, "", copies_of("!", recipe))  # a newer LLVM wrote the code, so no definition is readable
     text = without_static_runtime(str(module))
     context.modules.pop().close()
     return Part(module_id, recipe, found, text, copies_of(text, recipe))
 
 
 def homes_of(closure: Closure) -> frozenset[bytes]:
-    """Return the modules that would move into the image of a closure."""
+    """Return the module_ids of the modules that would move into the image of a closure."""
     reached, _ = _Linker(closure).reach()
     return frozenset([closure.parts[number].module_id for number in reached.homes])
 
@@ -142,15 +150,15 @@ class _Linker:
         self._addressed = frozenset().union(*[copies.addressed for copies in self._copies])
         self._numbers = {part.module_id: number for number, part in enumerate(closure.parts)}
         self._exports = [{e.name: e for e in part.recipe.exports if e.symbol not in part.recipe.slots} for part in closure.parts]
-        self._symbols: dict[str, str] = {}  # symbols of imports, by name
+        self._symbols: dict[str, str] = {}  # the symbols of imports, by name
         self._homes: dict[int, None] = {}  # the parts that move
-        self._moved: dict[int, dict[str, Export]] = {}  # what parts export if they move
+        self._moved: dict[int, dict[str, Export]] = {}  # the exports of parts that can move
         self._found: dict[int, dict[str, None]] = {}
         self._bound: dict[str, bytes] = {}
         self._roots: dict[str, tuple[int, str]] = {}
         self._waiting: list[tuple[int, str]] = []
         self._seen: set[tuple[int, str]] = set()
-        self._movable: dict[str, tuple[int, str]] = {}  # where names are defined whose parts can move
+        self._movable: dict[str, tuple[int, str]] = {}  # the definitions of names in parts that can move
         for number, part in enumerate(closure.parts):
             found = [name for name, is_here in part.found.items() if is_here] if part.found is not None else []
             if found and part.copies.whole and all(self._is_its_own(name, part.module_id) for name in found):
@@ -158,16 +166,16 @@ class _Linker:
                 self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
 
     def _is_its_own(self, name: str, module_id: bytes) -> bool:
-        """Return whether every user of a part's exported name means the definition in that part."""
+        """Return whether every user of a part's exported name gets the definition in this part."""
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
 
     # ---------------------------------------------------------------- what is reached
 
     def reach(self) -> tuple[_Reached, dict[str, tuple[int, str]]]:
-        """Return what is linked for the requested functions, the names that this depends on, and the exports.
+        """Return the definitions that are linked for the requested functions, and the exports of the image.
 
-        The exports are the numbers of their parts and their symbols, by name.
+        The exports are (part number, symbol), by name.
         """
         for name in self._closure.roots:
             place = self._place_of(name)
@@ -185,7 +193,7 @@ class _Linker:
         return _Reached(self._found, self._bound, self._homes), self._roots
 
     def _follow(self, name: str) -> None:
-        """Copy or move the definition of an import, if it can be used directly."""
+        """Include the definition of an import, by copying it or moving its module, if the linked code can use it directly."""
         known, place = self._closure.bound.get(name), self._place_of(name)
         if known is None or place is None or not known.is_one:
             return
@@ -193,12 +201,12 @@ class _Linker:
             self._bound[name] = known.module_id
 
     def _is_only_called(self, name: str) -> bool:
-        """Return whether all users of a name call it with its type and do nothing else with it, so that a copy serves them."""
+        """Return whether all users of a name only call it with its type, so that they can use a copy."""
         return self._closure.bound[name].is_alike and name not in self._addressed
 
     def _copy(self, number: int, symbol: str) -> bool:
         """Include a definition if it can be copied; return whether it is included."""
-        return self._is_there(number, symbol) and self._take([(number, symbol)])
+        return self._is_there(number, symbol) and self._include([(number, symbol)])
 
     def _move(self, number: int) -> bool:
         """Include a whole module if it can move; return whether it is included."""
@@ -210,27 +218,28 @@ class _Linker:
             self._homes[number] = None
             self._roots.update(exports)
             self._bound.update(dict.fromkeys(exports, self._closure.parts[number].module_id))
-        return self._take([(number, key) for key in copies.whole])
+        return self._include([(number, key) for key in copies.whole])
 
-    def _take(self, places: Iterable[tuple[int, str]]) -> bool:
+    def _include(self, places: Iterable[tuple[int, str]]) -> bool:
+        """Add definitions to the work list, unless they are in it. Always return True."""
         new = [place for place in places if place not in self._seen]
         self._seen.update(new)
         self._waiting.extend(new)
         return True
 
     def _place_of(self, name: str) -> tuple[int, str] | None:
-        """Return where the definition is that a name is bound to; None if it is in no part."""
+        """Return the part number and the symbol of the definition to which a name is bound; None if no part contains it."""
         bound = self._closure.bound.get(name)
         number = self._numbers.get(bound.module_id) if bound is not None else None
         return (number, bound.symbol) if bound is not None and number is not None else None
 
     def _is_there(self, number: int, symbol: str) -> bool:
-        """Return whether a definition can be used directly, because it was copied or its module has moved."""
+        """Return whether the linked code can use a definition directly: it can be copied, or its module moves."""
         copies = self._copies[number]
         return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
     def _direct(self, name: str) -> tuple[int, str] | None:
-        """Return the definition that an import means at the end of `reach`, if it is in the image."""
+        """Return the part number and the symbol of an import's definition if it is in the image, otherwise None. Call `reach` first."""
         place = self._movable.get(name)
         if place is not None and place[0] in self._homes:
             return place
@@ -240,7 +249,12 @@ class _Linker:
     # ---------------------------------------------------------------- LLVM
 
     def add(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
-        """Add the copies from one part to the linked module; return it. The first part's module receives all others."""
+        """Link the definitions of a part into the module; return the module. If `module` is None, the part's module is returned.
+
+        Raises:
+            CompileError: a symbol is in use.
+            LinkError: LLVM cannot link the part.
+        """
         part, names = self._closure.parts[number], set(copied)
         moves = number in self._homes
         used = set() if moves else {symbol for key in names for symbol in part.copies.mentions[key]}
@@ -264,12 +278,12 @@ class _Linker:
             module.link_in(own)
         except RuntimeError as error:
             reraise_interrupt(error)
-            raise LinkError(f"module {part.module_id.hex()} cannot be linked with others: {error}") from error
-        context.modules.pop()  # it has become part of the other module
+            raise LinkError(f"module {part.module_id.hex()} cannot be linked with the other modules of a closure: {error}") from error
+        context.modules.pop()  # linking has destroyed the part's module
         return module
 
     def _rename_declared(self, value: Any, number: int, homes: set[str]) -> None:
-        """Give a declaration the symbol of its definition in the linked module."""
+        """Rename a declaration to the symbol of its definition in the linked module, or to the symbol of its import."""
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
             place = self._direct(part.recipe.slots[name])
@@ -281,12 +295,12 @@ class _Linker:
         return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
 
     def imported(self, module: Any) -> dict[str, str]:
-        """Return the names of the optimized module's imports, by symbol."""
+        """Return the func_names of the optimized module's imports, by symbol."""
         names = {symbol: name for name, symbol in self._symbols.items()}
         return {value.name: names[value.name] for value, _ in _values(module) if value.is_declaration and value.name in names}
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
-        """Make everything internal except the requested functions, which are exported."""
+        """Make all definitions internal except the exports; return the exports. `roots` has (part number, symbol) by name."""
         wanted = {_symbol(*place) for place in roots.values()}
         for value, _ in _values(module):
             if not value.is_declaration and value.linkage.name == _EXTERNAL:
@@ -298,15 +312,15 @@ class _Linker:
 
 
 def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
-    """Add to an image what static libraries may use (`compcache.images.static_runtime`)."""
+    """Link the static runtime (`compcache.images.static_runtime`) into a module if it uses static libraries, which may need it."""
     if any(is_archive(name) for recipe in recipes for name in recipe.libraries):
         head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
         module.link_in(codegen.parse(head + static_runtime_text(sorted(STATIC_RUNTIME)), context))
-        context.modules.pop()  # it has become part of the other module
+        context.modules.pop()  # linking has destroyed the runtime's module
 
 
 def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:
-    """Return which functions of other modules may have code in each of the requested ones: all that were linked."""
+    """Return the functions whose code may be in the requested functions: all functions that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
     asked = [export.symbol for export in exports if export.name in closure.roots]
@@ -314,14 +328,14 @@ def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], 
 
 
 def _symbol(number: int, name: str) -> str:
-    """Return the symbol of a copy. Debuggers and profilers show it as a part of the function."""
+    """Return the symbol of a copy. It begins with the function's symbol, for debuggers and profilers."""
     return f"{name}.part.{number}"
 
 
 def _rename(value: Any, name: str) -> None:
     value.name = name
     if value.name != name:
-        raise CompileError(f"the symbol {name!r} is used already in a module that is to be linked")
+        raise CompileError(f"the modules of a closure cannot be linked, because one of them already uses the symbol {name!r}")
 
 
 def _values(module: Any) -> Iterator[tuple[Any, bool]]:
@@ -334,7 +348,10 @@ def _values(module: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def _without_homes(text: str, homes: set[str]) -> str:
-    """Return a printed module with declarations in place of these definitions and of all aliases, without COMDATs."""
+    """Return a printed module with declarations instead of these definitions and all aliases, and without COMDATs.
+
+    The definitions in `homes` are renamed with the suffix `_HOME`.
+    """
     has_aliases = "= " in text and " alias " in text
     if not homes and not has_aliases and " comdat" not in text:
         return text
@@ -362,7 +379,7 @@ def _without_homes(text: str, homes: set[str]) -> str:
 
 
 def _declaration(line: str) -> str:
-    """Return the declaration of the function that this line defines."""
+    """Return the declaration of the function that a line defines."""
     head = parse_head(line[len("define ") :])
     match = _TOKEN.search(line)
     assert match is not None

@@ -1,8 +1,7 @@
-"""Links closures: chooses their modules, reads the code that is kept of them, and publishes images of several modules as one.
+"""Links closures: chooses their modules, reads the stored code of the modules, and publishes linked closures.
 
-A linked closure is published as a module, with an entry that names its parts (`compcache.formats.linked`). It is derived data: listings of
-stored modules leave it out, later additions do not compete with it, and loads use it as long as it is valid
-(`compcache.hit.closures.linked`).
+A linked closure is published as a module, with an entry that names its modules (`compcache.formats.linked`). It is derived data: listings
+of stored modules do not contain it, it is not an addition, and loads use it while it is valid (`compcache.hit.closures.linked`).
 """
 
 from __future__ import annotations
@@ -60,31 +59,46 @@ if TYPE_CHECKING:
 __all__ = ["link"]
 
 _LEVEL = 2
-#: Kinds of entries in module files that do not come from a front end.
+#: The kinds of entries in module files that this package writes. All other kinds belong to front ends.
 _OWN_KINDS = frozenset((PART_OF, STUB, GROUP, MEMBER))
-#: The fraction of the size limit that linked closures may take.
+#: The fraction of the size limit that linked closures may use.
 _MOST_OF_LIMIT = 0.25
 
 
 def link(session: Session, names: Iterable[str] | None, into: str | None) -> LinkReport:
-    """Implement `Cache.link`."""
+    """Link functions with the modules that they import (`Cache.link`), and publish the linked closures.
+
+    Args:
+        session: the open cache.
+        names: the functions; None for all functions that can be called.
+        into: the name of a set, which becomes one closure; None for a closure per function.
+
+    Raises:
+        StorageError: the cache is read-only, or cannot be written.
+        CompileError: this platform cannot make shared objects.
+        InvalidNameError: a name cannot be used.
+    """
     session.store.require_writable()
     if into is not None:
         check_name(into, "name of a set")
-    asked = list(dict.fromkeys([check_name(name, "func_name") for name in names])) if names is not None else _all_functions(session.store)
+    checked = None if names is None else dict.fromkeys([check_name(name, "func_name") for name in names])
+    requested = _all_functions(session.store) if checked is None else list(checked)
     if not making.makes_shared_objects():
-        raise CompileError("linking closures needs a linker, and none was found (pip install 'compcache[linker]')")
+        raise CompileError(
+            "closures cannot be linked, because this platform needs a linker for shared objects and none is installed: run "
+            "`pip install 'compcache[linker]'`"
+        )
     linked: list[LinkedClosure] = []
     left: dict[str, str] = {}
     homes: dict[bytes, None] = {}
     linking = _Linking(session, into)
-    for planned in linking.together([asked] if into is not None else [[name] for name in asked]):
+    for planned in linking.together([requested] if into is not None else [[name] for name in requested]):
         found, moved, reasons = linking.link(planned)
         linked += [found] if found is not None else []
         homes |= dict.fromkeys(moved)
-        left |= {name: reason for name, reason in reasons.items() if name in asked}
+        left |= {name: reason for name, reason in reasons.items() if name in requested}
     if linked:
-        _keep_up(session, linked, into, homes)
+        _remove_replaced(session, linked, into, homes)
         compact(session.store)
         planner = Planner(session.store)
         for closure in linked:
@@ -93,7 +107,7 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
 
 def _all_functions(store: Store) -> list[str]:
-    """Return all functions that can be called. Linked closures add none."""
+    """Return the names of all stored functions that can be called, sorted."""
     rows = load_rows(store, list_modules(store))
     return sorted({
         name
@@ -104,8 +118,9 @@ def _all_functions(store: Store) -> list[str]:
 
 
 class _Planned(NamedTuple):
-    """A closure to link, and the modules that would move into it. `is_asked`: it was requested, and is not only needed because of these
-    modules.
+    """A closure to link, and the modules that would move into it.
+
+    `is_asked` is false for a linked closure that was not requested, and that is only joined because it contains the same modules.
     """
 
     names: Sequence[str]
@@ -116,7 +131,7 @@ class _Planned(NamedTuple):
 
 
 class _Linking:
-    """Links closures so that no two contain the same module."""
+    """Links closures so that no module moves into two closures."""
 
     def __init__(self, session: Session, into: str | None) -> None:
         self._session = session
@@ -128,8 +143,9 @@ class _Linking:
         self._parts: dict[bytes, Part | None] = {}
 
     def together(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
-        """Return the closures of these functions. Two closures are joined if the same module would move into both, or has moved into both
-        before.
+        """Return the planned closures of these sets of functions.
+
+        Closures into which the same module would move are joined, and so are existing linked closures that contain such a module.
         """
         planned = [self._plan(names) for names in sets]
         homes = frozenset().union(*[found.homes for found in planned])
@@ -157,7 +173,10 @@ class _Linking:
         return _Planned(names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_asked=True)
 
     def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
-        """Link a closure. Return it, the modules that have moved into it, and why functions are not in it."""
+        """Link and publish a closure.
+
+        Return the linked closure or None, the modules that have moved into it, and the reasons why functions are not in it, by function.
+        """
         left = {name: str(error) for name, error in planned.chosen.failures.items()}
         wanted = planned.closure.roots
         found = None
@@ -169,7 +188,7 @@ class _Linking:
             return None, (), left
         done = found.names if found is not None else ()
         left |= dict.fromkeys(
-            [name for name in wanted if name not in done], "it stays in its module, or reaches no code of others that can be copied"
+            [name for name in wanted if name not in done], "it cannot be copied, or reaches no code of other modules that can be copied"
         )
         if found is None or not self._is_as_bound(found):
             return None, (), left
@@ -185,7 +204,7 @@ class _Linking:
         return self._parts[module_id]
 
     def _read(self, module_id: bytes) -> Part | None:
-        """Return the code that is kept of a module; None if it has none that can be linked here."""
+        """Return the part for a stored module; None if the module has no code that can be linked on this host."""
         store = self._store
         try:
             with store.open_module(module_id) as module:
@@ -210,7 +229,7 @@ class _Linking:
             return None
 
     def _found(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
-        """Compute `Part.found`."""
+        """Return `Part.found` for a module."""
         found: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
             found[name] = self._is_found(name, module_id)
@@ -222,7 +241,7 @@ class _Linking:
         return found
 
     def _suits(self, cpu: str, features: str) -> bool:
-        """Return whether code was compiled for the machine for which closures are linked."""
+        """Return whether code was compiled for this machine, for which closures are linked."""
         return cpu == self._machine.cpu and features == self._machine.features
 
     def _link_code(self, closure: Closure) -> Linked | None:
@@ -233,11 +252,11 @@ class _Linking:
         return codegen.run(lambda context: link_code(context, closure, request))
 
     def _is_as_bound(self, found: Linked) -> bool:
-        """Return whether plain names that parts use themselves, and that stay at home, mean these parts for others, too."""
+        """Return whether look-ups of the plain names in a linked closure find the modules to which it binds them."""
         return all(self._is_found(name, module_id) for name, module_id in found.bound.items())
 
     def _is_found(self, name: str, module_id: bytes) -> bool:
-        """Return whether a look-up of a plain name finds this module."""
+        """Return whether a look-up of a name finds a module first. Always true for content names."""
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
     def _build(self, found: Linked) -> BuiltModule:
@@ -258,19 +277,19 @@ class _Linking:
         return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content(self, name: str, module_id: bytes) -> bytes:
-        """Return the digest in the index of what a function is. It is the same for the linked function."""
+        """Return the digest of a function's content from the index, which also holds for the linked function; zeros if unknown."""
         rows = self._store.find_numbered(name)
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
 
 def _has_data(records: bytes) -> bool:
-    """Return whether a front end has stored data with a module, which it reads from that file before it loads anything."""
+    """Return whether a module has entries of a front end, which reads them from the module's file before a load."""
     kinds = [decode_entry(payload).kind for _, payload in iterate_frames(records) if payload[:1] == ENTRY]
     return not _OWN_KINDS.issuperset(kinds)
 
 
 def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
-    """Group the closures: those into which the same module would move are in one group."""
+    """Return the closures in groups. Closures into which the same module would move are in the same group."""
     groups: dict[int, list[_Planned]] = {}
     owners: dict[bytes, int] = {}
     for number, found in enumerate(planned):
@@ -282,9 +301,10 @@ def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
     return list(groups.values())
 
 
-def _keep_up(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
-    """Remove the linked closures that these closures replace (same set or function, or the same `homes` in them), and closures beyond their
-    share of the limit.
+def _remove_replaced(session: Session, linked: Sequence[LinkedClosure], into: str | None, homes: Mapping[bytes, None]) -> None:
+    """Remove linked closures that new closures replace, and the least used closures beyond their share of the size limit.
+
+    A closure is replaced by a closure for the same set or function, and by one that contains the same modules (`homes`).
     """
     store = session.store
     new = {bytes.fromhex(closure.module_id) for closure in linked}

@@ -1,12 +1,14 @@
-"""Determines which definitions of a module can be copied into a linked closure, which must stay at home, and whether the module can move.
+"""Determines which definitions of a module can be copied into a linked closure, and whether the whole module can move into it.
 
-A definition is copied if a copy is as good as the original: functions that reach nothing that can change, is thread-local, or has an
-address that may be compared, and constants whose address is never compared. Everything else stays in its module, which is loaded first, and
-is imported by name, as other modules import it. So it must be exported there. What reaches an unexported definition that stays at home
-stays at home too. A module with anything unknown here stays at home as a whole: constructors, top-level assembly, sections, ifuncs.
+A definition is copied if a copy is equivalent to the original. This holds for constants whose address is never compared, and for functions
+that reach only such constants and functions: no changeable or thread-local variables, and no addresses that may be compared. All other
+definitions stay in their module, which is loaded first, and the closure imports them by name. So they must be exported, and a definition
+that reaches an unexported definition in its module cannot be copied either. Nothing is copied from a module with constructs that this file
+does
+not know: constructors, top-level assembly, sections and ifuncs.
 
-A module can also move into a closure as a whole, with everything that has an identity. A process then loads the module or the closure,
-never both (`compcache.hit.closures.linked`). So nothing in it needs a name, and nothing exists twice.
+A module can also move into a closure as a whole, with its variables. A process then loads either the module or the closure
+(`compcache.hit.closures.linked`). So its definitions need no names, and exist only once.
 """
 
 from __future__ import annotations
@@ -31,23 +33,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Copies", "copies_of", "without_static_runtime"]
 
-#: Assembly that only keeps the compiler from reordering. Other assembly may define something that must not exist twice.
+#: The pattern of inline assembly. An empty template is only a barrier for the compiler; other assembly may define symbols.
 _ASSEMBLY = re.compile(r'\basm (?:sideeffect |alignstack |inteldialect |unwind )*"([^"]*)"')
 _ALIAS = re.compile(r'@(?:"[^"]*"|[-$._A-Za-z0-9]+) = (?:[a-z_]+(?:\([^)]*\))? )*alias ')
-#: Definitions of a module whose names have a meaning for LLVM or the dynamic linker.
+#: The prefixes of names that have a meaning for LLVM, this package or the dynamic linker.
 _RESERVED = ("llvm.", "compcache.", "__dso_handle")
 
 
-#: The parts of the static runtime that each image has.
+#: The names of the static runtime, which each image has.
 _RUNTIME = frozenset((*STATIC_RUNTIME, FINALIZE, INITIALIZE, TERMINATE, "compcache.initialized", "compcache.fini_array.0", "llvm.used"))
 
 
 class Copies(NamedTuple):
-    """The definitions of a module that can be copied, by symbol or key, each with the definitions that it mentions.
+    """The definitions of a module that can be copied.
 
-    `homes` maps symbols that the module defines and exports, and which copies use, to their names. `merged` has symbols that it both
-    defines and imports, because another module may provide them. `addressed` has the names of imports whose address the module may compare.
-    `whole` has all definitions with what they mention if the module can move, and is empty otherwise.
+    `mentions` has the definitions that each copyable definition mentions, by symbol or key. `homes` has the names of exported symbols that
+    copies use and that are not copied. `merged` has symbols that the module both defines and imports, because another module may provide
+    them. `addressed` has the names of imports whose addresses the module may compare. `whole` has the mentions of all definitions if the
+    module can move; otherwise it is empty.
     """
 
     mentions: dict[str, tuple[str, ...]]
@@ -61,11 +64,11 @@ _NOTHING = Copies({}, {})
 
 
 def copies_of(text: str, recipe: Recipe) -> Copies:
-    """Return what can be copied from the module that LLVM prints as `text`."""
+    """Return the definitions that can be copied from a module. `text` is its code as LLVM prints it."""
     imports = recipe.slots
     names = list(imports.values())
     if len(set(names)) != len(names) or any(symbol.startswith(SLOT_PREFIX) for symbol in imports):
-        return _NOTHING  # images have one place per name, for one symbol
+        return _NOTHING  # an image has places for only one symbol per name
     if recipe.data:
         return _NOTHING
     try:
@@ -99,7 +102,7 @@ class _Sorter:
         self._foreign = {v.name for v in both if v.is_declaration and (v.is_hidden or " thread_local" in v.text)}
 
     def sort(self) -> Copies:
-        """Return the copies."""
+        """Return the copyable definitions, without `Copies.whole`."""
         kept = {key for key, definition in self._definitions.items() if self._is_copyable(key, definition)}
         users: dict[str, list[str]] = {}
         for key in kept:
@@ -121,20 +124,20 @@ class _Sorter:
         return Copies(mentions, homes, merged, addressed)
 
     def whole(self) -> dict[str, tuple[str, ...]]:
-        """Return all definitions, each with what it mentions; nothing if something must stay in the module."""
+        """Return the mentions of all definitions; empty if the module cannot move as a whole."""
         found = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
         if self._foreign or any(_is_reserved(key) or key in self._imports for key in found):
             return {}
         return {} if any(line[:1] == "@" and _ALIAS.match(line) for line in self._text.split("\n")) else found
 
     def _is_copyable(self, key: str, definition: Definition) -> bool:
-        """Return whether a copy of a definition is as good as the original, considering only the definition itself."""
+        """Return whether a copy of a definition is equivalent to the original, without considering the definitions that it mentions."""
         if definition.is_declared or definition.is_own or key in self._imports or key in self._odd or key in self._assembly:
             return False
         return not _is_reserved(key)
 
     def _is_there(self, key: str, kept: set[str]) -> bool:
-        """Return whether copies can use this: another copy, an import or export of the module, or a symbol of the process."""
+        """Return whether copies can refer to a symbol: it is copied, imported or exported, or a symbol of the process."""
         if key in kept or key in self._imports:
             return True
         if key in self._odd:
@@ -150,7 +153,7 @@ def _is_reserved(key: str) -> bool:
 
 
 def _with_assembly(text: str) -> set[str]:
-    """Return the functions with assembly other than barriers."""
+    """Return the names of the functions with inline assembly other than barriers."""
     if " asm " not in text:
         return set()
     found, name = set(), ""
@@ -166,14 +169,14 @@ def _with_assembly(text: str) -> set[str]:
 
 
 def without_static_runtime(text: str) -> str:
-    """Return a printed module without the static runtime for static libraries, which the image of the closure has anyway.
+    """Return a printed module without the static runtime, which the image of a closure contains.
 
-    The runtime stays if code of the module uses it, or if constructors run with it.
+    The module is returned unchanged if its code uses the runtime, or if it has constructors or destructors.
     """
     if f"@{FINALIZE}()" not in text:
         return text
     kept: list[str] = []
-    function = ""  # the function of the runtime whose lines are being left out
+    function = ""  # the function of the runtime whose lines are currently left out
     for line in text.split("\n"):
         if function:
             if " call " in line and function in (INITIALIZE, TERMINATE) and references(line) != (FINALIZE,):
@@ -186,6 +189,6 @@ def without_static_runtime(text: str) -> str:
         elif line[0] != "@":
             function = names[0]
         elif not _RUNTIME.issuperset(names):
-            return text  # something else must be kept, or runs
+            return text  # a list of the module contains other functions
     found = "\n".join(kept)
     return text if any(f"@{name}" in found for name in _RUNTIME) else found

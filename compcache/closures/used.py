@@ -1,10 +1,10 @@
-"""Links the functions that a cache's processes load most often, in a process of low priority (`compcache.closures.background`)."""
+"""Links the functions that are loaded most often, in a process of low priority (`compcache.closures.background`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compcache.closures.background import tried_file, tried_in_vain
+from compcache.closures.background import keys_not_linked, tried_file
 from compcache.closures.chosen import Planner
 from compcache.closures.link import link
 from compcache.digest import DIGEST_SIZE, name_key
@@ -26,24 +26,25 @@ if TYPE_CHECKING:
 
 __all__ = ["link_used"]
 
-#: How many functions one process links.
+#: The limit of functions that a process links.
 _MOST_LINKED = 64
-#: How often a function must have been loaded to be linked.
+#: The least number of loads of a function that is linked.
 _OFTEN = 2
-#: How many of these files a directory keeps.
+#: The limit of files about linked closures in a directory.
 _MOST_KEPT = 512
 
 
 def link_used(session: Session, func_name: str) -> tuple[str, ...]:
-    """Link this function and others that were loaded several times, if they reach several modules; return those that were linked.
+    """Link a function, and functions that were loaded several times, if they reach several modules; return the linked functions.
 
-    A function that could not be linked is tried again when the index has changed.
+    Functions that could not be linked are recorded, and not tried again until the index changes. Nothing is linked if another process is
+    linking in the directory.
     """
     store = session.store
     with wait_lock(store, "link", timeout=0) as owned:
         if owned is False:
             return ()
-        tried = tried_in_vain(store)
+        tried = keys_not_linked(store)
         names = [name for name in _used(store, func_name) if name_key(name) not in tried and not _is_linked(store, name)][:_MOST_LINKED]
         if not names:
             return ()
@@ -54,9 +55,7 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
 
 
 def _used(store: Store, func_name: str) -> list[str]:
-    """Return the functions that were loaded several times and import something, the most used first; the requested one
-    comes before them.
-    """
+    """Return the requested function, followed by the functions with imports that were loaded several times, the most used first."""
     counts: dict[bytes, int] = {}
     for (key, _), (count, _) in read_ledger(store).uses.items():
         counts[key] = counts.get(key, 0) + count

@@ -16,27 +16,29 @@ volumes is not used without its list. Other volumes, which version 1.0 wrote, ma
 A volume that another volume replaces is ignored, so a single rename replaces several volumes.
 """
 
-from __future__ import annotations
-
-import stat as stat_module
+# Hits read volumes. So modules for damage, removals and other users are imported late, and not `__future__` (see `compcache.hit`).
+import os
+from stat import S_ISREG
 from struct import Struct
 
-from compcache import files as file_ops
-from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.formats.table import Table
+from compcache.native import runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
+
+    from compcache.errors import FormatError
+    from compcache.formats.table import Table
 
     #: Offset, length of the stream, size of the module file, size of its signatures, modification time.
     Member = tuple[int, int, int, int, float]
 
-__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone"]
+__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone", "reraise_interrupt"]
 
 MAGIC = b"CCVOLUM1"
+CHECK_SIZE, DIGEST_SIZE = 8, 16  # as `compcache.digest` has them
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # as `compcache.files` has them
 NAME_SIZE = 12
 TAIL = Struct(f"<QIIQ{CHECK_SIZE}s")
 MEMBER = Struct(f"<{DIGEST_SIZE}sQIIId")
@@ -50,7 +52,25 @@ _RAW = -15
 
 def encode_gone(module_id: bytes) -> bytes:
     """Return the row for a removed module in the list of a volume."""
-    return module_id + check(module_id)
+    return module_id + _check(module_id)
+
+
+def reraise_interrupt(error: BaseException) -> None:
+    """See `compcache.files.reraise_interrupt`."""
+    from compcache import files
+
+    files.reraise_interrupt(error)
+
+
+def _check(data: bytes) -> bytes:
+    checksum: bytes = runtime.digest(data, CHECK_SIZE)
+    return checksum
+
+
+def _damaged(reason: str) -> "FormatError":
+    from compcache.errors import FormatError
+
+    return FormatError(reason)
 
 
 class Volume:
@@ -87,39 +107,50 @@ class Volume:
         "table",
     )
 
-    def __init__(
-        self, files: file_ops.Files, directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None
-    ) -> None:
+    def __init__(self, files: "Any", directory: str, name: str, suffixes: tuple[str, str], owners: frozenset[int] | None = None) -> None:
         self._files, self._directory, self.name, self._suffixes, self._owners = files, directory, name, suffixes, owners
-        self._opened = files.open_owned(f"{directory}/{name}", file_ops.READ_FLAGS)
-        self.status = files.fstat(self._opened.number)
-        if owners is not None and file_ops.writer(self.status) not in owners:
-            raise FormatError("other users can write to the volume")
+        self._opened: Any = files.open_owned(f"{directory}/{name}", _READ_FLAGS)
+        self.status: os.stat_result = files.fstat(self._opened.number)
+        if owners is not None:
+            from compcache.files import writer
+
+            if writer(self.status) not in owners:
+                raise _damaged("other users can write to the volume")
         size = self.status.st_size
-        if not stat_module.S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
-            raise FormatError("the file is not a volume of modules")
+        if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
+            raise _damaged("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
         at, length, replaced, table, expected = TAIL.unpack(tail)
         rest = length + NAME_SIZE * replaced
         if length > _LARGEST_DICTIONARY or replaced > _MOST_REPLACED or at + rest != table or table > size - TAIL.size:
-            raise FormatError("the tail of the volume is damaged: it describes impossible sizes")
+            raise _damaged("the tail of the volume is damaged: it describes impossible sizes")
         data = self._read(at, rest)
-        if check(tail[:-CHECK_SIZE] + data) != expected:
-            raise FormatError("the tail of the volume is damaged: its checksum does not match")
+        if _check(tail[:-CHECK_SIZE] + data) != expected:
+            raise _damaged("the tail of the volume is damaged: its checksum does not match")
         self._dictionary = data[:length]
         names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
         self.replaced = names - {name}
         self.needs_list = name in names
-        self.table = Table(lambda offset, count: self._read(table + offset, count))
+        self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
-            raise FormatError(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
+            raise _damaged(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
         #: The bytes of the volume outside of streams, divided by the number of its modules.
         self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 
     def _read(self, offset: int, size: int) -> bytes:
-        return file_ops.read_at(self._files, self._opened.number, offset, size)
+        """Return `size` bytes, or fewer at the end of the file. Raises the errors of `compcache.files.read_at`."""
+        try:
+            data: bytes = self._files.pread(self._opened.number, size, offset)
+        except OSError as error:
+            reraise_interrupt(error)
+            data = b""
+        if len(data) < size:
+            from compcache.files import read_at
+
+            data = read_at(self._files, self._opened.number, offset, size)
+        return data
 
     @property
     def gone_name(self) -> str:
@@ -138,19 +169,21 @@ class Volume:
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
-                self._gone = frozenset(_decode_gone(file_ops.read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+                self._gone = self._read_gone(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
                 self._gone_state = status.st_ino, status.st_size
-        except FileNotFoundError as error:
-            reraise_interrupt(error)
-            if self.needs_list:
-                raise
-            return frozenset()
         except OSError as error:
             reraise_interrupt(error)
+            if self.needs_list and isinstance(error, FileNotFoundError):
+                raise
             return frozenset()  # no user whose files are used has removed a module
         return self._gone
 
-    def find(self, module_id: bytes) -> Member | None:
+    def _read_gone(self, path: str) -> frozenset[bytes]:
+        from compcache.files import read_file
+
+        return frozenset(_decode_gone(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+
+    def find(self, module_id: bytes) -> "Member | None":
         """Return the place of a module in this volume; None if the volume does not contain it, or it was removed.
 
         Raises:
@@ -163,7 +196,7 @@ class Volume:
         member: Member = _FIELDS.unpack(rows[0])
         return member
 
-    def members(self, first: int | None = None) -> Iterator[tuple[bytes, Member]]:
+    def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
         """Yield (module_id, place) of the modules that were not removed, in order. Raises the errors of `find`.
 
         `first` limits them to module_ids that begin with this byte.
@@ -174,7 +207,7 @@ class Volume:
                 if row[:DIGEST_SIZE] not in gone:
                     yield row[:DIGEST_SIZE], _FIELDS.unpack(row[DIGEST_SIZE:])
 
-    def content(self, member: Member) -> tuple[bytes, bytes]:
+    def content(self, member: "Member") -> tuple[bytes, bytes]:
         """Return the bytes of a module file and of its signatures. The digest of the module file is not verified.
 
         Raises:
@@ -185,22 +218,22 @@ class Volume:
 
         offset, length, size, signatures, _ = member
         if max(length, size, signatures) > LARGEST:
-            raise FormatError(f"the table of the volume describes a module of more than {LARGEST} bytes")
+            raise _damaged(f"the table of the volume describes a module of more than {LARGEST} bytes")
         total = size + signatures
         try:
             data = zlib.decompressobj(_RAW, self._dictionary).decompress(self._read(offset, length), total + 1)
         except zlib.error as error:
-            raise FormatError(f"a module in the volume cannot be decompressed: {error}") from error
+            raise _damaged(f"a module in the volume cannot be decompressed: {error}") from error
         if len(data) != total:
-            raise FormatError(f"a module in the volume has {len(data)} bytes, not {total} as its table says")
+            raise _damaged(f"a module in the volume has {len(data)} bytes, not {total} as its table says")
         return data[:size], data[size:]
 
 
-def _decode_gone(data: bytes) -> Iterator[bytes]:
+def _decode_gone(data: bytes) -> "Iterator[bytes]":
     at = 0
     while at + _GONE <= len(data):
         module_id = data[at : at + DIGEST_SIZE]
-        if check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
+        if _check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
             yield module_id
             at += _GONE
         else:  # a crash has left an incomplete row

@@ -1,20 +1,17 @@
 """The volumes of a cache directory: determines the volumes in use, and finds modules in them."""
 
-from __future__ import annotations
-
+# Hits read volumes: see `compcache.formats.volume` about imports.
 import time
 
-from compcache import files as file_ops
-from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
-from compcache.formats.volume import Volume
+from compcache.formats.volume import Volume, reraise_interrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
+    from compcache.errors import FormatError
     from compcache.formats.volume import Member
 
     _T = TypeVar("_T")
@@ -49,11 +46,11 @@ class Volumes:
 
     def __init__(
         self,
-        files: file_ops.Files,
+        files: "Any",
         directory: str,
         suffixes: tuple[str, str],
-        tell_damaged: Callable[[str, str], object],
-        tell_unreadable: Callable[[str, OSError], object],
+        tell_damaged: "Callable[[str, str], object]",
+        tell_unreadable: "Callable[[str, OSError], object]",
     ) -> None:
         self._files, self._directory, self._suffixes = files, directory, suffixes
         self._tell_damaged, self._tell_unreadable = tell_damaged, tell_unreadable
@@ -96,7 +93,11 @@ class Volumes:
 
     def is_own(self, volume: Volume) -> bool:
         """Return whether only users in `vouching` can have written a volume."""
-        return self.vouching is None or file_ops.writer(volume.status) in self.vouching
+        if self.vouching is None:
+            return True
+        from compcache.files import writer
+
+        return writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
         """Return the open volume with a name; None if there is none, or it is damaged."""
@@ -136,20 +137,20 @@ class Volumes:
             except FileNotFoundError as error:
                 reraise_interrupt(error)
                 whole = False
-            except FormatError as error:
+            except _format_error() as error:
                 self._note(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
         self._known = known
         return whole
 
-    def _note(self, name: str, error: FormatError) -> None:
+    def _note(self, name: str, error: "FormatError") -> None:
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
     def _query(
-        self, volumes: Callable[[], list[Volume]], question: Callable[[Volume], _T | None], most: int = 1 << 30
-    ) -> list[tuple[Volume, _T]]:
+        self, volumes: "Callable[[], list[Volume]]", question: "Callable[[Volume], _T | None]", most: int = 1 << 30
+    ) -> "list[tuple[Volume, _T]]":
         """Call `question` with volumes; return (volume, answer) for answers other than None, at most `most`.
 
         A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
@@ -173,14 +174,14 @@ class Volumes:
             break
         return found
 
-    def _answer(self, volume: Volume, question: Callable[[Volume], _T | None]) -> _T | None:
+    def _answer(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
         try:
             return question(volume)
-        except FormatError as error:
+        except _format_error() as error:
             self._note(volume.name, error)
             return None
 
-    def find(self, module_id: bytes) -> tuple[Volume, Member] | None:
+    def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":
         """Return the volume of a module, and the module's place in it; None if no readable volume contains the module.
 
         Raises:
@@ -189,7 +190,7 @@ class Volumes:
         found = self._query(self.current, lambda volume: volume.find(module_id), most=1)
         return found[0] if found else None
 
-    def read(self, module_id: bytes) -> tuple[bytes, int, os.stat_result] | None:
+    def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
         """Return the bytes of a module file, its size in the volume, and the volume's status; None if no volume contains the module.
 
         Raises:
@@ -204,7 +205,7 @@ class Volumes:
         try:
             found = self.find(module_id)
             return b"" if found is None else found[0].content(found[1])[1]
-        except (OSError, FormatError) as error:
+        except (OSError, _format_error()) as error:
             reraise_interrupt(error)
             return b""
 
@@ -221,7 +222,7 @@ class Volumes:
         """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""
         return bool(self._query_readable(lambda _: True))
 
-    def of_directory(self, digits: str) -> dict[bytes, tuple[int, float, os.stat_result]]:
+    def of_directory(self, digits: str) -> "dict[bytes, tuple[int, float, os.stat_result]]":
         """Return the size in bytes, the modification time, and the status of the volume of modules, by module_id.
 
         `digits` are the first two hexadecimal digits of their module_ids. A failure to read calls `tell_unreadable`, and no modules are
@@ -234,7 +235,7 @@ class Volumes:
             for module_id, member in members.items()
         }
 
-    def _query_readable(self, question: Callable[[Volume], _T]) -> list[tuple[Volume, _T]]:
+    def _query_readable(self, question: "Callable[[Volume], _T]") -> "list[tuple[Volume, _T]]":
         try:
             return self._query(self.current, question)
         except OSError as error:
@@ -247,3 +248,9 @@ class Volumes:
         self._known = {}
         self._begun = []
         self._state = (0, 0)
+
+
+def _format_error() -> "type[FormatError]":
+    from compcache.errors import FormatError
+
+    return FormatError

@@ -1,11 +1,11 @@
 """Definitions of global variables: the values for a module's `external global` when code is loaded.
 
-Each kind is a small frozen class: `encode` and `decode` turn it into bytes and back, `load` gives the bytes for
-the variable's storage and the objects that must live as long as those bytes are in use, and raises `GlobalValidationError` if the
-definition is no longer valid. `register` adds a kind of your own.
+Each kind of definition is a small frozen class. `encode` and `decode` convert it to bytes and back. `load` returns the bytes for the
+variable's storage, and the objects that must live as long as the bytes are in use. It raises `GlobalValidationError` if the definition is
+no longer valid. `register` adds a kind.
 
-Plain Python values serve as definitions too (`define`): int, float, bool, bytes, str, anything with a buffer, and
-objects that can be found again by their name.
+Plain Python values can be used as definitions (`define`): int, float, bool, bytes, str, objects with a buffer, and objects that modules
+contain under a name.
 """
 
 from __future__ import annotations
@@ -56,15 +56,16 @@ _HOMES = {
 }
 
 
-#: Formats of `struct` whose single values are numbers or truth values, like NumPy's scalars.
+#: The formats of `struct` for numbers and truth values. Read-only buffers of one such value, like NumPy's scalars, are numbers.
 _NUMBERS = frozenset("?bBhHiIlLqQnNefd")
 
 
 def define(value: object) -> GlobalDefinition:
-    """Return the definition for a plain value; a definition is returned as it is.
+    """Return the definition for a plain value. A definition is returned unchanged.
 
     Args:
-        value: a number, a truth value, text, bytes, an object with a buffer, an object that a module holds, or a definition.
+        value: a number, a truth value, text, bytes, an object with a buffer, an object that a module contains under a name, or a
+            definition.
 
     Raises:
         GlobalValidationError: the value cannot be stored without pickle.
@@ -89,7 +90,7 @@ def define(value: object) -> GlobalDefinition:
         return PythonObject.of(value)
     except (ValueError, BufferError) as error:
         reraise_interrupt(error)
-        raise invalid(f"a {type(value).__name__} cannot be stored: {error}") from error
+        raise invalid(f"a value of type {type(value).__name__} cannot be stored: {error}") from error
     return define(*numbers) if numbers else Buffer.of(value)
 
 

@@ -1,4 +1,4 @@
-"""Blocks of memory: bytes, texts and snapshots of buffers, beside the image or in the variable."""
+"""Blocks of memory: bytes, texts and copies of buffers. The variable contains a block or a pointer to it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,30 @@ if TYPE_CHECKING:
 __all__ = ["Buffer", "Bytes", "Text"]
 
 _POINTER_SIZE = 8
-#: Elements that are addresses: ``struct``'s P, NumPy's and ctypes' objects, and pointers, texts and functions of ctypes (PEP 3118).
+#: The formats of elements that are addresses: ``struct``'s P, objects of NumPy and ctypes, and ctypes' pointers, texts and functions
+#: (PEP 3118).
 _ADDRESSES = frozenset("POzZX&")
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Return mutable bytes beside the image that belong to this load."""
+    """Return the bytes for a variable whose value is a block of memory, and the object that keeps the block alive.
+
+    Args:
+        data: the block.
+        count: the length for a span, in elements.
+        storage: the storage of the variable. It contains the block, or a pointer to a copy of it that belongs to this load.
+        context: the services for loading.
+
+    Raises:
+        GlobalValidationError: the block does not fit the storage.
+    """
     if storage.form == "inline":
         if len(data) > storage.size:
             raise misfit(f"a value of {len(data)} bytes", storage)
         return data.ljust(storage.size, b"\0"), None
     if storage.form not in ("pointer", "span"):
-        hint = "give a number, or declare a pointer, an array or {ptr, i64}"
-        raise invalid(f"a block of {len(data)} bytes does not fit its storage ({storage}): {hint}")
+        hint = "use a number as the value, or declare a pointer, an array or {ptr, i64}"
+        raise invalid(f"a block of {len(data)} bytes does not fit the variable's storage ({storage}): {hint}")
     keep = bytearray(data + b"\0")
     address = context.address_of(keep).to_bytes(_POINTER_SIZE, "little")
     length = count.to_bytes(8, "little") if storage.form == "span" else b""
@@ -37,7 +48,7 @@ def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) 
 
 @register
 class Bytes(GlobalDefinition):
-    """Bytes, followed by a NUL. The variable holds a pointer, a pointer and their number, or the bytes themselves.
+    """Bytes, followed by a NUL. The variable contains a pointer, a pointer and the number of bytes, or the bytes.
 
     Args:
         value: the bytes, without the NUL.
@@ -60,7 +71,7 @@ class Bytes(GlobalDefinition):
 
 @register
 class Text(GlobalDefinition):
-    """A text as UTF-8, followed by a NUL; the length counts bytes.
+    """A text in UTF-8, followed by a NUL. The length of a span is the number of bytes.
 
     Args:
         value: the text.
@@ -83,7 +94,7 @@ class Text(GlobalDefinition):
 
 
 def _without_names(format_: str) -> str:
-    """Return a format without parts that cannot be addresses: the names of fields, complex numbers."""
+    """Return a format without the names of fields and complex numbers, whose letters look like addresses."""
     plain = "".join(format_.split(":")[::2])
     for number in ("Zf", "Zd", "Zg"):
         plain = plain.replace(number, "")
@@ -92,14 +103,14 @@ def _without_names(format_: str) -> str:
 
 @register
 class Buffer(GlobalDefinition):
-    """A snapshot of a buffer, taken by `Buffer.of`; the length of a span counts elements.
+    """A copy of a buffer, made by `Buffer.of`. The length of a span is the number of elements.
 
-    Every load decodes its own copy, which the code may change. An array variable receives its elements; their type and number are compared
-    when the module is added.
+    Every load has its own copy, which the code may change. The elements are stored in a variable that is an array. Their type and number
+    are checked when the module is added.
 
     Args:
         data: the elements, in C order.
-        format: their type, in the format of `struct`.
+        format: the type of the elements, as a format of `struct`.
     """
 
     __slots__ = ("data", "format")
@@ -109,23 +120,23 @@ class Buffer(GlobalDefinition):
 
     @classmethod
     def of(cls, exporter: Any) -> Buffer:
-        """Return a snapshot of the content of an object with a buffer, in C order.
+        """Return a copy of the content of an object with a buffer, in C order.
 
         Args:
-            exporter: bytes, an array of NumPy or of `array`, a `memoryview`: any shape, any element type that `struct` knows.
+            exporter: bytes, an array of NumPy or of `array`, or a `memoryview`, of any shape and any element type of `struct`.
 
         Raises:
-            GlobalValidationError: its elements are addresses, which are valid in one process only: objects, pointers and functions of
-                ctypes.
+            GlobalValidationError: the elements are addresses, such as objects, or pointers and functions of ctypes. Addresses are valid
+                only in one process.
         """
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_without_names(view.format)):
-                raise invalid(f"a buffer of format {view.format!r} holds addresses of this process, which are not valid in any other")
+                raise invalid(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")
             return cls(view.tobytes(), view.format)
 
     @property
     def itemsize(self) -> int:
-        """The size of an element in bytes; 1 if the struct module does not know the format."""
+        """The size of an element in bytes; 1 if the module `struct` does not know the format."""
         try:
             return calcsize(self.format)
         except StructError:

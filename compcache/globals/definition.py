@@ -1,4 +1,4 @@
-"""The base of all kinds of global variables: storage, bytes, and the registry of kinds."""
+"""The base class of all kinds of global variables, their storage, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         allow_pickle: bool
 
         def address_of(self, buffer: object) -> int:
-            """Return the address of an object's buffer."""
+            """Return the address of the buffer of an object."""
 
         def find_symbol(self, name: str, library: str | None) -> int:
-            """Return the address of a native symbol; 0 if it is not defined."""
+            """Return the address of a native symbol in a library, or in the process if `library` is None; 0 if it is not defined."""
 
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
 
 _MAX_SHOWN_BITS = 256
 
-#: The module that registers a kind when it is imported: a load imports those that it needs and no others.
+#: The Python modules that register kinds when they are imported, by kind. A load imports only the modules of the kinds that it needs.
 _HOMES = {
     "boolean": "compcache.globals.scalars",
     "buffer": "compcache.globals.blocks",
@@ -63,12 +63,12 @@ _HOMES = {
 
 
 class Storage(Record):
-    """The storage of a global variable, read from its LLVM type.
+    """The storage of a global variable, derived from its LLVM type.
 
     Args:
-        form: "int", "float", "pointer"; "span" (``{ptr, i64}``: address and length) or "inline" (an array or struct that receives
-            the bytes themselves).
-        size: in bytes.
+        form: "int", "float", "pointer", "span" (``{ptr, i64}``, an address and a length) or "inline" (an array or struct that contains
+            the bytes).
+        size: the size in bytes.
     """
 
     __slots__ = ("form", "size")
@@ -80,9 +80,10 @@ class Storage(Record):
 
 
 class GlobalDefinition(Record):
-    """The base of all kinds. `kind` names the class in stored modules and never changes its meaning.
+    """The base class of all kinds of definitions.
 
-    `revalidate`: the value is looked up again at every load, even if the variable is filled.
+    `kind` identifies the class in stored modules, and must never change its meaning. If `revalidate` is true, the value is looked up at
+    every load, even if the variable already has its value.
     """
 
     __slots__ = ()
@@ -91,24 +92,24 @@ class GlobalDefinition(Record):
 
     @property
     def is_machine_code(self) -> bool:
-        """Whether the value is code for one CPU, so that a module with it is usable on that CPU only."""
+        """Whether the value is code for one CPU, so that a module with this value is usable only on this CPU."""
         return False
 
     def encode(self) -> bytes:
-        """Return the definition as bytes, from which `decode` restores it."""
+        """Return the definition as bytes for `decode`."""
         raise NotImplementedError
 
     @classmethod
     def decode(cls, payload: bytes) -> GlobalDefinition:
-        """Return the definition in `payload`; any exception means that the payload is malformed.
+        """Return the definition in a payload. Raise any exception if the payload is malformed.
 
         Args:
-            payload: what `encode` returned, perhaps in another version of the class, or damaged.
+            payload: the bytes that `encode` returned, possibly of another version of the class, or damaged.
         """
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the bytes for the storage, exactly `storage.size`, and the objects that must stay alive with them.
+        """Return the bytes for the storage, exactly `storage.size` bytes, and an object that keeps them valid, or None.
 
         Args:
             storage: the form and the size of the variable.
@@ -120,7 +121,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def is_same(self, known: object, found: object) -> bool:
-        """Return whether two objects kept by `load` are the same despite different addresses. The first one then stays.
+        """Return whether two objects returned by `load` are equivalent although their addresses differ. Then the first object stays in use.
 
         Args:
             known: the object of the first load.
@@ -133,18 +134,20 @@ _kinds: dict[str, type[GlobalDefinition]] = {}
 
 
 def register(cls: _Kind) -> _Kind:
-    """Make a kind known to this process by its `kind`. Usable as a class decorator.
+    """Register a kind of definitions in this process; return the class, so that `register` is usable as a decorator.
 
-    A class that is defined again (by a notebook's cell, by reloading a module) replaces the former one.
+    A class that is defined again, for example by a notebook's cell or by reloading a module, replaces the earlier class.
 
     Raises:
-        ValueError: another class has that kind already, or it is empty.
+        ValueError: the `kind` of the class is empty, or another class has the same `kind`.
     """
     home = cls.__module__, cls.__qualname__
     known = _kinds.get(cls.kind)
     taken = cls.kind in _HOMES and _HOMES[cls.kind] != cls.__module__
-    if not cls.kind or taken or (known is not None and (known.__module__, known.__qualname__) != home):
-        raise ValueError(f"{cls.__qualname__} needs a kind of its own, not {cls.kind!r}")
+    if not cls.kind:
+        raise ValueError(f"the class {cls.__qualname__} has no `kind`: give the class a `kind` of its own")
+    if taken or (known is not None and (known.__module__, known.__qualname__) != home):
+        raise ValueError(f"the kind {cls.kind!r} of the class {cls.__qualname__} is in use by another class: choose another kind")
     _kinds[cls.kind] = cls
     return cls
 
@@ -158,8 +161,8 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
     """Return the definition of a stored global.
 
     Args:
-        kind: the name of its class.
-        payload: what the definition's `encode` returned.
+        kind: the `kind` of the definition's class.
+        payload: the bytes that the definition's `encode` returned.
 
     Raises:
         GlobalValidationError: the kind is not registered in this process, or the payload is malformed.
@@ -168,72 +171,72 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
         import_module(_HOMES[kind])
     cls = _kinds.get(kind)
     if cls is None:
-        raise invalid(f"its kind {kind!r} is not registered in this process (compcache.globals.register)")
+        raise invalid(f"the kind {kind!r} is not registered in this process: import the package that registers it")
     try:
         definition = cls.decode(payload)
     except Exception as error:
         reraise_interrupt(error)
-        raise invalid(f"its definition of kind {kind!r} does not decode: {error}") from error
+        raise invalid(f"the stored definition of the kind {kind!r} cannot be decoded: {error}") from error
     if not isinstance(definition, GlobalDefinition):
-        raise invalid(f"kind {kind!r} decodes to {type(definition).__name__}, which is not a GlobalDefinition")
+        raise invalid(f"decode() of the kind {kind!r} must return a GlobalDefinition, not {type(definition).__name__}")
     return definition
 
 
 def encoded(definition: GlobalDefinition) -> bytes:
-    """Return the result of `encode` if it is bytes. The class may be the program's own.
+    """Return the result of a definition's `encode`, which may be code of the program.
 
     Raises:
-        GlobalValidationError: the result is not bytes, or `encode` raised an error.
+        GlobalValidationError: the result is not bytes, or `encode` raised an exception.
     """
     try:
         payload = definition.encode()
     except Exception as error:
         reraise_interrupt(error)
-        raise _failure(error, f"its definition of kind {definition.kind!r} does not encode") from error
+        raise _failure(error, f"encode() of the kind {definition.kind!r} failed") from error
     if not isinstance(payload, bytes):
-        raise invalid(f"kind {definition.kind!r} encodes to {type(payload).__name__}, not to bytes")
+        raise invalid(f"encode() of the kind {definition.kind!r} must return bytes, not {type(payload).__name__}")
     return payload
 
 
 def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Return the result of `load` if it fits the storage. The class may be the program's own.
+    """Return the result of a definition's `load`, which may be code of the program.
 
     Raises:
-        GlobalValidationError: the result does not fit, or `load` raised an error.
+        GlobalValidationError: the result does not have the size of the storage, or `load` raised an exception.
     """
     try:
         data, kept = definition.load(storage, context)
         size = memoryview(data).nbytes
     except Exception as error:
         reraise_interrupt(error)
-        raise _failure(error, f"its value of kind {definition.kind!r} does not load") from error
+        raise _failure(error, f"load() of the kind {definition.kind!r} failed") from error
     if size != storage.size:
-        raise invalid(f"kind {definition.kind!r} loads {size} bytes for a variable of {storage.size}")
+        raise invalid(f"load() of the kind {definition.kind!r} returned {size} bytes for a variable of {storage.size} bytes")
     return data, kept
 
 
 def _failure(error: Exception, what: str) -> GlobalValidationError:
-    """Return the error about a failure in a class of the program; raise errors again that do not concern the class."""
+    """Return the error for an exception in a class of the program. Raise errors of the package and `MemoryError` again."""
     if isinstance(error, (CompcacheError, MemoryError)):
         raise error
     return invalid(f"{what}: {error!r}")
 
 
 def invalid(reason: str) -> GlobalValidationError:
-    """Return the error about an invalid definition."""
+    """Return the exception for a definition that is not valid, with this reason."""
     return GlobalValidationError(reason, reason=reason)
 
 
 def misfit(what: str, storage: Storage) -> GlobalValidationError:
-    """Return the error about a value that does not fit its storage."""
-    return invalid(f"{what} does not fit its storage ({storage})")
+    """Return the exception for a value that does not fit its storage. `what` describes the value."""
+    return invalid(f"{what} does not fit the variable's storage ({storage})")
 
 
 def pack_integer(value: int, storage: Storage) -> bytes:
-    """Return an integer as the bytes of its storage.
+    """Return an integer as the bytes of a storage.
 
     Raises:
-        GlobalValidationError: the integer does not fit.
+        GlobalValidationError: the integer does not fit the storage.
     """
     if storage.form not in ("int", "pointer"):
         raise misfit(shown(value), storage)
@@ -244,11 +247,15 @@ def pack_integer(value: int, storage: Storage) -> bytes:
 
 
 def shown(value: int) -> str:
-    """Return an integer in its form for messages."""
+    """Return the description of an integer for messages. Long integers are described by their number of bits."""
     bits = value.bit_length()
     return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"
 
 
 def pack_object(value: object, storage: Storage) -> tuple[bytes, object]:
-    """Return the address of an object as the bytes of its storage, and the object, which must live as long as the bytes."""
+    """Return the address of an object as the bytes of a storage, and the object, which must live as long as the bytes.
+
+    Raises:
+        GlobalValidationError: the storage cannot contain an address.
+    """
     return pack_integer(id(value), storage), value

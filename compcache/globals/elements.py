@@ -1,4 +1,4 @@
-"""Checks whether a value fits the elements of its array, when a module is added. Loads rely on it."""
+"""Checks whether a value fits the elements of an array, when a module is added. Loads rely on this check."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["check_elements"]
 
 _LEVEL = re.compile(r"[\[<](\d+) x (.*)[\]>]\Z")
 _NATIVE_ORDER = ("@", "=", "<" if sys.byteorder == "little" else ">")
-#: The comparable part of element types, by the letters of the struct module.
+#: The letters of `struct` for integers and for floating-point numbers.
 _KINDS = {"i": "bhilqnBHILQNc?", "f": "efd"}
-#: By the LLVM type of elements: what signatures call it, its kind and size. Integers have no sign there, and C's `bool` is `i8`.
+#: The name in signatures, the kind and the size of element types, by LLVM type. LLVM's integers have no sign, and C's `bool` is `i8`.
 _ELEMENTS = {
     "i1": ("bool", "i", 1), "i8": ("i8", "i", 1), "i16": ("i16", "i", 2), "i32": ("i32", "i", 4), "i64": ("i64", "i", 8),
     "half": ("f16", "f", 2), "float": ("f32", "f", 4), "double": ("f64", "f", 8),
@@ -26,13 +26,18 @@ _ELEMENTS = {
 
 
 def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> None:
-    """Check bytes, a text or a buffer against the LLVM type of a variable of `size` bytes, if that is an array of numbers.
+    """Check that bytes, a text or a buffer fit a variable that is an array of numbers. Other values and variables are not checked.
 
-    A buffer has as many elements as the array, of the same type. Bytes, and buffers of bytes, are taken as they are, and have exactly the
-    array's size; bytes and texts in an array of bytes may be shorter, as in C.
+    A buffer must have the number and the type of the array's elements. Bytes, texts and buffers of bytes must have the array's size. In an
+    array of bytes, bytes and texts may be shorter, as in C.
+
+    Args:
+        definition: the value.
+        llvm_type: the LLVM type of the variable.
+        size: the size of the variable in bytes.
 
     Raises:
-        GlobalValidationError: it does not fit.
+        GlobalValidationError: the value does not fit.
     """
     count, element = _flattened(llvm_type)
     if element not in _ELEMENTS or not isinstance(definition, (Buffer, Bytes, Text)):
@@ -47,11 +52,11 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
         what = f"a value of {len(data)} bytes"
         fits = len(data) == size or (element == "i8" and len(data) < size)
     if not fits:
-        raise invalid(f"{what} does not fit its storage, {llvm_type}: it takes {count} elements of {name}, or {size} raw bytes")
+        raise invalid(f"{what} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
 
 
 def _flattened(llvm_type: str) -> tuple[int, str]:
-    """Return the number of elements of an array or vector, over all dimensions, and their type."""
+    """Return the number of elements of an array or vector over all dimensions, and the LLVM type of an element."""
     count = 1
     while match := _LEVEL.match(llvm_type):
         count *= int(match[1])
@@ -60,7 +65,7 @@ def _flattened(llvm_type: str) -> tuple[int, str]:
 
 
 def _kind_and_size(buffer: Buffer) -> tuple[str, int]:
-    """Return kind and size of a buffer's elements; no kind unless the format has one item in native byte order."""
+    """Return the kind and the size of a buffer's elements. The kind is empty unless the format is one number in native byte order."""
     letter = _letter(buffer.format)
     kinds = [kind for kind, letters in _KINDS.items() if len(letter) == 1 and letter in letters]
     return kinds[0] if kinds else "", buffer.itemsize

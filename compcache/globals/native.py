@@ -1,4 +1,4 @@
-"""Addresses of native symbols."""
+"""Definitions that are addresses of native symbols."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["NativeSymbol"]
 class NativeSymbol(GlobalDefinition):
     """The address of a native symbol of the process, or of a shared library that is loaded for it.
 
-    It serves for external globals and for functions that the module declares.
+    It defines an external global, or a function that the module declares.
 
     Args:
-        name: the symbol.
-        library: the shared library that has it; None for the process.
+        name: the name of the symbol.
+        library: the shared library that defines the symbol; None for the process.
     """
 
     __slots__ = ("name", "library")
@@ -41,5 +41,5 @@ class NativeSymbol(GlobalDefinition):
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         address = context.find_symbol(self.name, self.library)
         if not address:
-            raise invalid(f"{self.library or 'the process'} has no native symbol {self.name!r}")
+            raise invalid(f"the native symbol {self.name!r} is not defined in {self.library or 'this process'}")
         return pack_integer(address, storage), None

@@ -1,4 +1,4 @@
-"""Python objects, found again by their names when code is loaded."""
+"""Definitions that are Python objects, which are found by their names when code is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DictMember", "ObjectIdentity", "PythonObject"]
 
 
 def _find(module: str, qualname: str) -> object:
-    """Return the object of this name; import its module if necessary."""
+    """Import a module, and return the object with this qualified name. Raise `GlobalValidationError` if it is not found."""
     try:
         __import__(module)
         found: object = sys.modules[module]
@@ -27,24 +27,26 @@ def _find(module: str, qualname: str) -> object:
             found = getattr(found, part)
     except (ImportError, KeyError, AttributeError) as error:
         reraise_interrupt(error)
-        raise invalid(f"{module}:{qualname} cannot be found: {error}") from error
+        raise invalid(f"the object {module}:{qualname} cannot be found: {error}") from error
     return found
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Return the module and the name by which an object can be found again."""
+    """Return the module and the qualified name with which `_find` finds an object. Raise `GlobalValidationError` if there are none."""
     for module, qualname in _candidates(value):
         if _is_found(module, qualname, value):
             return module, qualname
     raise invalid(
-        f"{value!r} of type {type(value).__qualname__} cannot be found again by module and name; define it as "
-        "PythonObject(module, qualname), or as Pickled.of(value) where the cache is opened with allow_pickle=True"
+        f"the object {value!r} of type {type(value).__qualname__} cannot be found by module and name: define it as "
+        "PythonObject(module, qualname), or as Pickled.of(value) and open the cache with allow_pickle=True"
     )
 
 
 def _candidates(value: object) -> Iterator[tuple[str, str]]:
-    """Yield the possible names of an object: the one to which it reduces (numpy's ufuncs), or its own; for a method of a class, one inside
-    the class; for objects that do not know their module (`numpy.random.normal`), their names in loaded modules.
+    """Yield possible modules and names of an object.
+
+    These are the name to which it reduces (numpy's ufuncs) or its qualified name, the name of a method in its class, and, for objects
+    without their module's name (`numpy.random.normal`), their names in loaded modules.
     """
     try:
         reduced = value.__reduce__()
@@ -64,7 +66,7 @@ def _candidates(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _modules_with(value: object, qualname: str) -> list[str]:
-    """Return the loaded modules that hold the object under this name."""
+    """Return the names of the loaded modules that contain an object under a name. Modules of the object's package are first."""
     top = type(value).__module__.partition(".")[0]
     loaded = [name for name, module in list(sys.modules.items()) if module is not None]
     loaded.sort(key=lambda name: (name != top, name.count("."), name))
@@ -79,18 +81,18 @@ def _is_found(module: str, qualname: str, value: object) -> bool:
 
 
 def _is_one(found: object, value: object) -> bool:
-    """Return whether two objects are the same. A look-up of a class's method makes a new object each time, so methods are compared."""
+    """Return whether two objects are the same. Each look-up of a class's method creates a new object, so methods are compared."""
     is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
-    return found is value or (is_method and found == value)  # methods are equal if function and class are one
+    return found is value or (is_method and found == value)  # methods are equal if their function and class are the same
 
 
 @register
 class PythonObject(GlobalDefinition):
-    """The object that a module holds under a dotted name: a `PyObject *`, kept alive with the code.
+    """The object that a module contains under a qualified name. The variable is a `PyObject *`, and the code keeps the object alive.
 
     Args:
-        module: the module.
-        qualname: the object's name in it, with dots.
+        module: the name of the module.
+        qualname: the qualified name of the object in the module.
     """
 
     __slots__ = ("module", "qualname")
@@ -101,13 +103,13 @@ class PythonObject(GlobalDefinition):
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """Return the definition that finds `value` again.
+        """Return the definition that finds an object by its name.
 
         Args:
-            value: an object that a module holds: a function, a class, a constant.
+            value: an object that a module contains, such as a function, a class or a constant.
 
         Raises:
-            GlobalValidationError: no module holds it under a name.
+            GlobalValidationError: no module contains the object under a name.
         """
         return cls(*_name_of(value))
 
@@ -128,41 +130,42 @@ class PythonObject(GlobalDefinition):
 
 @register
 class ObjectIdentity(PythonObject):
-    """The identity (`id`) of the object of this name, for code that compares but does not use it.
+    """The identity (`id`) of an object that a module contains, for code that only compares the identity.
 
     Args:
-        module: the module.
-        qualname: the object's name in it.
+        module: the name of the module.
+        qualname: the qualified name of the object in the module.
     """
 
-    __slots__ = ("module", "qualname")  # `Record` reads the fields of a class off its own slots
+    __slots__ = ("module", "qualname")  # `Record` takes the fields of a class from its own slots
     kind = "identity"
 
     @classmethod
     def of(cls, value: object) -> GlobalDefinition:
-        """Return the definition that finds `value` again. Methods of classes have no identity, because each look-up makes a new object.
+        """Return the definition that finds an object by its name.
 
         Args:
-            value: an object that a module holds.
+            value: an object that a module contains.
 
         Raises:
-            GlobalValidationError: it has no such name, or no identity.
+            GlobalValidationError: no module contains the object under a name, or it is a method of a class. Methods have no identity,
+                because each look-up creates a new object.
         """
         module, qualname = _name_of(value)
         if _find(module, qualname) is not value:
-            raise invalid(f"{module}:{qualname} is a different object on each look-up, so it has no identity to compare")
+            raise invalid(f"{module}:{qualname} has no identity to compare, because each look-up returns a different object")
         return cls(module, qualname)
 
 
 @register
 class DictMember(GlobalDefinition):
-    """The value under a key in a dict that a module holds; its type is checked at every load.
+    """The value for a key in a dict that a module contains. The type of the value is checked at every load.
 
     Args:
-        module: the module.
-        qualname: the dict's name in it.
+        module: the name of the module.
+        qualname: the qualified name of the dict in the module.
         key: the key.
-        expected: the type, as ``module:qualname``; `DictMember.of` takes the class itself.
+        expected: the type of the value, as ``module:qualname``. `DictMember.of` accepts a class instead.
     """
 
     __slots__ = ("module", "qualname", "key", "expected")
@@ -175,11 +178,11 @@ class DictMember(GlobalDefinition):
 
     @classmethod
     def of(cls, module: str, qualname: str, key: str | int | bytes, expected: type) -> DictMember:
-        """Return the definition with the expected type given as a class.
+        """Return the definition for a value whose expected type is given as a class.
 
         Args:
-            module: the module that holds the dict.
-            qualname: the dict's name in it.
+            module: the name of the module that contains the dict.
+            qualname: the qualified name of the dict in the module.
             key: the key.
             expected: the class of the value.
         """
@@ -193,7 +196,7 @@ class DictMember(GlobalDefinition):
         elif isinstance(self.key, int):
             tagged = b"i%d" % self.key
         else:
-            raise invalid(f"the key {self.key!r} of {self.module}:{self.qualname} is neither str, int nor bytes")
+            raise invalid(f"the key {self.key!r} of {self.module}:{self.qualname} must be a str, an int or bytes")
         return f"{self.module}\0{self.qualname}\0{self.expected}\0".encode() + tagged
 
     @classmethod
@@ -205,12 +208,12 @@ class DictMember(GlobalDefinition):
         where = f"{self.module}:{self.qualname}"
         mapping = _find(self.module, self.qualname)
         if not isinstance(mapping, dict):
-            raise invalid(f"{where} is not a dict but of type {type(mapping).__qualname__}")
+            raise invalid(f"{where} must be a dict, not an object of type {type(mapping).__qualname__}")
         value = _member(mapping, self.key, where)
         module, _, qualname = self.expected.partition(":")
         expected = _find(module, qualname)
         if not isinstance(expected, type) or not isinstance(value, expected):
-            raise invalid(f"{where}[{self.key!r}] is of type {type(value).__qualname__}, not {self.expected}")
+            raise invalid(f"{where}[{self.key!r}] must be of type {self.expected}, not {type(value).__qualname__}")
         return pack_object(value, storage)
 
 
@@ -225,4 +228,4 @@ def _member(mapping: Mapping[Any, object], key: object, where: str) -> object:
     try:
         return mapping[key]
     except (KeyError, TypeError):
-        raise invalid(f"{where} has no member {key!r}") from None
+        raise invalid(f"the dict {where} has no key {key!r}") from None

@@ -1,4 +1,4 @@
-"""Pickled objects, for caches whose opener allowed them."""
+"""Definitions that are pickled objects, for caches that are opened with `allow_pickle=True`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Pickled"]
 
 @register
 class Pickled(GlobalDefinition):
-    """Any picklable object, for caches that are opened with `allow_pickle=True`; `Pickled.of(value)` makes one.
+    """A pickled object, for caches that are opened with `allow_pickle=True`. `Pickled.of` pickles a value.
 
-    Reading a pickle runs code of its writer's choice. Every load decodes its own object.
+    Unpickling runs code that the writer of the pickle has chosen. Every load unpickles a new object.
 
     Args:
         data: the pickle.
@@ -28,24 +28,24 @@ class Pickled(GlobalDefinition):
     kind = "pickle"
 
     def __init__(self, data: bytes) -> None:
-        """`data` is a pickle.
+        """Check that the pickle is bytes.
 
         Raises:
-            TypeError: it is not bytes.
+            TypeError: `data` is not bytes.
         """
         if not isinstance(data, bytes):
-            raise TypeError(f"Pickled() takes a pickle as bytes, not {type(data).__name__}: Pickled.of(value) pickles a value")
+            raise TypeError(f"Pickled(): data must be a pickle as bytes, not {type(data).__name__}; use Pickled.of to pickle a value")
         super().__init__(data)
 
     @classmethod
     def of(cls, value: object) -> Pickled:
-        """Return the definition of `value`, pickled now.
+        """Pickle a value, and return its definition. Later changes of the value do not affect the definition.
 
         Args:
-            value: any object that can be pickled.
+            value: an object that can be pickled.
 
         Raises:
-            GlobalValidationError: it cannot be pickled.
+            GlobalValidationError: the value cannot be pickled.
         """
         import pickle
 
@@ -53,7 +53,7 @@ class Pickled(GlobalDefinition):
             return cls(pickle.dumps(value, protocol=4))
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid(f"{type(value).__qualname__} object cannot be pickled: {error}") from error
+            raise invalid(f"an object of type {type(value).__qualname__} cannot be pickled: {error}") from error
 
     def encode(self) -> bytes:
         return self.data
@@ -64,13 +64,13 @@ class Pickled(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         if not context.allow_pickle:
-            reason = "it is pickled, and the cache was not opened with allow_pickle=True"
+            reason = "the value is pickled, but the cache was opened without allow_pickle=True: open it with this option"
             raise PickleNotAllowedError(reason, reason=reason)
         import pickle
 
         try:
-            value = pickle.loads(self.data)  # noqa: S301 - only for a caller who allowed it
+            value = pickle.loads(self.data)  # noqa: S301 - only if the caller has allowed it
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid(f"it does not unpickle: {error}") from error
+            raise invalid(f"the pickled value cannot be unpickled: {error}") from error
         return pack_object(value, storage)

@@ -1,4 +1,4 @@
-"""Numbers and truth values: stored in the variable itself."""
+"""Definitions that are numbers or truth values, which the variable contains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _F64 = Struct("<d")
 
 @register
 class Integer(GlobalDefinition):
-    """An integer, for storage of any integer or floating-point type that can hold it.
+    """An integer, for variables of integer or floating-point types that can represent it.
 
     Args:
         value: the number.
@@ -48,7 +48,7 @@ class Integer(GlobalDefinition):
 
 @register
 class Boolean(GlobalDefinition):
-    """A truth value, stored as 0 or 1 in an integer.
+    """A truth value, for integer variables, as 0 or 1.
 
     Args:
         value: the truth value.
@@ -71,7 +71,7 @@ class Boolean(GlobalDefinition):
 
 @register
 class Float(GlobalDefinition):
-    """A floating-point number, for `float` or `double` storage.
+    """A floating-point number, for `float` or `double` variables.
 
     Args:
         value: the number.

@@ -1,13 +1,14 @@
-"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone.
+"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone."""
 
-This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
-hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
-`compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
-globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+# This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
+# hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
+# `compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
+# globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+#
+# `compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
 
-`compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
-"""
-
+# Long texts in the files of a plain hit are comments, because a fresh process reads docstrings.
+#
 # Files on the path of a hit do not import `__future__`, which costs half a million instructions. So annotations are in quotes.
 import os
 from _thread import RLock
@@ -45,7 +46,8 @@ _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # 
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+_ENTER = _LOOK | os.O_DIRECTORY
 _OTHERS_WRITE = 0o022
 
 _lock: "Any" = RLock()
@@ -112,8 +114,9 @@ class Door:
             self.enter()
 
     def leave(self) -> None:
-        """Close the root; the next use opens it again. If the program has closed the descriptor, its number may be in use and is not
-        closed again.
+        """Close the root. The next use opens it again.
+
+        If the program has closed the descriptor, its number may be in use and is not closed again.
         """
         entered, self._entered, self._tree = self._entered, None, None
         if entered is not None and not _is_still_open(entered):
@@ -125,13 +128,34 @@ class Door:
         if flags & os.O_CREAT or not path.startswith(self._prefix):
             opened = self._full_tree().open_owned(path, flags, mode)
             return opened
+        opened = self._open(path, flags, False)
+        return opened
+
+    def open_if_there(self, path: str) -> "Opened | None":
+        """Open a file of the directory to read it. Returns None if it does not exist.
+
+        A missing file is no exception, whose handler would have to ask whether a signal handler has raised it.
+        """
+        opened: Opened | None = self._open(path, _READ, True)
+        return opened
+
+    def _open(self, path: str, flags: int, may_lack: bool) -> "Any":
         entered = self._entered
         while entered is None:
             self.enter()
             entered = self._entered
         audit("open", path, None, flags)
-        opened = self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode)
-        return opened
+        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, 0, may_lack)
+
+    def stat(self, path: str) -> os.stat_result:
+        """See `Tree.stat`."""
+        opened = self.open_owned(path, _LOOK)
+        return os.fstat(opened.number)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Tree.listdir`."""
+        opened = self.open_owned(path, _LIST)
+        return os.listdir(opened.number)
 
     def __getattr__(self, name: str) -> "Any":
         """Return an attribute of `Tree`, which is imported at the first request."""
@@ -224,7 +248,7 @@ class PlainLoader:
         self._closure = None
 
     def leave_plain(self) -> None:
-        """Close the files; no hit is plain any more."""
+        """Close the files. No hit is plain any more."""
         files, self._files, self._volumes = self._files, None, None
         self._names, self._functions, self._modules, self._rows = None, (), (), ()
         if files is not None:
@@ -233,7 +257,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function; None if the function is not plain, or not found here."""
+        """Return the call target of a plain function, or None if the function is not plain, or not found here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -251,8 +275,9 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, its closure and content, and all its imports if it has any; None if it is not
-        plain.
+        """Return the module and the record of a function, its closure and content, and all its imports if it has any.
+
+        The result is None if it is not plain.
         """
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
@@ -279,8 +304,9 @@ class PlainLoader:
         return module, record, closure, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function, and a function that returns payloads of its module's records. The record is None if it cannot
-        be used.
+        """Return the record of a function, and a function that returns payloads of its module's records.
+
+        The record is None if it cannot be used.
         """
         segment, _, offset, number, _ = found
         opened, _, _, entry = where
@@ -313,19 +339,17 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file. Returns the file, its path, its size and its index entry. The entry is None if the file must be verified
-        first.
+        """Open a module file.
+
+        Returns the file, its path, its size and its index entry. The entry is None if the file must be verified first.
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        try:
-            opened = self._files.open_owned(path, _READ)
+        opened = self._files.open_if_there(path)
+        if opened is not None:
             stamp = runtime.stamp_of(opened.number, self._owner)
             size = 0 if stamp is None else stamp[1]
-        except FileNotFoundError as error:
-            from compcache.files import reraise_interrupt
-
-            reraise_interrupt(error)
+        else:
             from compcache.hit.plain_volumes import open_in_volume, volumes_of
 
             if self._volumes is None:
@@ -337,8 +361,9 @@ class PlainLoader:
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
-        """Look a function up in the index; return what `runtime.newest` found and its linked closure, or None if the function is not
-        plain.
+        """Look a function up in the index.
+
+        Returns what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
@@ -460,7 +485,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all its imports; None if another thread has bound something else meanwhile."""
+        """Return the target of a function, bound to all its imports, or None if another thread has bound something else meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -620,8 +645,9 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Enter `module` in the table for this key. Returns False if another module, which was not given up, has the key. `_mapping` is
-    held.
+    """Enter `module` in the table for this key.
+
+    Returns False if another module, which was not given up, has the key. `_mapping` is held.
     """
     known = table.get(key)
     other = known() if known is not None else None
@@ -632,7 +658,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader for a directory that belongs to this user alone; None if it does not, or does not exist."""
+    """Return a loader for a directory that belongs to this user alone, or None if it does not, or does not exist."""
     try:
         door = Door(root, load_runtime())
         door.enter()

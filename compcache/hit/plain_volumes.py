@@ -1,9 +1,9 @@
 """Plain hits of modules in volumes."""
 
-from __future__ import annotations
+import os
 
 from compcache.formats.volumes import Volumes
-from compcache.images.anonymous_file import anonymous_file
+from compcache.hit.target import load_runtime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ __all__ = ["DIRECTORY", "SUFFIXES", "open_in_volume", "volumes_of"]
 DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
 
 
-def volumes_of(files: Any, root: str) -> Volumes:
-    """Return the volumes of a directory. Damage ends the plain hit; volumes of other users have no stamp."""
+def volumes_of(files: "Any", root: str) -> Volumes:
+    """Return the volumes of a directory. Damage ends the plain hit. Volumes of other users have no stamp."""
     return Volumes(files, f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
 
 
-def _give_up(name: str, reason: object) -> NoReturn:
+def _give_up(name: str, reason: object) -> "NoReturn":
     """End the plain hit.
 
     Raises:
@@ -31,7 +31,7 @@ def _give_up(name: str, reason: object) -> NoReturn:
     raise ValueError(f"{name}: {reason}")
 
 
-def open_in_volume(volumes: Volumes, module_id: bytes) -> tuple[Opened, tuple[int, int, int, int], int]:
+def open_in_volume(volumes: Volumes, module_id: bytes) -> "tuple[Opened, tuple[int, int, int, int], int]":
     """Return a module as an anonymous file, the stamp of its volume, and its size in bytes.
 
     Raises:
@@ -43,4 +43,7 @@ def open_in_volume(volumes: Volumes, module_id: bytes) -> tuple[Opened, tuple[in
     if found is None:
         raise FileNotFoundError(f"no volume has the module {module_id.hex()}")
     content, _, status = found
-    return anonymous_file(content), (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns), len(content)
+    opened: Opened = load_runtime().memory_file("compcache")
+    if os.write(opened.number, content) < len(content):
+        raise OSError(f"the module {module_id.hex()} does not fit into memory")
+    return opened, (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns), len(content)

@@ -57,7 +57,6 @@ EXEMPT = {
     ("hit/recorder.py", "Exception"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/recorder.py", "OSError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/recorder.py", "FileNotFoundError"): "what tells an interrupt is imported first: plain hits do without it",
-    ("hit/__init__.py", "FileNotFoundError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/recorder.py", "FileExistsError"): "what tells an interrupt is imported first: plain hits do without it",
     ("hit/target.py", "FileNotFoundError"): "the package of a checkout is imported",
     ("hit/recorder.py", "IndexError"): "what was drained is kept, and is on the hit path",

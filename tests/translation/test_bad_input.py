@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
     "a global that has no name": (
         lambda: ModuleSource(external("ptr"), globals={"g": object()}),
         GlobalValidationError,
-        "cannot be found again",
+        "cannot be found by module and name",
     ),
     "an import that is not used": (
         lambda: ModuleSource(GOOD, imports=["unused"]),
