@@ -1,13 +1,14 @@
-"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone.
+"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone."""
 
-This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
-hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
-`compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
-globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+# This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
+# hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
+# `compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
+# globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+#
+# `compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
 
-`compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
-"""
-
+# Long texts in the files of a plain hit are comments, because a fresh process reads docstrings.
+#
 # Files on the path of a hit do not import `__future__`, which costs half a million instructions. So annotations are in quotes.
 import os
 from _thread import RLock
@@ -113,7 +114,7 @@ class Door:
             self.enter()
 
     def leave(self) -> None:
-        """Close the root; the next use opens it again.
+        """Close the root. The next use opens it again.
 
         If the program has closed the descriptor, its number may be in use and is not closed again.
         """
@@ -131,7 +132,7 @@ class Door:
         return opened
 
     def open_if_there(self, path: str) -> "Opened | None":
-        """Open a file of the directory to read it; return None if it does not exist.
+        """Open a file of the directory to read it. Returns None if it does not exist.
 
         A missing file is no exception, whose handler would have to ask whether a signal handler has raised it.
         """
@@ -247,7 +248,7 @@ class PlainLoader:
         self._closure = None
 
     def leave_plain(self) -> None:
-        """Close the files; no hit is plain any more."""
+        """Close the files. No hit is plain any more."""
         files, self._files, self._volumes = self._files, None, None
         self._names, self._functions, self._modules, self._rows = None, (), (), ()
         if files is not None:
@@ -256,7 +257,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function; None if the function is not plain, or not found here."""
+        """Return the call target of a plain function, or None if the function is not plain, or not found here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -484,7 +485,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all its imports; None if another thread has bound something else meanwhile."""
+        """Return the target of a function, bound to all its imports, or None if another thread has bound something else meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -657,7 +658,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader for a directory that belongs to this user alone; None if it does not, or does not exist."""
+    """Return a loader for a directory that belongs to this user alone, or None if it does not, or does not exist."""
     try:
         door = Door(root, load_runtime())
         door.enter()

@@ -29,7 +29,7 @@ def begin_build(loader: Loader, build: object) -> None:
 
 
 def end_build(loader: Loader, build: object) -> None:
-    """End a build; unknown builds are ignored. After the last one, look-ups use memory again."""
+    """End a build. Unknown builds are ignored. After the last one, look-ups use memory again."""
     with loader.lock():
         loader.builds.discard(build)
         if not loader.builds:

@@ -60,7 +60,7 @@ class PlainClosure:
 
 
 def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
-    """Return a linked closure that is recorded as valid for this state of the index; None if its file does not record that.
+    """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
 
     Args:
         runtime: the native runtime.

@@ -18,7 +18,7 @@ DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
 
 
 def volumes_of(files: "Any", root: str) -> Volumes:
-    """Return the volumes of a directory. Damage ends the plain hit; volumes of other users have no stamp."""
+    """Return the volumes of a directory. Damage ends the plain hit. Volumes of other users have no stamp."""
     return Volumes(files, f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
 
 

@@ -95,11 +95,11 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group; return its module_id, once for each source.
+        """Add the group. Returns its module_id, once for each source.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
-            CompileError, LinkError: the sources contradict one another; nothing is stored.
+            CompileError, LinkError: the sources contradict one another. Nothing is stored.
         """
         sources = [source for number, given in enumerate(self._given) if (source := self._read(number, given)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
@@ -120,7 +120,7 @@ class _Group:
         return tuple([module_id for module_id in found if module_id is not None])
 
     def _read(self, number: int, source: ModuleSource) -> _Source | None:
-        """Return a source with its requests; record a failure and return None if it is not valid."""
+        """Return a source with its requests. Record a failure and return None if it is not valid."""
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(

@@ -39,7 +39,7 @@ Noted = list[tuple[int, str]]
 
 
 def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
-    """Return the number for the modules of each addition; None if they keep their numbers.
+    """Return the number for the modules of each addition, or None if they keep their numbers.
 
     `is_listed`: the index was refreshed just before.
     """

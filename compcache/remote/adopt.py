@@ -76,7 +76,7 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
 
 
 def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
-    """Return the public keys of which one must have signed a module; empty if no signature is required.
+    """Return the public keys of which one must have signed a module. The result is empty if no signature is required.
 
     A publisher that names no trusted keys accepts only its own signatures. It compiles everything else itself, signs the result and
     replaces the modules that its readers would refuse.

@@ -134,7 +134,7 @@ class Packed(NamedTuple):
 
 
 def _import_lzma() -> Any:
-    """Import LZMA, in the helper process only; return None if this Python was built without it."""
+    """Import LZMA, in the helper process only. Returns None if this Python was built without it."""
     try:
         return import_module("lzma")
     except ImportError as error:
@@ -157,7 +157,7 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
 
 
 def decode_pack(data: bytes) -> dict[str, Packed]:
-    """Decode a pack; return its functions by name.
+    """Decode a pack. Returns its functions by name.
 
     Raises:
         FormatError: the bytes are not a pack of a known version, or this Python cannot decompress it, or it is damaged.

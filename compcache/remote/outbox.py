@@ -50,7 +50,7 @@ class Upload(NamedTuple):
 
 
 class Outbox:
-    """The waiting uploads in one directory. Several processes add to it; one process, the helper, removes from it.
+    """The waiting uploads in one directory. Several processes add to it. One process, the helper, removes from it.
 
     Args:
         directory: the path of the directory.
@@ -62,7 +62,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload; return the number of older uploads that were dropped to make room.
+        """Add an upload. Returns the number of older uploads that were dropped to make room.
 
         Raises:
             OSError: the file could not be written.
@@ -83,7 +83,7 @@ class Outbox:
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
     def keep(self, name: str) -> str:
-        """Mark an upload as finished without removing it; return its new file name."""
+        """Mark an upload as finished without removing it. Returns its new file name."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
         return name + _STORED

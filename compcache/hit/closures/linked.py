@@ -98,7 +98,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- modules that are in closures
 
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
-        """Return the (module_id, offset) from which a load takes a realization; None if it cannot be used.
+        """Return the (module_id, offset) from which a load takes a realization, or None if it cannot be used.
 
         An offset with `LINKED` marks a realization in a closure. A realization in a module that a loaded closure contains is taken
         from the closure.
@@ -127,7 +127,7 @@ class LinkedClosures:
         return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
 
     def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice that must not be used, and the reason; None if there is no such choice.
+        """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
 
         Its closure contains a module that the load has by itself, or from another closure.
         """
@@ -262,7 +262,7 @@ class LinkedClosures:
             self.sets.clear()
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """Return the call target of a listed function in a mapped closure; None if it has further needs or must be looked up."""
+        """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
         loader, found = self._loader, self.sets.get(func_name)
         if found is None or loader.builds or loader.store._in_memory:
             return None

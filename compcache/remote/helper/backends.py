@@ -57,7 +57,7 @@ class Listed(NamedTuple):
 
 
 class Backend(Protocol):
-    """A store of objects. Methods handle missing objects as described here; other errors are those of the store's client."""
+    """A store of objects. Methods handle missing objects as described here. Other errors are those of the store's client."""
 
     @property
     def compares(self) -> bool:
@@ -84,28 +84,28 @@ class Backend(Protocol):
         """
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless one with this key exists; return whether it was stored."""
+        """Store an object unless one with this key exists. Returns whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object, replacing any object with this key."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Replace an object if its bytes are `expected`; return whether it was replaced.
+        """Replace an object if its bytes are `expected`. Returns whether it was replaced.
 
         If the store cannot compare (`compares` is False), a change that another host makes at the same moment is lost.
         """
 
     async def look(self, key: str) -> Listed | None:
-        """Return an object's size and modification time without reading its content; None if the object does not exist."""
+        """Return an object's size and modification time without reading its content, or None if the object does not exist."""
 
     async def delete(self, key: str) -> None:
-        """Remove an object; do nothing if it does not exist."""
+        """Remove an object. Do nothing if it does not exist."""
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
         """Yield the objects whose keys begin with `prefix`. Raises `NotImplementedError` if the store cannot list."""
 
     def pause_after(self, error: Exception) -> float | None:
-        """Return the least pause in seconds before a request that failed with this error is repeated; None if repeating cannot help."""
+        """Return the least pause in seconds before a request that failed with this error is repeated, or None if repeating cannot help."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -152,9 +152,9 @@ class _Directory:
         opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(key)
+            raise FileNotFoundError(f"the store does not have the object {key}")
         if status.st_size > largest:
-            raise TooLargeError(key)
+            raise TooLargeError(f"the object {key} has more than {largest} bytes")
         while part := await asyncio.to_thread(os.read, opened.number, _PART):
             yield part
 
@@ -166,7 +166,7 @@ class _Directory:
         try:
             status = self._files.stat(path)
             if stat.S_ISREG(status.st_mode) and status.st_size > largest:
-                raise TooLargeError(key)
+                raise TooLargeError(f"the object {key} has more than {largest} bytes")
             return read_file(self._files, path, largest)
         except FileNotFoundError:
             return None  # the directory need not exist yet: the first upload creates it
@@ -288,7 +288,7 @@ class _ObjectStore:
             if begun is not None:
                 begun()
             if found.meta["size"] > largest:
-                raise TooLargeError(key)
+                raise TooLargeError(f"the object {key} has more than {largest} bytes")
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
@@ -296,7 +296,7 @@ class _ObjectStore:
     async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
         found = await self._obstore.get_async(self._store, key)
         if found.meta["size"] > largest:
-            raise TooLargeError(key)
+            raise TooLargeError(f"the object {key} has more than {largest} bytes")
         async for part in found.stream(min_chunk_size=_PART):
             yield bytes(part)
 
@@ -401,7 +401,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
 
 
 class _Redis:
-    """A Redis (or Valkey) server. Objects are strings; the server's policy decides how long they stay.
+    """A Redis (or Valkey) server. Objects are strings. The server's policy decides how long they stay.
 
     A sorted set has the time when each object was written, by the server's clock. An object that is missing in the set counts as
     written when that is noticed.
@@ -437,7 +437,7 @@ class _Redis:
         with _limit_answer(largest):
             found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
-            raise TooLargeError(key)
+            raise TooLargeError(f"the object {key} has more than {largest} bytes")
         return found or None  # an object is never empty
 
     async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
@@ -446,12 +446,12 @@ class _Redis:
             with _limit_answer(_PART):
                 part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
             if not part and not at:
-                raise FileNotFoundError(key)
+                raise FileNotFoundError(f"the store does not have the object {key}")
             if not part:
                 return
             yield part
             at += len(part)
-        raise TooLargeError(key)
+        raise TooLargeError(f"the object {key} has more than {largest} bytes")
 
     def pause_after(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None

@@ -312,7 +312,7 @@ class Chain:
         return candidates[-1] if candidates else None
 
     async def states(self, key: str) -> list[str]:
-        """Request an object from each store now; return the problem of each store, or "" if it answers."""
+        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
 
         async def ask(tier: Tier) -> str:
             try:
@@ -324,7 +324,7 @@ class Chain:
         return list(await asyncio.gather(*map(ask, self.tiers)))
 
     async def probe(self) -> bool:
-        """Probe the stores that are not asked after failures; return whether any store may be asked now."""
+        """Probe the stores that are not asked after failures. Returns whether any store may be asked now."""
         probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
         await asyncio.gather(*map(asyncio.shield, probes))
         return self.is_in_service()

@@ -139,7 +139,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload one file of the outbox if that is worth it; return False if it failed and must be tried again."""
+        """Upload one file of the outbox if that is worth it. Returns False if it failed and must be tried again."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
