@@ -202,6 +202,7 @@ class Channel:
         return length, content
 
     def _has_hung_up(self) -> bool:
+        """Return whether the other end of the socket is closed."""
         poller = select.poll()
         poller.register(self._socket, _HANG_UP)
         return any(event & _HANG_UP for _, event in poller.poll(0))
@@ -213,11 +214,12 @@ class Channel:
 
 
 def _unpickle(data: bytes) -> Any:
+    """Return the object in a pickle. Any exception of unpickling becomes a `ChannelError`."""
     try:
         return pickle.loads(data)  # noqa: S301 - between a process and its child
     except Exception as error:
         reraise_interrupt(error)
-        raise ChannelError(f"a message cannot be unpickled: {error}") from error
+        raise ChannelError(f"a message between a batch and its worker process cannot be unpickled: {error}") from error
 
 
 def _identity(end: socket.socket) -> tuple[int, int] | None:

@@ -123,6 +123,7 @@ def conflict_message(function: str, first: str, second: str) -> str:
 
 
 def _prepare(number: int, item: Any) -> PreparedJob:
+    """Return an item of a batch as a job with its number, its name in reports, and its functions."""
     job = _as_job(number, item)
     functions = (job.name,) if job.name is not None else _exports(job)
     return PreparedJob(number, _displayed_name(number, job, functions), functions, job)

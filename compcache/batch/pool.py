@@ -351,6 +351,7 @@ def _end(workers: list[_Worker], *, terminate: bool = True) -> None:
 
 
 def _signal_name(number: int) -> str | None:
+    """Return the name of a signal, ``signal N`` for an unknown signal, and None for a number that is not positive."""
     try:
         return signal.Signals(number).name
     except ValueError as error:

@@ -119,6 +119,7 @@ def _running(processes: Iterable[Process]) -> list[Process]:
 
 
 def _all_processes() -> list[Process]:
+    """Return all processes of the system; an empty list on systems without ``/proc``."""
     try:
         names = os.listdir("/proc")
     except OSError as error:

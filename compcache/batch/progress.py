@@ -142,6 +142,7 @@ def _names_text(names: tuple[str, ...]) -> str:
 
 
 def _clock(seconds: float) -> str:
+    """Return a duration as ``m:ss`` or ``h:mm:ss``."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

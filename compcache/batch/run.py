@@ -83,7 +83,7 @@ def compile_many(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory was given without executor: it is the directory of the workers of an executor")
+        raise ValueError("worker_directory needs executor: it is the cache directory of the workers of an executor")
     prepared = prepare_jobs(jobs)
     opened, settings = settings_of(cache)
     batch = _Batch(prepared, progress_display(progress))
@@ -262,6 +262,7 @@ class _Batch:
 
 
 def _record_of(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob | CachedJob | FailedJob:
+    """Return the record of a job for the report."""
     functions = outcome.functions or job.functions
     if outcome.kind == "built":
         return BuiltJob(job.name, functions, outcome.module_ids[0], outcome.seconds, outcome.bytes, attempts)

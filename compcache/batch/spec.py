@@ -40,6 +40,7 @@ def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:
 
 
 def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
+    """Yield the jobs that one SPEC names. See `read_specs`."""
     suffix = os.path.splitext(spec)[1]
     if suffix in _CODE:
         yield _file_job(spec, text=suffix == ".ll", untrusted=untrusted)
@@ -57,6 +58,7 @@ def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
 
 
 def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
+    """Return a job for a file of LLVM code. A file that cannot be read or decoded is a `SpecError`."""
     try:
         with open(path, "rb") as file:
             content = file.read()

@@ -137,6 +137,7 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
 
 
 def _archive(file: BinaryIO) -> zipfile.ZipFile:
+    """Open a file as an archive, and read its directory."""
     try:
         return zipfile.ZipFile(_Guarded(file))
     except zipfile.BadZipFile as error:

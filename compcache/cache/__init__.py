@@ -73,11 +73,13 @@ class Cache(_Parts):
         Args:
             source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
 
-        Returns: A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when it is
-          first requested.
+        Returns:
+            A mapping of plain names to call targets. ``kernels["scale"]`` is ``kernels.scale``. A function is loaded when it is first
+            requested.
 
-        Raises: CompileError, LinkError, ...: the errors of `add_module` about the source. If the result cannot be stored, the call
-          issues one `CacheWarning`, and the functions work.
+        Raises:
+            CompileError, LinkError, ...: the errors of `add_module` about the source. If the result cannot be stored, the call issues
+                one `CacheWarning`, and the functions work.
         """
         self._require_open()
         from compcache.content.names import NamedSource, read_names, seal
@@ -98,7 +100,7 @@ class Cache(_Parts):
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def has(self, func_name: str | Identity) -> bool:
-        """Return whether the cache has a realization of this function that this host can use; ``func_name in cache`` does the same.
+        """Return whether the cache has a realization of this function that this host can use. ``func_name in cache`` does the same.
 
         It reads the index and at most one record. Only `get_target` finds out whether the cache also has everything that the function
         needs.
@@ -139,7 +141,7 @@ class Cache(_Parts):
     def unload(self, func_name: str | Identity) -> bool:
         """Invalidate the modules that contain a function, and every call target returned from them.
 
-        A running call finishes; later calls raise `TargetUnloadedError`. The code is unmapped when the last object that could run it
+        A running call finishes. Later calls raise `TargetUnloadedError`. The code is unmapped when the last object that could run it
         is gone.
 
         Args:
@@ -179,7 +181,7 @@ class Cache(_Parts):
         tune: bool,
         link: Any,
     ) -> None:
-        """Open the directory with any combination of arguments; see `Cache`.
+        """Open the directory with any combination of arguments. See `Cache`.
 
         Raises:
             TypeError, ValueError: an argument is not valid.
@@ -230,7 +232,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss; return whether the function was fetched from the remote store, so that it can be loaded after all."""
+        """Count a miss. Returns whether the function was fetched from the remote store, so that it can be loaded after all."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -280,7 +282,7 @@ class Cache(_Parts):
         return target
 
     def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
-        """Compile the stored bitcode for this host and load the function again; raise `error` if that does not help."""
+        """Compile the stored bitcode for this host and load the function again. Raise `error` if that does not help."""
         try:
             try:
                 from compcache.miss.retarget import load_retargeted
@@ -397,7 +399,7 @@ def func_names_of(names: Any) -> list[str]:
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:
-    """Return the open cache of a directory, with a signing key or without one; None if there is none."""
+    """Return the open cache of a directory, with a signing key or without one, or None if there is none."""
     known = open_caches.get((path, signed))
     cache = known() if known is not None else None
     return cache if cache is not None and not cache._closed else None
@@ -431,7 +433,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
 
 
 def complete(part: type) -> Any:
-    """Replace the stand-ins in `Cache` by the members that this class defines; return the class with all members.
+    """Replace the stand-ins in `Cache` by the members that this class defines. Returns the class with all members.
 
     A member that a program has replaced, as tests do, stays. If the program later restores it, it may restore a stand-in.
     """

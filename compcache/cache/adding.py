@@ -30,7 +30,7 @@ class Adding(Facade):
             The module_id of this host's module, 32 hexadecimal digits. The same code has the same module_id in every process.
 
         Raises:
-            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid; the message names
+            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid. The message names
                 the culprit.
             StorageError: the module could not be stored. After any of these errors the cache is unchanged.
         """
@@ -56,7 +56,7 @@ class Adding(Facade):
 
         Raises:
             ModulesNotAddedError: some sources could not be added. The message and `failures` name them; all other sources are stored.
-            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise; nothing is stored.
+            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise. Nothing is stored.
             StorageError: the cache is read-only.
             TypeError: `sources` is not iterable.
         """
@@ -74,8 +74,8 @@ class Adding(Facade):
     def replace(self, source_or_sources: ModuleSource | Iterable[ModuleSource], *, group: str | None = None) -> list[str]:
         """Add modules as `add_modules` does, and remove the older modules whose functions all have newer realizations.
 
-        Loaded code stays loaded. A module stays if one of its functions has no newer realization; its other functions are no longer
-        used.
+        Loaded code stays loaded. A module stays if one of its functions has no newer realization. The other functions of such a
+        module are no longer used.
 
         Args:
             source_or_sources: one source as for `add_module`, or several as for `add_modules`.
@@ -85,7 +85,7 @@ class Adding(Facade):
             The ids of the modules that were added, in the order of the sources.
 
         Raises:
-            ModulesNotAddedError, StorageError, ...: the errors of `add_modules`; nothing was removed.
+            ModulesNotAddedError, StorageError, ...: the errors of `add_modules`. Nothing was removed.
         """
         self._require_open()
         from compcache.miss.replace import replace
@@ -96,7 +96,7 @@ class Adding(Facade):
         """Link the code that functions reach in several modules. The result is one more realization of each function.
 
         Args:
-            names: the functions, by their names or identities; None for all.
+            names: the functions, by their names or identities, or None for all.
             into: the name of a set: all functions share one image.
 
         Returns:

@@ -51,7 +51,7 @@ class Maintenance(Facade):
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            The plan; its `report` is that of a dry run.
+            The plan, with the `report` of a dry run.
         """
         self._require_open()
         from compcache.maintain.prune import propose
@@ -169,7 +169,7 @@ class Maintenance(Facade):
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
         Parts (`ModuleSource.part_of`) and entries of a label are removed with the last function of that label. A group is removed as
-        a whole. Later look-ups through this object miss; call targets that are held keep working.
+        a whole. Later look-ups through this object miss. Call targets that are held keep working.
 
         Args:
             func_name: the function's name, or its `Identity`; or the name of a group, if no function has that name.
@@ -182,7 +182,7 @@ class Maintenance(Facade):
         Raises:
             TypeError: no name is given, and `derived` is not set.
             NotCachedError: the function is not in the cache.
-            FunctionInUseError: one of the conditions that `force` overrides holds; nothing was removed.
+            FunctionInUseError: one of the conditions that `force` overrides holds. Nothing was removed.
             StorageError: the cache is read-only, or a file could not be removed.
         """
         self._require_open()
@@ -216,7 +216,7 @@ class Maintenance(Facade):
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove every module and return the number of modules. Statistics and pins stay; call targets that are held keep working.
+        """Remove every module and return the number of modules. Statistics and pins stay. Call targets that are held keep working.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.

@@ -29,7 +29,7 @@ class Questions(Facade):
         """List the stored functions.
 
         Args:
-            select: called with each name; only functions for which it returns a true value are listed. None lists all.
+            select: called with each name. Only functions for which it returns a true value are listed. None lists all.
             folded: list the functions of one label, with their parts, as one.
             progress: called now and then with (modules read, modules to read).
 
@@ -46,7 +46,7 @@ class Questions(Facade):
         return iter([summary.func_name for summary in self.functions()])
 
     def __len__(self) -> int:
-        """Return the number of func_names. This lists every function; `info` counts them at less cost."""
+        """Return the number of func_names. This lists every function. `info` counts them at less cost."""
         return len(self.functions())
 
     def __bool__(self) -> bool:
@@ -60,7 +60,7 @@ class Questions(Facade):
             label: the label; four or more digits of the digest may follow it, behind a hyphen.
 
         Returns:
-            Their func_names, sorted; empty if there are none.
+            Their func_names, sorted. The result is empty if there are none.
 
         Raises:
             TypeError: `label` is not a str.
@@ -88,7 +88,7 @@ class Questions(Facade):
             return describe_function(self._store, self._loader, func_name_of(func_name))
 
     def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
-        """List every stored copy of a function, including copies that this host cannot use; empty if there are none.
+        """List every stored copy of a function, including copies that this host cannot use. The result is empty if there are none.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -123,7 +123,7 @@ class Questions(Facade):
         """Return the dependencies of functions, transitively and across modules.
 
         Args:
-            names: the functions, by their names or identities; None for all.
+            names: the functions, by their names or identities, or None for all.
             reverse: reverse the edges: they lead from each function to the functions that refer to it.
             progress: called now and then with (modules read, modules to read).
 
@@ -142,7 +142,7 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: selects the realization; its first digits suffice. None selects the realization that a load would choose.
+            module_id: selects the realization by its first digits. None selects the realization that a load would choose.
             whole_module: return the code of the whole module.
 
         Raises:
@@ -202,7 +202,7 @@ class Questions(Facade):
             progress: called now and then with (modules read, modules to read).
 
         Returns:
-            One summary for each module, sorted by module_id; modules of layers come last.
+            One summary for each module, sorted by module_id. Modules of layers come last.
         """
         self._require_open()
         from compcache.usage.listings import modules

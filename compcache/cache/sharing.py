@@ -34,12 +34,12 @@ class Sharing(Questions):
     ) -> tuple[str, ...]:
         """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or for use as a layer.
 
-        The same modules give the same bytes, in every process and on every host. Modules keep their signatures; a `publish_key` adds
+        The same modules give the same bytes, in every process and on every host. Modules keep their signatures. A `publish_key` adds
         its own.
 
         Args:
             names: the functions, at least one, by their names or identities.
-            path: the file; an existing file of this name is replaced.
+            path: the file. An existing file of this name is replaced.
             targets: CPUs (see `ModuleSource`): include the realizations that hosts with these CPUs would use. None includes every
                 realization.
             closure: include all functions that these functions import, transitively.
@@ -124,7 +124,7 @@ class Sharing(Questions):
             plain: also fetch functions with plain names.
 
         Returns:
-            The func_names of the fetched functions; empty without a remote store.
+            The func_names of the fetched functions. The result is empty without a remote store.
         """
         self._require_open()
         remote = self._session().remote()
@@ -140,7 +140,7 @@ class Sharing(Questions):
             names: the functions, by their names or identities.
 
         Returns:
-            The number of modules that were queued; `flush_uploads` waits for them.
+            The number of modules that were queued. `flush_uploads` waits for them.
 
         Raises:
             NotCachedError: a function is not in the cache.

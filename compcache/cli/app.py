@@ -98,6 +98,7 @@ class _LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """Import and return a command with its shared options and examples; None for an unknown command."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
@@ -112,6 +113,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name, and the other arguments. An unknown command is a usage error."""
         if args and args[0] not in COMMANDS:
             raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS, ', ')}", ctx)
         return super().resolve_command(ctx, args)
@@ -140,6 +142,7 @@ def _shared_options() -> list[click.Parameter]:
 
 
 def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None) -> None:
+    """Make --dir after a command choose the cache directory."""
     if directory is not None:
         _reject_empty_directory(directory)
         session = ctx.find_object(Session)
@@ -147,6 +150,7 @@ def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None
 
 
 def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
+    """Make --trust after a command count as --trust before it."""
     session = ctx.find_object(Session)
     if trust:
         ctx.obj = Session(session.given if session is not None else None, trust=True)
@@ -168,6 +172,7 @@ def _reject_empty_directory(directory: str) -> None:
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print the version and exit, for --version."""
     if wanted and not ctx.resilient_parsing:
         from compcache import __version__
 

@@ -51,6 +51,7 @@ def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> l
         return name.startswith(incomplete) and name.isprintable()
 
     def stored(cache: Cache) -> list[str]:
+        """Return the names of functions that start with `incomplete`, or with the label in it."""
         from compcache.frontend import list_functions
 
         label = incomplete.rpartition("-")[0]  # `incomplete` may be a label and the first digits of a digest

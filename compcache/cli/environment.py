@@ -76,60 +76,70 @@ def _accept_any(_: str) -> None:
 
 
 def _check_size(text: str) -> None:
+    """Raise if `text` is not a size."""
     from compcache.usage.limits import parse_size
 
     parse_size(text)
 
 
 def _check_seconds(text: str) -> None:
+    """Raise if `text` is not a number of seconds."""
     from compcache.usage.limits import read_seconds
 
     read_seconds(text)
 
 
 def _check_llvm_version(text: str) -> None:
+    """Raise if `text` is not a version of LLVM."""
     from compcache.formats.records import version_numbers
 
     version_numbers(text)
 
 
 def _check_linker(_: str) -> None:
+    """Raise if the linker that is set cannot be used."""
     from compcache.images.linkers.find import find_linkers
 
     find_linkers()
 
 
 def _check_signing_key(text: str) -> None:
+    """Raise if `text` does not lead to a secret."""
     from compcache.processes.secret_references import read_secret
 
     read_secret(text, "signing_key")
 
 
 def _check_publish_key(text: str) -> None:
+    """Raise if `text` does not lead to a secret key."""
     from compcache.signing.keys import read_own
 
     read_own(text)
 
 
 def _check_trusted_keys(text: str) -> None:
+    """Raise if `text` does not lead to public keys."""
     from compcache.signing.keys import read_publics
 
     read_publics(text)
 
 
 def _check_remote(text: str) -> None:
+    """Raise if `text` is not the URL of a remote store, or several URLs."""
     from compcache.remote.address import read_url
 
     read_url(text)
 
 
 def _check_remote_mode(text: str) -> None:
+    """Raise if `text` is not a mode of remote stores."""
     from compcache.remote.address import read_mode
 
     read_mode(text)
 
 
 def _check_targets(text: str) -> None:
+    """Raise if `text` is not a list of CPUs."""
     from compcache.targets.machine import parse_targets
 
     parse_targets(text)

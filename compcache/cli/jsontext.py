@@ -100,10 +100,12 @@ _writers = _Writers()
 
 
 def _json_text(value: Any) -> str:
+    """Return a value as JSON on one line."""
     return _writers[type(value)](value)
 
 
 def _make_writer(kind: type) -> Callable[[Any], str]:
+    """Return a function that writes values of a type as JSON. Raise `TypeError` for a type that JSON cannot represent."""
     if _field_names(kind):
         return _make_record_writer(kind)
     for known, writer in _WRITERS_BY_TYPE.items():
@@ -113,6 +115,7 @@ def _make_writer(kind: type) -> Callable[[Any], str]:
 
 
 def _make_record_writer(kind: type) -> Callable[[Any], str]:
+    """Return a function that writes records of a type as JSON objects."""
     names, writers = _field_names(kind), _writers
     template = f"{{{', '.join([f'{quote(name)}: %s' for name in names])}}}"
     if issubclass(kind, tuple):

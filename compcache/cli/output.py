@@ -117,6 +117,7 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table that fits the width of the terminal."""
     import shutil
 
     rows = list(rows)

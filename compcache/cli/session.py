@@ -55,9 +55,12 @@ class Session:
         return self._require_existing(self.open_or_create(allow_pickle=allow_pickle))
 
     def _require_existing(self, cache: Cache) -> Cache:
+        """Return the cache if its directory exists. If not, close it and raise a `click.ClickException`."""
         if not cache.exists:
             cache.close()
-            raise click.ClickException(f"there is no cache at {self.directory} (chosen by: {self.chosen_by})")
+            raise click.ClickException(
+                f"there is no cache at {self.directory} (chosen by: {self.chosen_by}): 'compcache add', or a program, creates it"
+            )
         return cache
 
     def open_with_remote(self, url: str | None, mode: str | None) -> Cache:

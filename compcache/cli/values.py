@@ -63,6 +63,7 @@ def parse_argument(parameter: Parameter, text: str) -> Any:
 
 
 def _parse_scalar(type_: Type, text: str) -> Any:
+    """Return the value of a parameter that is not a buffer. An invalid text is a `ValueError`."""
     if type_.kind == CSTR:
         return text
     if type_.kind == POINTER:
@@ -94,24 +95,27 @@ def _parse_pointer(text: str) -> Any:
 
 
 def _parse_integer(text: str) -> int:
+    """Return an integer from decimal, hexadecimal, octal or binary text; raise `ValueError` for other text."""
     try:
         return int(text, 0)
     except ValueError:
-        raise ValueError("not an integer") from None
+        raise ValueError("expected an integer, like 42 or 0x2a") from None
 
 
 def _parse_float(text: str) -> float:
+    """Return a float from decimal or hexadecimal text; raise `ValueError` for other text."""
     try:
         return float.fromhex(text) if "0x" in text.lower() else float(text)
     except ValueError:
-        raise ValueError("not a number") from None
+        raise ValueError("expected a number, like 0.5 or 1e-3") from None
 
 
 def _parse_truth(text: str) -> bool:
+    """Return a truth value; raise `ValueError` for other text."""
     try:
         return _TRUTHS[text.lower()]
     except KeyError:
-        raise ValueError("neither true nor false") from None
+        raise ValueError("expected true or false") from None
 
 
 def _parse_buffer(type_: Type, text: str) -> Any:
@@ -120,7 +124,7 @@ def _parse_buffer(type_: Type, text: str) -> Any:
     if text.startswith("@"):
         data = _read_file(text[1:])
         if len(data) % type_.size:
-            raise ValueError(f"{len(data)} bytes are not a multiple of the element size, {type_.size} bytes")
+            raise ValueError(f"the file has {len(data)} bytes, which is not a multiple of the element size, {type_.size} bytes")
     else:
         values = _parse_elements(type_, text)
         data = bytearray(struct.pack(f"={len(values)}{format_}", *values))
@@ -129,6 +133,7 @@ def _parse_buffer(type_: Type, text: str) -> Any:
 
 
 def _read_file(path: str) -> bytearray:
+    """Return the bytes of a file; of standard input for "-"."""
     if path == "-":
         return bytearray(sys.stdin.buffer.read())
     with open(path, "rb") as file:
@@ -136,6 +141,7 @@ def _read_file(path: str) -> bytearray:
 
 
 def _parse_elements(type_: Type, text: str) -> list[Any]:
+    """Return the elements of a list like ``1,2,0*98``. An invalid list is a `ValueError`."""
     values: list[Any] = []
     for part in text.split(",") if text.strip() else []:
         value, star, count = part.strip().partition("*")
@@ -181,6 +187,7 @@ def parse_global(text: str) -> Any:
 
 
 def _parse_number_or_truth(text: str) -> Any:
+    """Return an integer, a float or a truth value; raise `ValueError` for other text."""
     if text in ("true", "false"):
         return text == "true"
     for parse in (_parse_integer, _parse_float):

@@ -1,13 +1,14 @@
-"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone.
+"""The plain hit: all dependencies of the function are functions, and the directory belongs to this user alone."""
 
-This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
-hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
-`compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
-globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+# This file has everything for such a hit. It imports nothing of the package but the runtime, the type of targets and the counter of
+# hits, because a fresh process pays for what it reads, not for what it executes. Its decisions never differ from those of
+# `compcache.store` and `compcache.hit.loader`: in any other case (keys, layers, several realizations without a known newest one,
+# globals, damage, a failed look-up) it gives no answer. The `PlainLoader` then becomes a `Loader`, which starts again.
+#
+# `compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
 
-`compcache.hit.loader` explains the tables of targets and modules, and their locks. `LoadedModule` is a mapped image.
-"""
-
+# Long texts in the files of a plain hit are comments, because a fresh process reads docstrings.
+#
 # Files on the path of a hit do not import `__future__`, which costs half a million instructions. So annotations are in quotes.
 import os
 from _thread import RLock
@@ -112,8 +113,9 @@ class Door:
             self.enter()
 
     def leave(self) -> None:
-        """Close the root; the next use opens it again. If the program has closed the descriptor, its number may be in use and is not
-        closed again.
+        """Close the root. The next use opens it again.
+
+        If the program has closed the descriptor, its number may be in use and is not closed again.
         """
         entered, self._entered, self._tree = self._entered, None, None
         if entered is not None and not _is_still_open(entered):
@@ -221,7 +223,7 @@ class PlainLoader:
         self._closure = None
 
     def leave_plain(self) -> None:
-        """Close the files; no hit is plain any more."""
+        """Close the files. No hit is plain any more."""
         files, self._files, self._volumes = self._files, None, None
         self._names, self._functions, self._modules, self._rows = None, (), (), ()
         if files is not None:
@@ -230,7 +232,7 @@ class PlainLoader:
     # ------------------------------------------------------------------- look-up
 
     def load_plain(self, func_name: str, owner: object) -> "TypedCallTarget | None":
-        """Return the call target of a plain function; None if the function is not plain, or not found here."""
+        """Return the call target of a plain function, or None if the function is not plain, or not found here."""
         if self._files is None or self.builds or self.closed or self.providers or self.merged or self.linked is not None:
             return None
         started = perf_counter()
@@ -248,8 +250,9 @@ class PlainLoader:
         return target
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, its closure and content, and all its imports if it has any; None if it is not
-        plain.
+        """Return the module and the record of a function, its closure and content, and all its imports if it has any.
+
+        The result is None if it is not plain.
         """
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
@@ -276,8 +279,9 @@ class PlainLoader:
         return module, record, closure, found[4], parts
 
     def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function, and a function that returns payloads of its module's records. The record is None if it cannot
-        be used.
+        """Return the record of a function, and a function that returns payloads of its module's records.
+
+        The record is None if it cannot be used.
         """
         segment, _, offset, number, _ = found
         opened, _, _, entry = where
@@ -310,8 +314,9 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file. Returns the file, its path, its size and its index entry. The entry is None if the file must be verified
-        first.
+        """Open a module file.
+
+        Returns the file, its path, its size and its index entry. The entry is None if the file must be verified first.
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
@@ -331,8 +336,9 @@ class PlainLoader:
         return opened, path, size, runtime.stamped(self._modules, segment, module_id, stamp, mac_key)
 
     def _find(self, runtime: "Any", func_name: str) -> "Any":
-        """Look a function up in the index; return what `runtime.newest` found and its linked closure, or None if the function is not
-        plain.
+        """Look a function up in the index.
+
+        Returns what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
@@ -454,7 +460,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all its imports; None if another thread has bound something else meanwhile."""
+        """Return the target of a function, bound to all its imports, or None if another thread has bound something else meanwhile."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -614,8 +620,9 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
-    """Enter `module` in the table for this key. Returns False if another module, which was not given up, has the key. `_mapping` is
-    held.
+    """Enter `module` in the table for this key.
+
+    Returns False if another module, which was not given up, has the key. `_mapping` is held.
     """
     known = table.get(key)
     other = known() if known is not None else None
@@ -626,7 +633,7 @@ def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMo
 
 
 def open_plain(root: str) -> "PlainLoader | None":
-    """Return a loader for a directory that belongs to this user alone; None if it does not, or does not exist."""
+    """Return a loader for a directory that belongs to this user alone, or None if it does not, or does not exist."""
     try:
         door = Door(root, load_runtime())
         door.enter()

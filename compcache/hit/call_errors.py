@@ -111,7 +111,7 @@ def _match_names(target: TypedCallTarget, given: int, names: tuple[str, ...]) ->
 
 
 def _hint_at_length(target: TypedCallTarget, given: int) -> str:
-    """Return a hint for callers who pass a buffer for an address and omit its length; "" if it does not apply."""
+    """Return a hint for callers who pass a buffer for an address and omit its length, or "" if it does not apply."""
     kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
     lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
     if given >= len(kinds) or not lengths:
@@ -229,7 +229,7 @@ def _describe_given(value: object, dimensions: int) -> str:
 
 
 def find_pointer(value: object) -> int | None:
-    """Return the address in a ctypes object that is a pointer; None for any other value. A ctypes value of another kind is a buffer."""
+    """Return the address in a ctypes object that is a pointer, or None for any other value. A ctypes value of another kind is a buffer."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
         return None

@@ -30,7 +30,7 @@ def before_start(module_id: bytes) -> ReentrantLoadError:
 def with_name(error: Exception, func_name: str) -> Exception:
     """Return the exception of a look-up with the name of the function.
 
-    An error about a half-imported file of this package becomes a `ReentrantLoadError`; other errors are returned unchanged.
+    An error about a half-imported file of this package becomes a `ReentrantLoadError`. Other errors are returned unchanged.
     """
     if _is_half_imported(error):
         module = getattr(getattr(error, "obj", None), "__name__", "") or getattr(error, "name", "")

@@ -68,9 +68,9 @@ def type_digest(text: str) -> bytes:
 
 
 def read_type(read_record: Callable[[int], bytes], kind: bytes) -> str:
-    """Return the link type for the `link_type` of a record; "" if it is not known.
+    """Return the link type for the `link_type` of a record, or "" if it is not known.
 
-    `read_record` returns the payload of the record at an offset; its errors are passed on.
+    `read_record` returns the payload of the record at an offset. Errors of `read_record` are passed on.
 
     Raises:
         FormatError: the record of the link type is damaged.
@@ -151,7 +151,7 @@ class _Function:
 
     @property
     def convention(self) -> str:
-        """The calling convention; "" for that of C."""
+        """The calling convention, or "" for that of C."""
         return " ".join([mark for mark in self.marks if mark not in (IGNORED, ADDRESS)])
 
 
@@ -167,7 +167,7 @@ def _pieces(text: str) -> list[Piece]:
 
 
 def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
-    """Return whether calls of a use fit a definition, with the reason or a warning; see `fits`."""
+    """Return whether calls of a use fit a definition, with the reason or a warning. See `fits`."""
     if definition.convention != use.convention:
         conventions = [function.convention or "that of C" for function in (definition, use)]
         return False, "its calling convention is {}, and the module calls it by {}".format(*conventions)
@@ -195,7 +195,7 @@ def _count_arguments(count: int) -> str:
 
 
 def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:
-    """Return whether the passed values fit the parameters, with the reason or a warning; see `fits`."""
+    """Return whether the passed values fit the parameters, with the reason or a warning. See `fits`."""
     doubts = ""
     for number, (expected, passed) in enumerate(zip(expected_values, passed_values, strict=False), 1):
         fit, lacks_extension = _passes(expected, passed)
@@ -209,7 +209,7 @@ def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *,
 
 
 def _result_fits(returned: list[Piece], expected: list[Piece]) -> tuple[bool, str]:
-    """Return whether the returned value fits what the caller expects, with the reason or a warning; see `fits`."""
+    """Return whether the returned value fits what the caller expects, with the reason or a warning. See `fits`."""
     pairs = [_passes(one, other) for one, other in zip(expected, returned, strict=False)]  # here the caller relies on extensions
     if len(returned) == len(expected) and all(fit and not lacks for fit, lacks in pairs):
         return True, ""
@@ -248,5 +248,5 @@ def _is_in_register(kind: str) -> bool:
 
 
 def _vector_bits(kind: str) -> int:
-    """Return the number of bits of a value in a vector register; 0 for another kind of value."""
+    """Return the number of bits of a value in a vector register, or 0 for another kind of value."""
     return int(kind[1:]) if kind[0] == "v" and kind[1:].isdecimal() else _FLOAT_BITS.get(kind, 0)

@@ -68,7 +68,7 @@ class Source:
     Attributes:
         file: the module file.
         loaded: the mapped module, or None.
-        suspended: whether the file was closed to save a descriptor; the next read opens it again.
+        suspended: whether the file was closed to save a descriptor. The next read opens it again.
         listed: the known records of the module, in a load of several modules.
     """
 
@@ -109,7 +109,7 @@ class Sources(dict[bytes, Source]):
 
     Attributes:
         root: the function to load.
-        accept: rules out realizations of the root; see `Loader.load`.
+        accept: rules out realizations of the root. See `Loader.load`.
         since: the number of loads that had bound something when this load began, if there are linked closures.
         listing: the lists of records of several modules, or None.
         opened: the modules whose files have not been closed since.
@@ -134,9 +134,9 @@ class Choice:
         source: the module.
         module_id: the id of the module.
         record: the function's record.
-        offset: the offset of the record; 0 for a stub, which has no record.
+        offset: the offset of the record, or 0 for a stub, which has no record.
         imports: the imports to bind.
-        settled: imports without alternatives (`compcache.hit.settle`); only one import from each module of these is in `imports`.
+        settled: imports without alternatives (`compcache.hit.settle`). Only one import from each module of these is in `imports`.
         globals: the global variables to decode.
         start: the number of the function that runs the module's constructors, if they wait for imports.
         has_needs: whether the needs of the function were read.
@@ -229,8 +229,9 @@ class Loader(PlainLoader):
                 again, known = False, store.index.segments  # the index has changed meanwhile
 
     def _load(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget:
-        """Load a function, from a linked closure if possible. The load is repeated if another thread has loaded or unloaded one of the
-        modules.
+        """Load a function, from a linked closure if possible.
+
+        The load is repeated if another thread has loaded or unloaded one of the modules.
         """
         target = self.linked.take(func_name, owner) if self.linked is not None and accept is None else None
         while target is None:
@@ -238,7 +239,7 @@ class Loader(PlainLoader):
         return target
 
     def _load_once(self, func_name: str, owner: object, accept: Accept | None, *, again: bool) -> TypedCallTarget | None:
-        """Load a function; return None if another thread has replaced one of the modules."""
+        """Load a function. Returns None if another thread has replaced one of the modules."""
         sources = Sources(func_name, accept, self.linked.bound.changes if self.linked is not None else 0)
         candidates = self.candidates(func_name, again=again, linked=accept is None)
         try:
@@ -302,8 +303,9 @@ class Loader(PlainLoader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield (module_id, offset) for the realizations of a function. Among those with the same content, loaded or near modules come
-        first.
+        """Yield (module_id, offset) for the realizations of a function.
+
+        Among those with the same content, loaded or near modules come first.
 
         `linked` includes realizations in linked closures. `again` is the parameter of `Store.find`.
         """
@@ -344,7 +346,7 @@ class Loader(PlainLoader):
         return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
-        """Read the record of a realization. `sources` receives the module that is opened; the caller releases it.
+        """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.
 
         Raises:
             CompcacheError, OSError: the realization is ruled out.
@@ -393,7 +395,7 @@ class Loader(PlainLoader):
         return source
 
     def open_stub(self, func_name: str, sources: Sources) -> Choice | None:
-        """Return the stub for importers of a function that this processor cannot run; None if the cache has no stub."""
+        """Return the stub for importers of a function that this processor cannot run, or None if the cache has no stub."""
         from compcache.hit.stubs import find_stub
 
         found = find_stub(self, func_name, sources)
@@ -529,7 +531,7 @@ class Loader(PlainLoader):
     # ----------------------------------------------------------------- commit
 
     def _commit(self, func_name: str, chosen: dict[str, Choice], owner: object, sources: Sources) -> TypedCallTarget | None:
-        """Fill slots and tables, and return the target; return None if another thread has replaced one of the modules.
+        """Fill slots and tables, and return the target. Returns None if another thread has replaced one of the modules.
 
         An existing target is returned, unless `sources.accept` requires another realization.
 
@@ -639,7 +641,7 @@ class Loader(PlainLoader):
             forget_name(self, func_name)
 
     def unload(self, func_name: str) -> int:
-        """Invalidate every call target of the modules in which this loader found the function; return their number."""
+        """Invalidate every call target of the modules in which this loader found the function. Returns their number."""
         from compcache.hit.memory import unload
 
         return unload(self, func_name)

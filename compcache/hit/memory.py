@@ -1,5 +1,6 @@
-"""Functions and modules in memory, and the events that hide them from look-ups: removal, unloading, building. Hits do not import this
-file.
+"""Functions and modules in memory, and the events that hide them from look-ups: removal, unloading, building.
+
+Hits do not import this file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def begin_build(loader: Loader, build: object) -> None:
 
 
 def end_build(loader: Loader, build: object) -> None:
-    """End a build; unknown builds are ignored. After the last one, look-ups use memory again."""
+    """End a build. Unknown builds are ignored. After the last one, look-ups use memory again."""
     with loader.lock():
         loader.builds.discard(build)
         if not loader.builds:

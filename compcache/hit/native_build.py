@@ -46,7 +46,7 @@ def require_same_sources(extension: ModuleType) -> None:
     """Check that an extension module was built from the sources beside it.
 
     Raises:
-        ImportError: the sources differ; the message names the command to run.
+        ImportError: the sources differ. The message names the command to run.
     """
     if source_digest() != extension.SOURCE_DIGEST:
         path = extension.__file__

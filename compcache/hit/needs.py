@@ -54,7 +54,7 @@ class Listed:
         self.natives: set[str] = set()
 
     def read_record(self, offset: int) -> bytes:
-        """Return the verified payload of a record; see `compcache.formats.manifest.read_frame`.
+        """Return the verified payload of a record. See `compcache.formats.manifest.read_frame`.
 
         Raises:
             FormatError: there is no intact record at the offset.
@@ -178,7 +178,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
     """Return (record, bytes, value) for each global that is not stored yet.
 
     Raises:
-        GlobalValidationError: a global has changed; the message names it and the function.
+        GlobalValidationError: a global has changed. The message names it and the function.
     """
     fills = []
     for record in choice.globals:
@@ -198,7 +198,7 @@ def decode_globals(loader: Loader, choice: Choice) -> list[tuple[GlobalRecord, b
 
 
 def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tuple[bytes, Kept] | None:
-    """Return the bytes and the value of a global; None if it is stored already and still valid."""
+    """Return the bytes and the value of a global, or None if it is stored already and still valid."""
     from compcache.globals.definition import Storage, decode_definition, loaded
 
     known = choice.loaded.slots.get(record.slot)
@@ -309,6 +309,6 @@ def _encode_store(address: int, data: bytes) -> bytes:
 
 
 def quarantine_misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
-    """Quarantine a module whose records do not fit its image; return the exception to raise."""
+    """Quarantine a module whose records do not fit its image. Returns the exception to raise."""
     store = loader.store
     return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")

@@ -49,8 +49,9 @@ class PlainClosure:
         self.bound: list[tuple[tuple[Any, ...], bytes]] = []
 
     def note(self, known: "PlainClosure | None", record: "tuple[Any, ...]", content: bytes) -> "PlainClosure":
-        """Record that a function is bound to this closure. Returns the closure that has the record: `known` if it is an earlier state of
-        this one.
+        """Record that a function is bound to this closure.
+
+        Returns the closure that has the record: `known` if it is an earlier state of this one.
         """
         closure = known if known is not None and known.module_id == self.module_id else self
         closure.segments = self.segments
@@ -59,7 +60,7 @@ class PlainClosure:
 
 
 def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
-    """Return a linked closure that is recorded as valid for this state of the index; None if its file does not record that.
+    """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
 
     Args:
         runtime: the native runtime.

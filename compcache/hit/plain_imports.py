@@ -119,7 +119,9 @@ class Parts(dict[str, Part]):
 def follow(
     loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
 ) -> "Parts | None":
-    """Return a function with all its direct and indirect imports; empty if it imports nothing; None if one of them is not plain.
+    """Return a function with all its direct and indirect imports.
+
+    The result is empty if it imports nothing, or None if one of them is not plain.
 
     Args:
         loader: the loader.
@@ -162,8 +164,9 @@ def follow(
 
 
 def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[Use] | None":
-    """Return the unbound imports of a function, each with its key, its positions and the link type of its use; None if the function has
-    variables to decode.
+    """Return the unbound imports of a function, each with its key, its positions and the link type of its use.
+
+    The result is None if the function has variables to decode.
     """
     uses = []
     waiting = [part.record[6]] if part.record[6] else []
@@ -183,17 +186,19 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
 def _look_up_together(
     loader: "PlainLoader", runtime: "Any", part: Part, uses: "list[Use]", find: "Callable[[str], Part | None]"
 ) -> "list[Use]":
-    """Look up the imports of a function of which one module has many, as long as there is one realization of each, which fits and needs
-    nothing. Return the imports that remain: at least one of each module. Raises the errors of `follow`.
+    """Look up many imports of a function at once, if they are from one module.
+
+    An import is looked up here if its only realization fits and needs nothing. Returns the other imports, and at least one of each
+    module. The errors are those of `follow`.
     """
     modules: dict[bytes, list[tuple[Use, int]]] = {}
     for use, place in zip(uses, only_places(runtime, loader._functions, [use[1] for use in uses]), strict=True):
         if place and place[1] < hit._LINKED:
             modules.setdefault(place[0], []).append((use, place[1]))
     done = set()
-    for wanted in modules.values():
+    for module_id, wanted in modules.items():
         other = find(wanted[0][0][1]) if len(wanted) >= _MANY else None
-        if other is None or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
+        if other is None or other.module_id != module_id or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
             continue
         image, size, _, _, _, key, _ = other.where[3]
         numbers = runtime.plain_functions(
@@ -207,8 +212,9 @@ def _look_up_together(
 
 
 def only_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> "list[tuple[bytes, int] | Literal[False] | None]":
-    """Return for each name its module and the offset of its record, if there is one realization of it in all tables; None if there is
-    none, and False if there are several.
+    """Return, for each name, the module_id and the record offset of its only realization in all tables.
+
+    A name without a realization has None, and a name with several has False.
     """
     places: list[Any] = [None] * len(names)
     for table in tables:
@@ -221,7 +227,7 @@ def only_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> 
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
-    """Return the function of this name; None if there is none, or if choosing its realization is not plain."""
+    """Return the function of this name, or None if it is missing or choosing its realization is not plain."""
     found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
     if found is None or found[2] >= hit._LINKED:
         return None

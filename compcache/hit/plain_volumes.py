@@ -41,7 +41,7 @@ class _Files:
 
 
 def volumes_of(door: "Any", root: str) -> Volumes:
-    """Return the volumes of a directory. Damage ends the plain hit; volumes of other users have no stamp."""
+    """Return the volumes of a directory. Damage ends the plain hit. Volumes of other users have no stamp."""
     return Volumes(_Files(door), f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
 
 

@@ -252,7 +252,7 @@ class Plan:
         return module_id in self._sources or self._loader.is_loaded(module_id)
 
     def _find_second_provider(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice that must not be used, and the reason; None if there is no such choice.
+        """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
 
         Its module defines a variable that the load has from another module.
         """
@@ -392,11 +392,11 @@ class Plan:
         return fits(*self._types(choice, user, kind))[0]
 
     def _types(self, choice: Choice, user: Choice, kind: bytes) -> tuple[str, str]:
-        """Return the link types of a realization and of its use, as texts; "" if unknown."""
+        """Return the link types of a realization and of its use, as texts, or "" if unknown."""
         return self._read_link_type(choice, choice.record.link_type), self._read_link_type(user, kind)
 
     def _read_link_type(self, choice: Choice, kind: bytes) -> str:
-        """Return a link type as text; "" if unknown. A malformed record condemns the module."""
+        """Return a link type as text, or "" if unknown. A malformed record condemns the module."""
         from compcache.hit.link_types import read_type
 
         try:
@@ -496,7 +496,7 @@ class Plan:
         return error
 
     def reject(self, name: str, error: Exception) -> None:
-        """Reject a chosen realization that failed later; `choose` then continues without it."""
+        """Reject a chosen realization that failed later. `choose` then continues without it."""
         node = self._nodes[name]
         node.note(error)
         node.choice = None
@@ -545,7 +545,7 @@ def _mismatch_error(choice: Choice, user: Choice, defined: str, used: str) -> Si
 
 
 def _length(choice: Choice) -> int:
-    """Return the length in bytes of a variable that is an array, from its LLVM type; 0 for other variables."""
+    """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
     count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
     return int(count) if by and count.isdecimal() else 0
 
@@ -596,7 +596,7 @@ def require_usable(store: Store, file: ModuleFile) -> None:
     """Check that this host can run the code of a module, and that the cache's options allow it.
 
     Raises:
-        IncompatibleTargetError: the module cannot be used; the message says why.
+        IncompatibleTargetError: the module cannot be used. The message says why.
         KnownFaultError: a maker of the module is known to make wrong code.
     """
     if store.min_llvm:

@@ -1,11 +1,10 @@
-"""The counters of a process that uses a cache, which reach the disk without a lock.
+"""The counters of a process that uses a cache, which reach the disk without a lock."""
 
-Counting appends to a list. The list is appended, as one batch, to the journal of this host (`compcache.formats.journal`): at once if the
-last batch is a while ago, otherwise when the process exits or a cache is closed. A process that is killed loses the counts of its last
-second. Appending to a file costs two microseconds, creating one eighty. Tools add journals up and fold them (`compcache.usage.ledger`).
-
-This file is on the hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
-"""
+# Counting appends to a list. The list is appended, as one batch, to the journal of this host (`compcache.formats.journal`): at once if the
+# last batch is a while ago, otherwise when the process exits or a cache is closed. A process that is killed loses the counts of its last
+# second. Appending to a file costs two microseconds, creating one eighty. Tools add journals up and fold them (`compcache.usage.ledger`).
+#
+# This file is on the hit path: it imports nothing that is not loaded already, never waits, and tolerates a disk that cannot be written to.
 
 import os
 import sys
@@ -79,11 +78,11 @@ class Recorder:
             self._register_exit()
 
     def hit(self, func_name: str, module_id: bytes, _: float = 0.0) -> None:
-        """Record that a function was found and loaded from a module; the last argument is the time in seconds."""
+        """Record that a function was found and loaded from a module. The last argument is the time in seconds."""
         self.count("hits", 1, func_name, module_id)
 
     def missed(self, error: Exception) -> None:
-        """Record that a function was missing or had no usable realization; `error` says why."""
+        """Record that a function was missing or had no usable realization. `error` says why."""
         from compcache.formats.journal import MISSES_ID
         from compcache.hit.miss import miss_reason
 
@@ -94,7 +93,7 @@ class Recorder:
         """Record that a file is not used, or that a function was not cached. Nothing is counted."""
 
     def asked(self, name: str, answer: str) -> None:
-        """Record that the remote store answered about a function. Nothing is counted here; the asking process counts it."""
+        """Record that the remote store answered about a function. Nothing is counted here. The asking process counts it."""
 
     def waited(self, what: str, seconds: float, *, owned: "bool | None") -> None:
         """Record that this thread waited for another process. Nothing is counted."""
@@ -143,8 +142,9 @@ class Recorder:
                 return
 
     def flush(self, *, now_held: bool = False) -> None:
-        """Append the counts to the journal, if there are any. Periodically, or with `now_held`, also record the modules in memory as
-        used.
+        """Append the counts to the journal, if there are any.
+
+        Periodically, or with `now_held`, also record the modules in memory as used.
         """
         lines: list[str] = []
         if now_held or time() - self._held_noted >= _HELD_SECONDS:

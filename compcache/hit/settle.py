@@ -109,7 +109,7 @@ def _settled_functions(
 
 
 def _read_records(source: Source, store: Store, names: int) -> bytes:
-    """Return a module's section of records; b"" if the section is much larger than what single look-ups would read."""
+    """Return a module's section of records, or b"" if the section is much larger than what single look-ups would read."""
     if source.listed is not None and source.listed.records:
         return source.listed.records
     if source.file.records > names * _BYTES_OF_EACH:

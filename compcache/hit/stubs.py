@@ -20,7 +20,7 @@ _SIGNATURE = LINK_ONLY + "stub"
 
 
 def find_stub(loader: Loader, name: str, sources: Sources) -> tuple[Source, FunctionRecord] | None:
-    """Return the stub of a function, preferably from a module that this load uses already; None if this host can run none."""
+    """Return the stub of a function, preferably from a module that this load uses already, or None if this host can run none."""
     found = list(loader.store.find(index_name(STUB, name)))
     found.sort(key=lambda place: place[0] not in sources and not loader.is_loaded(place[0]))
     for module_id, offset in found:
@@ -49,7 +49,7 @@ def has_stub(loader: Loader, name: str) -> bool:
 
 
 def _read_stub(store: Store, file: ModuleFile, offset: int, name: str) -> int | None:
-    """Return the number of a stub's symbol; None if the record is not the stub of this function, or if this processor cannot run it.
+    """Return the number of a stub's symbol, or None if the record is not the stub of this function, or if this processor cannot run it.
 
     Raises:
         FormatError: the record is malformed.

@@ -1,11 +1,10 @@
-"""Typed call targets: compiled functions as Python callables. Also loads the native runtime of this process, which makes them.
+"""Typed call targets: compiled functions as Python callables. Also loads the native runtime of this process, which makes them."""
 
-`TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), has the vectorcall slot
-and owns image and context, so the code and everything that it uses live as long as the target.
-
-The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, once for all
-versions of CPython except free-threaded ones. `install` gives it the Python functions that it calls.
-"""
+# `TypedCallTarget` is the Python half. The native half, a subclass that the runtime makes (`native/targets.c`), has the vectorcall slot
+# and owns image and context, so the code and everything that it uses live as long as the target.
+#
+# The runtime is the extension module `compcache.hit._runtime` (C sources in `native/`). It is built with the package, once for all
+# versions of CPython except free-threaded ones. `install` gives it the Python functions that it calls.
 
 import os
 
@@ -32,7 +31,7 @@ else:
     Parameters = Result = None
 
     class _Typed:
-        """The base class at run time; the generic one above is for type checkers."""
+        """The base class at run time. The generic one above is for type checkers."""
 
         __slots__ = ()
         __class_getitem__ = classmethod(lambda cls, _: cls)
@@ -74,7 +73,7 @@ class TypedCallTarget(_Typed[Parameters, Result]):
     raises `TargetUnloadedError`.
 
     For type checkers it is generic in the types that Python passes and receives: ``TypedCallTarget[[float, int], float]``. Without them,
-    all types are accepted; the signature itself is known only at run time.
+    all types are accepted. The signature itself is known only at run time.
     """
 
     __slots__ = ()
@@ -219,7 +218,7 @@ def _at_fork(when: str) -> "Callable[[list[Any]], None]":
 
 
 def path_opener() -> "OpenBeneath | None":
-    """Return the function that opens files below a directory in one call; None if the native runtime cannot be loaded."""
+    """Return the function that opens files below a directory in one call, or None if the native runtime cannot be loaded."""
     try:
         opener: OpenBeneath = load_runtime().open_beneath
     except ImportError:  # a load reports the reason
@@ -301,7 +300,7 @@ def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoRet
 
 
 def _find_pointer(value: object) -> "int | None":
-    """Return the address that a pointer argument means; None if its buffer is the address, or if it has none."""
+    """Return the address that a pointer argument means, or None if its buffer is the address, or if it has none."""
     if isinstance(value, TypedCallTarget):
         return value.address
     from compcache.hit.call_errors import find_pointer

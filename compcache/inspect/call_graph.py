@@ -111,6 +111,7 @@ class _Builder:
         return number
 
     def _add(self, key: tuple[str, str, str], node: GraphNode) -> int:
+        """Add a node with a key, and return its number."""
         number = self._numbers[key] = len(self._nodes)
         self._nodes.append(node)
         return number
@@ -261,6 +262,7 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
     modules: dict[bytes, _Module | None] = {}
 
     def modules_of(func_name: str) -> Iterator[_Module]:
+        """Yield the readable modules that realize a function. Report the progress when a module is read for the first time."""
         for module_id in realized.get(func_name, ()):
             if module_id not in modules:
                 modules[module_id] = _read_module(store, module_id, problems[module_id])

@@ -263,6 +263,7 @@ def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
 
 
 def _describe_global(record: GlobalRecord) -> GlobalReport:
+    """Return the description of a global variable. A definition that cannot be decoded is described by the error."""
     from compcache.globals import decode_definition
 
     try:

@@ -80,6 +80,7 @@ def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, .
     requirement = decode_module(module.read_record(0)).requirement()
 
     def status_of(name: str) -> str:
+        """Return the result of the check of the signatures in the name of a key."""
         keys = [key for key in _keys(store) if key.name == name]
         if not keys:
             return "unknown"

@@ -86,6 +86,7 @@ class _Layer(Store):
         return self._above.processor()
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
+        """Return whether the file has a valid stamp in this layer or in the writable directory. If so, describe the module."""
         above = self._above
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
             return not above.exposed and super()._recognize(module, status, above.verified)
@@ -199,6 +200,7 @@ class LayeredStore(Store):
         self.merged = index
 
     def _write_segment(self, name: str) -> None:
+        """Write the segment of all layers, if this installation can write segments."""
         try:
             from compcache.maintain.layer_segment import write_layer_segment
         except MissingPackageError:

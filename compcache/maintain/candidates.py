@@ -119,6 +119,7 @@ class Chooser:
         """Return the plan of the policy for the candidates and the modules that affect the decision."""
 
         def close(entry: Entry) -> Entry:
+            """Return an entry with its parts among the candidates, and with the common generation if it is fresh."""
             if entry.parts:  # parts outside the candidates stay; the entry itself replaces them, because it must have parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))

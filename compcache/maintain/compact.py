@@ -104,6 +104,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(store: Store) -> _Measured:
+    """Return the numbers and sizes of the modules and of their files."""
     modules = size = 0
     for _, found in modules_by_directory(store):
         modules += len(found)

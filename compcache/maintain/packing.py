@@ -104,6 +104,7 @@ class Packing:
             self._write_stamps(Stamp.of(self.volume.status))
 
     def _small_files(self, fan: str) -> dict[bytes, _SmallFile]:
+        """Return the module files in a directory that are small enough for a volume, except packs and files of other users."""
         return {
             module_id: _SmallFile(Stamp.packed(status), status.st_size, status.st_mtime)
             for module_id, status in files_of_directory(self._store, fan).items()
@@ -189,6 +190,7 @@ class Packing:
         store = self._store
 
         def entries() -> Iterator[bytes]:
+            """Yield the module entries with the stamp, without repetitions, in the order of module_ids."""
             last = b""
             for module_id, *fields in map(_DESCRIBED.unpack, self._described.pieces(_DESCRIBED.size)):
                 if module_id != last:

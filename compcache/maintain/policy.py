@@ -474,6 +474,7 @@ def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int]
     count = outside.modules + sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
+        """Return the limit that is exceeded now; "" if there is none."""
         if not policy.allows(size):
             return "size"
         return "count" if policy.max_modules is not None and count > policy.max_modules else ""

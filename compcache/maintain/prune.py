@@ -49,10 +49,9 @@ _CLOCKS = 5.0
 
 
 def _require_policy(policy: object) -> None:
+    """Raise `TypeError` if `policy` is not a `PrunePolicy`."""
     if not isinstance(policy, PrunePolicy):
-        raise TypeError(
-            f"prune() takes a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not an object of {type(policy).__name__}"
-        )
+        raise TypeError(f"prune() takes a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
 
 
 def prune(
@@ -123,9 +122,9 @@ def propose(
     uses = _uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(store, uses, policy, now, census, spare, progress)
     plan = chooser.choose() if reads else Plan((), ())
-    leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged(store, unindexed))
+    leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged_files(store, unindexed))
     gone = {removal.entry.module_id for removal in plan.removed}
-    report = _report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
+    report = _make_report(census.modules, census.size, policy, plan, leftovers, dry_run=True)
     unknown, makers = _unknown_makers(policy, chooser.makers)
     indexed = tuple([module_id.hex() for module_id in sorted(unindexed.sound) if module_id not in gone])
     seconds = time.perf_counter() - started
@@ -160,7 +159,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     except OSError as error:  # the modules stay without index entries
         reraise_interrupt(error)
     plan = proposal.plan._replace(removed=removed)
-    report = _report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
+    report = _make_report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
     return dataclasses.replace(
         report,
         indexed=tuple([module_id.hex() for module_id in indexed]),
@@ -176,7 +175,10 @@ def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
 
-def _report(modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool) -> PruneReport:
+def _make_report(
+    modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool
+) -> PruneReport:
+    """Return the report of a prune that removes the modules of a plan, and leftovers."""
     report = PruneReport(
         dry_run=dry_run,
         removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
@@ -193,9 +195,10 @@ def _report(modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers:
     return dataclasses.replace(report, within_limits=fits)
 
 
-def _damaged(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
+def _damaged_files(store: Store, unindexed: Unindexed) -> Iterator[PrunedFile]:
+    """Yield the damaged modules without an index entry as leftovers."""
     for module_id, size in sorted(unindexed.damaged.items()):
-        yield PrunedFile(store.module_path(module_id), size, "damaged module that is not indexed")
+        yield PrunedFile(store.module_path(module_id), size, "damaged module without an index entry")
 
 
 def _describe(removal: Removal) -> PrunedModule:

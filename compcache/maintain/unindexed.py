@@ -88,6 +88,7 @@ class _Named:
         return {joined[start : start + DIGEST_SIZE] for start in range(0, len(joined), DIGEST_SIZE)}
 
     def _read(self) -> None:
+        """Add the modules of all function entries to the current range."""
         known = self._known
         for segment in self._segments:
             for entry in all_entries(segment.functions):

@@ -1,5 +1,6 @@
-"""Tracks which threads of this process build which functions, and whether they make progress. No thread waits for a thread that may be
-waiting for it.
+"""Tracks which threads of this process build which functions, and whether they make progress.
+
+No thread waits for a thread that may be waiting for it.
 
 A builder may need a lock (of an import, or of the user's) whose holder asks for the function that it builds. If the builder visibly
 waits for an import that the asker is executing, the asker builds the function itself at once. Otherwise the builder's thread counts
@@ -83,7 +84,7 @@ class Builder:
 
 
 def enter(directory: str, func_name: str) -> Builder:
-    """Record that this thread builds a function from now on; return the record."""
+    """Record that this thread builds a function from now on. Returns the record."""
     builder = Builder()
     with _lock:
         _builders.setdefault((directory, func_name), []).append(builder)
@@ -101,8 +102,9 @@ def leave(directory: str, func_name: str, builder: Builder) -> None:
 def take_over(directory: str, func_name: str) -> Builder | None:
     """Make this thread a builder of a function if all its builders in this process wait, perhaps for this thread.
 
-    Returns: The record of the builder. None if a builder works, if no thread of this process builds the function, or if another
-      caller was first.
+    Returns:
+        The record of the builder. None if a builder works, if no thread of this process builds the function, or if another caller was
+        first.
     """
     with _lock:
         builders = _builders.get((directory, func_name), [])

@@ -112,7 +112,7 @@ def uses_of_builds(directory: str) -> dict[str, TypedCallTarget]:
 
 
 def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, int]]:
-    """Return the realizations of a function whose files exist; empty if the directory cannot be read."""
+    """Return the realizations of a function whose files exist. The result is empty if the directory cannot be read."""
     store = session.store
     try:
         return {candidate for candidate in store.find_all(func_name) if store.exists(candidate[0])}

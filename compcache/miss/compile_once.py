@@ -83,7 +83,7 @@ def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | Non
     """Ask the remote store for functions that will otherwise be compiled. Until the context ends, other hosts wait for them.
 
     Yields:
-        The inquiry; None if there is nothing to ask or no store to ask.
+        The inquiry, or None if there is nothing to ask or no store to ask.
     """
     inquiry = session.inquire(names, compiles=True)
     try:
@@ -94,7 +94,7 @@ def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | Non
 
 
 class _Builder:
-    """A caller's `build`; a call converts its result to a `ModuleSource` of the requested function.
+    """A caller's `build`. A call converts its result to a `ModuleSource` of the requested function.
 
     Attributes:
         needs: the functions that were missing when the result of the last call was loaded.
@@ -195,7 +195,7 @@ def add_missing(
 def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
     """Load a function after asking the remote store for it. Returns None if it does not come as fast as a compilation would take.
 
-    `error` is the error of the look-up in the cache; `accept` is the parameter of `Loader.load`.
+    `error` is the error of the look-up in the cache. `accept` is the parameter of `Loader.load`.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -261,9 +261,9 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions; return None if they came from the remote store meanwhile.
+    """Compile a source that must export these functions. Returns None if they came from the remote store meanwhile.
 
-    The store's answer does not interrupt `build`; it is checked again before code is generated.
+    The store's answer does not interrupt `build`, and is checked again before code is generated.
 
     Raises:
         UndefinedSymbolError: the source does not export one of the functions.
@@ -295,7 +295,7 @@ def _build_exporting(
 
 
 def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exception, inquiry: Inquiry | None) -> TypedCallTarget:
-    """Build a function and load it; a module that the remote store provides meanwhile is loaded instead."""
+    """Build a function and load it. A module that the remote store provides meanwhile is loaded instead."""
     session.store.stats.missed(miss)
     built = _build_exporting(session, (func_name,), build, inquiry)
     if built is None:
@@ -324,7 +324,7 @@ def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: B
 
 
 def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
-    """Publish a module, or keep it in memory with a warning if it cannot be stored; return it."""
+    """Publish a module, or keep it in memory with a warning if it cannot be stored. Returns it."""
     try:
         publish_built(session, [built])
     except StorageError as error:

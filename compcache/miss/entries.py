@@ -46,9 +46,9 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Accept an entry, replacing any entry of this kind and name; return its id, a digest of its content.
+        """Accept an entry, replacing any entry of this kind and name. Returns its id, a digest of its content.
 
-        With `gone`, the entry marks a removed one; the id is "" if there is nothing to remove.
+        With `gone`, the entry marks a removed one. The id is "" if there is nothing to remove.
 
         Raises:
             StorageError: earlier entries had to be written first and could not be. This entry was not accepted.

@@ -95,11 +95,11 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group; return its module_id, once for each source.
+        """Add the group. Returns its module_id, once for each source.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
-            CompileError, LinkError: the sources contradict one another; nothing is stored.
+            CompileError, LinkError: the sources contradict one another. Nothing is stored.
         """
         sources = [source for number, given in enumerate(self._given) if (source := self._read(number, given)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
@@ -120,7 +120,7 @@ class _Group:
         return tuple([module_id for module_id in found if module_id is not None])
 
     def _read(self, number: int, source: ModuleSource) -> _Source | None:
-        """Return a source with its requests; record a failure and return None if it is not valid."""
+        """Return a source with its requests. Record a failure and return None if it is not valid."""
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(
@@ -170,8 +170,9 @@ class _Group:
     # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
-        """Build the module of all sources that can be members; return these sources and the module, which is None if there are no
-        sources.
+        """Build the module of all sources that can be members.
+
+        Returns these sources and the module, which is None if there are no sources.
 
         Sources that use a missing symbol are left out. Any other error concerns the whole group.
         """
@@ -261,8 +262,9 @@ class _Group:
         return built
 
     def _is_cached(self, name: str) -> bool:
-        """Return whether the cache has a symbol outside groups of this name. Run times with state count as missing: a group has its own
-        copy.
+        """Return whether the cache has a symbol outside groups of this name.
+
+        Run times with state count as missing: a group has its own copy.
         """
         if name.startswith(HAS_STATE) or not self._session.can_import(name):
             return False

@@ -1,5 +1,6 @@
-"""Functions that a build finds in memory. A build may use such a function only if the directory has it too, because the result is
-published.
+"""Functions that a build finds in memory.
+
+A build may use such a function only if the directory has it too, because the result is published.
 """
 
 from __future__ import annotations
@@ -63,5 +64,5 @@ def keep_received(session: Session, names: Iterable[str]) -> bool:
 
 
 def modules_in_use(session: Session) -> set[bytes]:
-    """Return the module_ids of the modules that the builds of this thread use; its own sweeps must not remove them."""
+    """Return the module_ids of the modules that the builds of this thread use. Sweeps by this thread must not remove these modules."""
     return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

@@ -28,8 +28,9 @@ class Provider(NamedTuple):
 
 
 def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
-    """Check that each import of a module has a realization with a type that its code expects. An import without any realization is
-    accepted.
+    """Check that each import of a module has a realization with a type that its code expects.
+
+    An import without any realization is accepted.
 
     Args:
         session: the cache.

@@ -38,7 +38,7 @@ _SHOWN = 10
 
 
 class ModulesNotAddedError(CompcacheError):
-    """Raised by `Cache.add_modules` if some of the sources could not be added; the other sources are stored.
+    """Raised by `Cache.add_modules` if some of the sources could not be added. The other sources are stored.
 
     `failures` are the errors by position in the list of sources. `module_ids` has one item for each source: the id of its module, or
     None if the source failed.
@@ -107,7 +107,7 @@ class _Addition:
         self._failed: dict[int, object] = {}  # the sources that failed
 
     def add(self, number: int, source: ModuleSource) -> None:
-        """Compile a source and start linking it; publish a group of modules when it is complete."""
+        """Compile a source and start linking it. Publish a group of modules when it is complete."""
         self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
@@ -139,7 +139,7 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and start linking it; return the names that it looked for and no source has defined yet."""
+        """Compile a source and start linking it. Returns the names that it looked for and no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
@@ -181,8 +181,9 @@ class _Addition:
             self._publish_group(ready[start : start + _GROUP])
 
     def _find_waiting(self, linked: list[tuple[_Linking, BuiltModule]]) -> frozenset[int]:
-        """Return the positions of the sources that must wait: those that lack a symbol, those that a later source may override, and
-        their importers.
+        """Return the positions of the sources that must wait, and of their importers.
+
+        A source must wait if it lacks a symbol, or if a later source may override one of its functions.
         """
         waiting = {item.number: item.exported for item, _ in linked if item.weak or self._undefined_symbols(item)}
         while True:
@@ -216,7 +217,7 @@ class _Addition:
                     self._fail(item.number, item.source, error)
 
     def _finish(self, item: _Linking) -> BuiltModule | None:
-        """Wait for a module to be linked and return it; record a failure and return None if it cannot be linked."""
+        """Wait for a module to be linked and return it. Record a failure and return None if it cannot be linked."""
         if item.number in self._failures:
             return None
         try:
@@ -285,8 +286,9 @@ class _Addition:
 def not_added(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
-    """Return the error for sources that could not be added. An original error is listed before the errors that it caused, and is the
-    cause.
+    """Return the error for sources that could not be added.
+
+    An original error is listed before the errors that it caused, and is the cause.
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]

@@ -1,5 +1,6 @@
-"""Bodies of functions that stored modules offer to a new module, which imports these functions and may inline them
-(`compcache.build.inlining`).
+"""Bodies of functions that stored modules offer to a new module, for inlining (`compcache.build.inlining`).
+
+The new module imports these functions.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _find_offer(session: Session, name: str) -> Provided | None:
 
 
 def _read_offer(session: Session, module: ModuleFile, name: str) -> Provided | None:
-    """Return the body that a module offers for a function; None if it offers none, or if this cache must not use it."""
+    """Return the body that a module offers for a function, or None if it offers none, or if this cache must not use it."""
     footer = module.footer()
     start = footer.image + footer.records + footer.graph
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)

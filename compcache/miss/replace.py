@@ -33,7 +33,7 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 
 
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove older modules that share names with these modules and whose names all have newer realizations; return their ids.
+    """Remove older modules that share names with these modules and whose names all have newer realizations. Returns their ids.
 
     Modules with content names stay: a content name means exactly that code.
 
@@ -49,13 +49,16 @@ def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ..
 
 
 def _names(store: Store, module_id: bytes) -> tuple[str, ...]:
-    """Return the names of a module's functions; empty if the module cannot be read."""
+    """Return the names of a module's functions. The result is empty if the module cannot be read."""
     row = read_row(store, module_id)
     return tuple(row.names) if row is not None else ()
 
 
 def _addition_numbers(store: Store, name: str) -> dict[bytes, int]:
-    """Return the modules of this directory that realize a plain name, with the numbers of their additions; empty for a content name."""
+    """Return the modules of this directory that realize a plain name, with the numbers of their additions.
+
+    The result is empty for a content name.
+    """
     if not is_ordered(name):
         return {}
     rows = store.index.find_numbered(name_key(name))

@@ -64,7 +64,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
 
 
 def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
-    """Return the function whose realizations are all for other CPUs; None if the error has another cause."""
+    """Return the function whose realizations are all for other CPUs, or None if the error has another cause."""
     if not isinstance(error.__cause__, IncompatibleTargetError):
         return None
     if isinstance(error, UndefinedSymbolError):
@@ -73,7 +73,7 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it; return whether any realization could be compiled."""
+    """Compile a stored realization for this host and publish it. Returns whether any realization could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
@@ -139,7 +139,7 @@ def _is_of_this_platform(header: ModuleRecord) -> bool:
 
 
 def loads_native_code(session: Session, func_name: str) -> bool:
-    """Return whether the realization that would be loaded was compiled for exactly this host; True if there is no readable one."""
+    """Return whether the realization that would be loaded was compiled for exactly this host, or True if there is no readable one."""
     store = session.store
     for module_id, offset in store.find(func_name):
         try:
@@ -154,8 +154,9 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Compile and store a realization for exactly this host, unless it has one or another process compiles one. Returns whether one was
-    compiled.
+    """Compile and store a realization for exactly this host, unless it has one or another process compiles one.
+
+    Returns whether one was compiled.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

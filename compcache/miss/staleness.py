@@ -108,7 +108,7 @@ def _are_comparable(first: str, second: str) -> bool:
 
 
 def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
-    """Return the notes of a stored module; empty if it cannot be read."""
+    """Return the notes of a stored module. The result is empty if it cannot be read."""
     from compcache.formats.graph import decode_notes
 
     try:
@@ -124,7 +124,7 @@ def _read_notes(store: Store, module_id: bytes) -> dict[str, Any]:
 
 
 def maker_digest(build: Callable[[], Any]) -> str:
-    """Return the version of Python and a digest of a function's code; "" if it has no code.
+    """Return the version of Python and a digest of a function's code, or "" if it has no code.
 
     The digest covers its constants, and the constants and functions of its module that it uses.
     """
@@ -237,8 +237,9 @@ def warn_of_hidden(built: BuiltModule) -> None:
 
 
 def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
-    """Return the functions that a stored and a new module share if their code differs; empty if it is the same; None if that is not
-    known.
+    """Return the functions that a stored and a new module share if their code differs. The result is empty if it is the same.
+
+    The result is None if that is not known.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """

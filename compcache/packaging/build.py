@@ -65,6 +65,7 @@ def read_settings(root: str) -> Settings | None:
 
 
 def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
+    """Return a setting that is a string or a list of strings as a tuple. Other values are a `ValueError`."""
     value = table[name]
     if isinstance(value, str):
         return (value,)

@@ -46,8 +46,9 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 
 
 def merge_large(root: str, *, trust: bool) -> None:
-    """Merge the large segments of a directory's index, and their lists, unless another process is merging them. Runs in a process of its
-    own.
+    """Merge the large segments of a directory's index, and their lists, unless another process is merging them.
+
+    Runs in a process of its own.
     """
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
@@ -63,9 +64,9 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries; return its module_id.
+    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries. Returns its module_id.
 
-    `target`, `flags` and `key` are fields of its index entry; `signs` is the parameter of `publish_modules`.
+    `target`, `flags` and `key` are fields of its index entry. `signs` is the parameter of `publish_modules`.
 
     Raises:
         StorageError: the module could not be stored.

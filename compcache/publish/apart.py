@@ -24,7 +24,7 @@ def can_work_apart(store: Store) -> bool:
 
 
 def start_apart(store: Store, module: str, function: str) -> int:
-    """Start a process that calls a function of a module with the directory and `trust`; return the process id.
+    """Start a process that calls a function of a module with the directory and `trust`. Returns the process id.
 
     Raises:
         OSError: the process could not be started.

@@ -69,7 +69,7 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
     Args:
         files: the operations to use.
         temporary: a directory on the same file system, in which the file is written.
-        path: the final name; a file that has it is replaced, never overwritten in place.
+        path: the final name. A file that has it is replaced, never overwritten in place.
         parts: the content.
         sync: write the content to the disk before the rename, so that no crash leaves a torn file.
 
@@ -77,7 +77,7 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
         The `fstat` result of the published file.
 
     Raises:
-        OSError: nothing was published; the temporary file was removed.
+        OSError: nothing was published. The temporary file was removed.
     """
     (status,) = publish_all(files, temporary, [(path, parts)], sync=sync)
     return status
@@ -89,7 +89,7 @@ def publish_all(
     """Publish several files, given as (path, parts), like `publish`, but synchronized together.
 
     Raises:
-        OSError: a file could not be written or renamed. Files renamed earlier are published; the temporary files of the others are
+        OSError: a file could not be written or renamed. Files renamed earlier are published. The temporary files of the others are
             removed.
     """
     drafts: list[_Draft] = []
@@ -123,7 +123,7 @@ class _Draft:
         self._time = _mark_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file to its final name; return its `fstat` result."""
+        """Rename the file to its final name. Returns its `fstat` result."""
         try:
             _rename(self._files, self._scratch, self._path)
         except FileNotFoundError as error:
@@ -182,7 +182,7 @@ def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
 
 
 def _mark_time(files: Files, descriptor: int) -> int:
-    """Set the modification time to one that no later write can produce; return it, in nanoseconds.
+    """Set the modification time to one that no later write can produce. Returns it, in nanoseconds.
 
     Where the clock of file timestamps ticks every few milliseconds, a write right after the publication could leave
     them unchanged and go unnoticed. So the file gets a time between two ticks.

@@ -71,7 +71,7 @@ def query_host(store: Store) -> HostFile:
 
 
 def _identify_library() -> str:
-    """Return an identifier of llvmlite's library file, without loading the library; "" if the file is not found."""
+    """Return an identifier of llvmlite's library file, without loading the library, or "" if the file is not found."""
     from glob import escape, glob
     from importlib.util import find_spec
 

@@ -144,7 +144,7 @@ def encode_requirements(texts: Iterable[str]) -> bytes:
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0) -> bytes:
     """Encode a segment from entries, which must be encoded and sorted. One item may contain several consecutive entries.
 
-    `greatest` is the greatest number of an addition that the segment must remember; it may exceed the numbers in its entries.
+    `greatest` is the greatest number of an addition that the segment must remember, which may exceed the numbers in its entries.
     """
     return b"".join(_segment_parts(Scratch(functions), Scratch(modules), requirements, greatest))
 
@@ -175,7 +175,7 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
 
 
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """Publish several modules in one segment; see `add`. No other segment is opened.
+    """Publish several modules in one segment. See `add`. No other segment is opened.
 
     Raises:
         OSError: the segment could not be written.
@@ -256,7 +256,7 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Refresh the index and return whether it has more than `most` additions; the default is the most that look-ups should have to read."""
+    """Refresh the index and return whether it has more than `most` additions. The default is the most that look-ups should have to read."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
@@ -274,7 +274,7 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
     Segments that cannot be read are left out.
 
     Raises:
-        OSError: the merged segment could not be written; nothing is lost.
+        OSError: the merged segment could not be written. Nothing is lost.
     """
     index.refresh()
     left_out: set[str] = set()
@@ -296,12 +296,12 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
 
 
 def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of: SizeOf | None = None) -> None:
-    """Merge all readable segments into one, without modules in `gone` or missing from `present`; the missing ones are added to `gone`.
+    """Merge all readable segments into one, without modules in `gone` or missing from `present`. Missing modules are added to `gone`.
 
     `size_of` gives the bytes that a module takes on disk, for the lists. It and `present` are asked in the order of module_ids.
 
     Raises:
-        OSError: a segment could not be read or written; nothing is lost.
+        OSError: a segment could not be read or written. Nothing is lost.
         FormatError: a segment is damaged.
     """
     index = store.index
@@ -335,8 +335,9 @@ class _UnreadableError(Exception):
 
 
 def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
-    """Return the segments to merge and the level of the merged segment: the first level, and each next one that the merged modules
-    reach.
+    """Return the segments to merge and the level of the merged segment.
+
+    The segments are those of the first level with any, and of each next level that the merged modules reach.
     """
     chosen: list[Segment] = []
     level = levels[0]
@@ -416,8 +417,9 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Replace a module's entry in `modules` by `data` if its file changed later. At equal times an entry with a MAC wins; only caches
-    with a key need the MAC.
+    """Replace a module's entry in `modules` by `data` if its file changed later.
+
+    At equal times an entry with a MAC wins. Only caches with a key need the MAC.
     """
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
@@ -453,7 +455,7 @@ def replace_segments(
     `prepare` is called with the new segment's name instead.
 
     Raises:
-        OSError: a segment could not be written or removed; no entry is lost.
+        OSError: a segment could not be written or removed. No entry is lost.
     """
     greatest = max([greatest, *[segment.greatest for segment in replaced]])
 
@@ -472,8 +474,9 @@ def replace_segments(
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish one segment with the entries of all `parts`, merge their lists, and remove the segments in `replaced`. Returns the number
-    of modules.
+    """Publish one segment with the entries of all `parts`, merge their lists, and remove the segments in `replaced`.
+
+    Returns the number of modules.
 
     Raises:
         OSError: a segment could not be read, written or removed.
@@ -510,8 +513,9 @@ def readable(index: Index) -> tuple[Segment, ...]:
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the segments that were found damaged. A segment that cannot be removed is ignored from now on. The caller rebuilds the
-    entries.
+    """Remove the segments that were found damaged.
+
+    A segment that cannot be removed is ignored from now on. The caller rebuilds the entries.
     """
     for name in list(index.damaged):
         try:
@@ -539,7 +543,7 @@ def merge_additions(
     first, and returns the module_ids of the packs that it replaced.
 
     Raises:
-        OSError: the merged segment could not be written; nothing is lost.
+        OSError: the merged segment could not be written. Nothing is lost.
     """
     index = index or store.index
     if needs_merge(index, most):

@@ -40,8 +40,9 @@ _PATIENCE = 5.0
 
 
 def part_name(fans: Iterable[str], begun: int) -> str:
-    """Return the name of a part that covers these directories and all between them. `begun` is the time in ns when its first one was
-    read.
+    """Return the name of a part that covers these directories and all between them.
+
+    `begun` is the time in ns when its first one was read.
     """
     return PARTS.file_name(f"{min(fans)}-{max(fans)}-{begun:016x}")
 

@@ -60,7 +60,7 @@ def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def module_order(module: ModuleFile) -> Order:
-    """Return a module's place among additions, from its notes; `UNNUMBERED` if the notes are damaged."""
+    """Return a module's place among additions, from its notes. `UNNUMBERED` if the notes are damaged."""
     footer = module.footer()
     try:
         return order_of(decode_notes(module.read(footer.content, footer.notes)))
@@ -106,13 +106,13 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
 
 
 def rebuild_index(store: Store) -> int:
-    """Replace the index with one built from the module files; return the number of usable modules.
+    """Replace the index with one built from the module files. Returns the number of usable modules.
 
     Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. Modules are read in parts that no
     look-up sees, because a part's index might name an older realization than another part's. A rebuild that was killed is continued.
 
     Raises:
-        OSError: the new index could not be written; the old one is unchanged.
+        OSError: the new index could not be written. The old index is unchanged.
     """
     index = store.index
     publish(store.files, store.temporary, store.path(PARTS, MARK), [], sync=False)
@@ -163,8 +163,9 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
 
 
 def read_from_the_end(root: str, *, trust: bool) -> None:
-    """Read the directories of modules into parts, from the last one on, until one that another process has read. Runs in a process of
-    its own.
+    """Read the directories of modules into parts, from the last one on, until one that another process has read.
+
+    Runs in a process of its own.
 
     The other process started this one and rebuilds the index. Only directories with nothing but small, clearly intact modules are
     read here: the other process examines the rest and reports damage.
@@ -242,7 +243,7 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def write_part(self, store: Store) -> dict[str, set[str]]:
-        """Write the directories read so far as a part of an index; return the part's name with the directories' names."""
+        """Write the directories read so far as a part of an index. Returns the part's name with the directories' names."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
@@ -284,8 +285,9 @@ def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> 
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:
-    """Open a module; return it with the bytes that it takes on disk and its stamp. The stamp is empty if the file must be verified
-    again.
+    """Open a module. Returns it with the bytes that it takes on disk and its stamp.
+
+    The stamp is empty if the file must be verified again.
 
     Raises:
         FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError: the module cannot be used or read.

@@ -80,7 +80,7 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
     """Take a lock for the side work of additions (merges, the estimate of the size), without waiting.
 
     Yields:
-        True if this caller has the lock, or if locks do not work here; False if another holder has it.
+        True if this caller has the lock, or if locks do not work here, or False if another holder has it.
     """
     with _locked(store, name, 0, None, _CLAIM) as owned:
         yield owned is not False
@@ -172,7 +172,7 @@ class _FlockLock:
         self._owner = os.getpid()
 
     def acquire(self) -> bool:
-        """Try to take the lock; return whether it is held now. Raises `OSError` if the file system has no working locks."""
+        """Try to take the lock. Returns whether it is held now. Raises `OSError` if the file system has no working locks."""
         for _ in range(_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -249,7 +249,7 @@ class _FileLock:
         self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock; return whether it is held now. Raises `OSError` if the file system has no working locks."""
+        """Try to take the lock. Returns whether it is held now. Raises `OSError` if the file system has no working locks."""
         from filelock import FileLock, SoftFileLock, Timeout
 
         if self._lock is None:

@@ -230,7 +230,7 @@ class _List:
         self._keys: SortedKeys | _InMemory | None = None
 
     def keys(self) -> SortedKeys | _InMemory:
-        """Return the list's keys; the first call opens the file or makes the list."""
+        """Return the list's keys. The first call opens the file or makes the list."""
         if self._keys is None:
             known = self._segment.listed
             self._keys = known if isinstance(known, _InMemory) else _open(self._store, self._segment.name) or self._make()
@@ -259,8 +259,9 @@ class _List:
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list from the modules. A list that cannot be stored stays in memory; the list of a small segment lives as long as the
-        segment.
+        """Make the list from the modules.
+
+        A list that cannot be stored stays in memory. The list of a small segment lives as long as the segment.
         """
         store, segment = self._store, self._segment
         if self._count() <= _FEW:
@@ -331,7 +332,7 @@ def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[
 def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
     """Make the list of a segment that will be published, from the lists of the segments that it replaces. A failure is harmless.
 
-    Modules in `gone` are left out. `size_of` gives the bytes that modules take on disk; it is asked in the order of module_ids.
+    Modules in `gone` are left out. `size_of` gives the bytes that modules take on disk, and is asked in the order of module_ids.
     """
     lists = [_List(store, each, None) for each in merged]
     if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
@@ -417,8 +418,9 @@ class ModuleLists:
         return {_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the callable functions whose base begins with a prefix, each with the module_id of a realization, sorted by base and
-        name.
+        """Yield the callable functions whose base begins with a prefix, sorted by base and name.
+
+        With each comes the module_id of a realization.
         """
         for key, value in self._starting_with(b"n" + _text(prefix)):
             if not value:
@@ -473,7 +475,7 @@ class ModuleLists:
         return self._entries(b"e" + _text(first) + b"\0", b"e" + _text(last) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield the entries of data that require a module; see `entries`."""
+        """Yield the entries of data that require a module. See `entries`."""
         return self._entries(b"r" + module_id, b"r" + module_id + _BEHIND_ALL)
 
     def has_members(self) -> bool:
@@ -485,7 +487,7 @@ class ModuleLists:
         return next(self._starting_with(b"r"), None) is not None
 
     def all_entries(self) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield all entries of data; see `entries`."""
+        """Yield all entries of data. See `entries`."""
         return self._entries(b"e", b"f")
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
@@ -524,15 +526,17 @@ class ModuleLists:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
 
     def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (module_id, file) for each module that an entry of data requires and whose id begins with this byte; `file` is the
-        entry's module_id.
+        """Yield each module that an entry of data requires and whose id begins with this byte.
+
+        With it comes the module_id of the file that has the entry.
         """
         for key, _ in self._between(b"r%c" % first, b"r%b" % _after(first)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
-        """Return the numbers of functions and of realizations, without modules in `gone`, and with the rows in `more`, which no list
-        contains.
+        """Return the numbers of functions and of realizations, without modules in `gone`.
+
+        The rows in `more`, which no list contains, count too.
         """
         names = realizations = 0
         added = sorted((b"n%b\0%b\0%b" % (_text(base_of(name)), _text(name), row.module_id), b"") for row in more for name in row.names)
@@ -607,7 +611,7 @@ def _name(text: bytes) -> str:
 
 
 def _summary(each: _List) -> bytes:
-    """Return the encoded counts of a list; zeros if this version did not write them."""
+    """Return the encoded counts of a list, or zeros if this version did not write them."""
     try:
         found = each.keys().summary
     except FormatError:

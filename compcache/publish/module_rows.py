@@ -1,5 +1,6 @@
-"""Rows of modules: the facts about a module that tools need, without reading its file. The lists of modules contain them
-(`publish.module_lists`).
+"""Rows of modules: the facts about a module that tools need, without reading its file.
+
+The lists of modules contain them (`publish.module_lists`).
 
 A row repeats a module's own records. It is never out of date, because module_ids are digests of content. Its platform is stored
 separately: the list of a CPU's features is longer than the rest of a row.
@@ -107,7 +108,7 @@ class Row(NamedTuple):
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The modules from which a linked closure is derived; empty for other modules."""
+        """The modules from which a linked closure is derived, or () for other modules."""
         return next((requires for kind, _, _, requires, *_ in self.entries if kind == LINKED_CLOSURE), ())
 
     @property
@@ -223,7 +224,7 @@ def _seconds(notes: bytes) -> float:
 
 
 def seconds_in(notes: Mapping[str, Any]) -> float:
-    """Return the compile time in a module's notes, in seconds; 0.0 if it is missing or implausible."""
+    """Return the compile time in a module's notes, in seconds, or 0.0 if it is missing or implausible."""
     value = notes.get("seconds", 0.0)
     return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
@@ -335,7 +336,7 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read a module's row from its file. Returns None if the file is missing or damaged; nothing is quarantined.
+    """Read a module's row from its file. Returns None if the file is missing or damaged. Nothing is quarantined.
 
     Raises:
         StorageError: the file cannot be read now, because descriptors or memory are short.
@@ -359,8 +360,9 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
 
 
 def _unpack(content: memoryview | bytes) -> Any:
-    """Decode msgpack. Names that are not valid UTF-8 are decoded in a second attempt: they are rare, and allowing them takes twice the
-    time.
+    """Decode msgpack.
+
+    Names that are not valid UTF-8 are decoded in a second attempt: they are rare, and allowing them takes twice the time.
     """
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)

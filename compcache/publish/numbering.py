@@ -39,8 +39,9 @@ Noted = list[tuple[int, str]]
 
 
 def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
-    """Return the number for the modules of each addition; None if they keep their numbers. `is_listed`: the index was refreshed just
-    before.
+    """Return the number for the modules of each addition, or None if they keep their numbers.
+
+    `is_listed`: the index was refreshed just before.
     """
     if not is_listed:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known

@@ -35,7 +35,7 @@ __all__ = ["clean_packs", "encode_pack", "entries_of", "holding", "merge_packs",
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Return a pack of these entries; among entries with the same kind and name, only the one in force."""
+    """Return a pack of these entries. Among entries with the same kind and name, only the one in force."""
     ordered = holding(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
@@ -60,7 +60,10 @@ def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
-    """Return the module_ids of the packs that the index names now; empty if the index cannot be read. The next look-up then rebuilds it."""
+    """Return the module_ids of the packs that the index names now.
+
+    The result is empty if the index cannot be read. The next look-up then rebuilds it.
+    """
     try:
         return frozenset(packs_in(readable(store.index)))
     except (FormatError, OSError) as error:
@@ -69,7 +72,7 @@ def stored_packs(store: Store) -> frozenset[bytes]:
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
-    """Return the entries of a pack that may be read; None if the pack cannot be read or this cache does not trust it."""
+    """Return the entries of a pack that may be read, or None if the pack cannot be read or this cache does not trust it."""
     try:
         with store.open_module(pack, leave_stamp=False) as file:
             entries = WholeManifest(file.read(file.image, file.records)).entries()
@@ -80,8 +83,9 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Merge the packs of segments that will be merged into one; return the module_ids of the packs that were removed. A failure is
-    harmless.
+    """Merge the packs of segments that will be merged into one. Returns the module_ids of the packs that were removed.
+
+    A failure is harmless.
     """
     try:
         packs = packs_in(segments)
@@ -92,8 +96,9 @@ def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
 
 
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
-    """Rewrite each pack at least half of whose entries require modules that are gone; return the module_ids of the packs that were
-    removed.
+    """Rewrite each pack at least half of whose entries require modules that are gone.
+
+    Returns the module_ids of the packs that were removed.
 
     Args:
         store: the cache directory.
@@ -119,7 +124,7 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 
 
 def _rewrite(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one pack, and remove the packs; return the module_ids of the packs that were removed.
+    """Publish the live entries of packs as one pack, and remove the packs. Returns the module_ids of the packs that were removed.
 
     Signed and unsigned entries stay in two files, because a signature tells who wrote them. Files of other users are not changed.
     """
@@ -143,7 +148,7 @@ def _rewrite(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes],
 
 
 def _is_signed(store: Store, pack: bytes) -> bool | None:
-    """Return whether a pack is signed with this store's public key; None if it has signatures that this store cannot make."""
+    """Return whether a pack is signed with this store's public key, or None if it has signatures that this store cannot make."""
     content = store.signatures_of(pack)
     try:
         with store.open_module(pack, leave_stamp=False) as file:

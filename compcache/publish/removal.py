@@ -22,7 +22,7 @@ _ATTEMPTS = 16
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
-    """Remove a module and its signatures; return whether the module existed. Mapped code stays mapped; later look-ups miss the module.
+    """Remove a module and its signatures. Returns whether the module existed. Mapped code stays mapped. Later look-ups miss the module.
 
     Raises:
         StorageError: the module could not be removed.
@@ -43,7 +43,7 @@ def remove_of_volumes(store: Store, module_id: bytes) -> bool:
     """Remove a module from all volumes, including volumes that are being written. Returns whether a volume contained it.
 
     The loop ends when a listing made after the last mark shows nothing left to mark. A volume whose list appears later is safe: its
-    writer then checks whether the module is still where it was read; see `compcache.publish.volumes.write_volume`.
+    writer then checks whether the module is still where it was read. See `compcache.publish.volumes.write_volume`.
 
     Raises:
         StorageError: a mark could not be written.
@@ -81,7 +81,7 @@ def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: boo
 
 
 def unlink(store: Store, path: str) -> bool:
-    """Remove a file; return whether it existed.
+    """Remove a file. Returns whether it existed.
 
     Raises:
         StorageError: the file could not be removed.

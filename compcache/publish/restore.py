@@ -67,7 +67,7 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
 
 
 def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
-    """Return the module, read from its mapped file; None if the file is not mapped as a whole, or is damaged.
+    """Return the module, read from its mapped file, or None if the file is not mapped as a whole, or is damaged.
 
     The result is also None for a module with pickles if layers may provide it without a trusted signature: here the pickles would be
     read.

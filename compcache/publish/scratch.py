@@ -16,7 +16,7 @@ _IN_MEMORY = 1 << 20
 
 
 class Scratch:
-    """An append-only sequence of bytes; `size` is the number of bytes written.
+    """An append-only sequence of bytes. `size` is the number of bytes written.
 
     Args:
         parts: the first bytes.

@@ -73,7 +73,7 @@ def _decode_header(head: bytes, rest: bytes) -> _Header:
 
 
 def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """Return the index data of a small module that is as it was published; None if the module needs a closer examination."""
+    """Return the index data of a small module that is as it was published, or None if the module needs a closer examination."""
     if store.mac_key or store.exposed or not store.verify:
         return None
     try:

@@ -81,7 +81,7 @@ def _describe_writer(status: os.stat_result) -> str:
 
 
 def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
-    """Return whether the file is signed with the store's key; True if the store has no key."""
+    """Return whether the file is signed with the store's key, or True if the store has no key."""
     return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
 
 
@@ -102,8 +102,9 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module is signed by a trusted key or by the store's own key. Only then may the results of building from it be
-    signed.
+    """Return whether a module is signed by a trusted key or by the store's own key.
+
+    Only then may the results of building from it be signed.
     """
     from compcache.signing.signatures import is_signed
 
@@ -131,8 +132,9 @@ def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
 
 
 def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
-    """Record in `index`, an index in the store's directory, that a file was verified. Failures to write are ignored: the next open
-    verifies again.
+    """Record in `index`, an index in the store's directory, that a file was verified.
+
+    Failures to write are ignored: the next open verifies again.
     """
     try:
         index_merge.add(index, (), entry)
@@ -143,7 +145,7 @@ def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """Implement `Store.condemn`; a file whose second reading fails with `StorageError` stays too. Closes the file."""
+    """Implement `Store.condemn`. A file whose second reading fails with `StorageError` stays too. Closes the file."""
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):  # otherwise the bytes that were read are not what was published
             name = module.module_id.hex()
@@ -167,7 +169,7 @@ def _is_intact(module: ModuleFile) -> bool:
 
 
 def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
-    """Return the exception to raise if a module file cannot be read. Closes the file; quarantines it if it is a link or a socket."""
+    """Return the exception to raise if a module file cannot be read. Closes the file. Quarantines it if it is a link or a socket."""
     path = module.path
     module.close()
     if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link or a socket, which compcache did not publish
@@ -200,16 +202,18 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
 
 
 def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
-    """Warn once that a layer cannot be read. `extent` says which part is not used; the warning tells the layer's owner how to give
-    access.
+    """Warn once that a layer cannot be read.
+
+    `extent` says which part is not used. The warning tells the layer's owner how to give access.
     """
     message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
 
 
 def recover_index(store: Store) -> None:
-    """Rebuild an index that is damaged or was deleted; do nothing in a read-only cache. One process rebuilds, the others wait for up to
-    a second.
+    """Rebuild an index that is damaged or was deleted. Do nothing in a read-only cache.
+
+    One process rebuilds, the others wait for up to a second.
     """
     damaged = dict(store.index.damaged)
     if damaged:

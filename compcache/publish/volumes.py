@@ -42,7 +42,7 @@ class Content(NamedTuple):
         data: the bytes of the module file.
         signatures: the bytes of its signatures.
         modified: when it was written, in seconds since the epoch.
-        source: the volume that it was read from; None if it has a file of its own.
+        source: the volume that it was read from, or None if it has a file of its own.
     """
 
     module_id: bytes
@@ -128,7 +128,7 @@ def _choose_dictionary(samples: list[bytes]) -> bytes:
 
 
 def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
-    """Return the modules of a volume whose ids begin with this byte; empty if the volume is damaged.
+    """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
     Raises:
         OSError: the volume cannot be read now.

@@ -61,7 +61,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
         The module_ids.
 
     Raises:
-        StorageError: the modules could not be stored. The index is unchanged; some of the files may exist.
+        StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
     drafts = [_draft(store, module) for module in modules]
     _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
@@ -71,7 +71,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 def publish_additions(
     store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
 ) -> list[list[tuple[bytes, BuiltModule]]]:
-    """Publish additions in their order. Each addition is one module for several targets; see `publish_modules`.
+    """Publish additions in their order. Each addition is one module for several targets. See `publish_modules`.
 
     `is_listed`: the index was refreshed just before.
 
@@ -79,7 +79,7 @@ def publish_additions(
         For each addition, its module_ids with the published modules.
 
     Raises:
-        StorageError: a maker of a module is known to make wrong code, or the modules could not be stored; see `publish_modules`.
+        StorageError: a maker of a module is known to make wrong code, or the modules could not be stored. See `publish_modules`.
     """
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
@@ -206,7 +206,7 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
     """Index published modules, all at once.
 
     Raises:
-        StorageError: the index could not be written; the modules' files exist.
+        StorageError: the index could not be written. The modules' files exist.
     """
     if not additions:
         return
@@ -254,7 +254,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
-    """Publish a small file that is not a module; return its path. `sync` is the parameter of `atomic_file.publish`.
+    """Publish a small file that is not a module. Returns its path. `sync` is the parameter of `atomic_file.publish`.
 
     Raises:
         StorageError: the file could not be written.
@@ -271,7 +271,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
 
 
 def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
-    """Keep a module that could not be published in this store object; return its module_id."""
+    """Keep a module that could not be published in this store object. Returns its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = MemoryFile(store.files, "", module_id, b"".join(parts))
     module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)

@@ -90,8 +90,9 @@ class RemoteSettings(NamedTuple):
 
 
 class Stores(NamedTuple):
-    """The remote stores of a cache, in the order in which they are asked. They cannot be pickled, because their URLs may contain
-    passwords.
+    """The remote stores of a cache, in the order in which they are asked.
+
+    They cannot be pickled, because their URLs may contain passwords.
     """
 
     each: tuple[RemoteSettings, ...]
@@ -183,7 +184,7 @@ def read_mode(text: str) -> str:
 
 
 def read_settings(url: str | None, mode: str | None) -> Stores | None:
-    """Return the remote stores that URLs and modes name; None if there are none, or if all are off.
+    """Return the remote stores that URLs and modes name, or None if there are none, or if all are off.
 
     Raises:
         ValueError: a URL or a mode is not valid, a store is named twice, or the number of modes is neither one nor the number of stores.

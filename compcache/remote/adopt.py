@@ -76,7 +76,7 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
 
 
 def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
-    """Return the public keys of which one must have signed a module; empty if no signature is required.
+    """Return the public keys of which one must have signed a module. The result is empty if no signature is required.
 
     A publisher that names no trusted keys accepts only its own signatures. It compiles everything else itself, signs the result and
     replaces the modules that its readers would refuse.
@@ -87,8 +87,9 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
 
 
 def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
-    """Verify the bytes of a module file, and return its parts if this cache accepts it. Arguments and errors are those of
-    `adopt_module`.
+    """Verify the bytes of a module file, and return its parts if this cache accepts it.
+
+    Arguments and errors are those of `adopt_module`.
     """
     footer = intact_footer(data)
     name = footer.module_id.hex()

@@ -108,8 +108,9 @@ def answer_skipped(url: str, name: str, failures: int, seconds: float) -> Remote
 
 
 def read_answer(store: Store, stores: Stores, name: str, said: Said | None, problem: str) -> RemoteAnswer:
-    """Return a `RemoteAnswer` for the helper's answer about a function. `said` is None if the helper gave no answer, for the reason
-    `problem`.
+    """Return a `RemoteAnswer` for the helper's answer about a function.
+
+    `said` is None if the helper gave no answer, for the reason `problem`.
     """
     is_asked = label_of(name) is not None
     url = stores.shown

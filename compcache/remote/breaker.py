@@ -42,8 +42,9 @@ _BELIEVED = 0.25
 
 
 class Breaker:
-    """The breaker of one store. Only one process writes it: the helper, or a process that could not reach the helper. All processes read
-    it.
+    """The breaker of one store.
+
+    Only one process writes it: the helper, or a process that could not reach the helper. All processes read it.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,5 +1,6 @@
-"""Cards of functions in a remote store, and packs. A card names the module that realizes a function on each shelf, and contains the
-module if it is small.
+"""Cards of functions in a remote store, and packs.
+
+A card names the module that realizes a function on each shelf, and contains the module if it is small.
 
 Layout of the cards of one function: a magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module,
 signatures, imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own.
@@ -133,7 +134,7 @@ class Packed(NamedTuple):
 
 
 def _import_lzma() -> Any:
-    """Import LZMA, in the helper process only; return None if this Python was built without it."""
+    """Import LZMA, in the helper process only. Returns None if this Python was built without it."""
     try:
         return import_module("lzma")
     except ImportError as error:
@@ -156,7 +157,7 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
 
 
 def decode_pack(data: bytes) -> dict[str, Packed]:
-    """Decode a pack; return its functions by name.
+    """Decode a pack. Returns its functions by name.
 
     Raises:
         FormatError: the bytes are not a pack of a known version, or this Python cannot decompress it, or it is damaged.

@@ -76,7 +76,7 @@ class Inquiry:
         self.unanswered: tuple[str, ...] = ()
 
     def arrived(self, seconds: float = 0.0) -> bool:
-        """Wait at most `seconds`; return whether functions have come into the local cache.
+        """Wait at most `seconds`. Returns whether functions have come into the local cache.
 
         The wait is longer if more is at stake: as long as compiling functions of this label has taken here, and, once per process, a
         second for a helper that is starting. There is no wait for a store that has not answered lately, unless the question insists.
@@ -173,8 +173,9 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _check_service(self, *, waits: bool) -> bool:
-        """Return whether a store may be asked. Stores whose pause is over are probed first; only callers with `waits` wait for the
-        probe.
+        """Return whether a store may be asked.
+
+        Stores whose pause is over are probed first. Only callers with `waits` wait for the probe.
         """
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
@@ -225,7 +226,7 @@ class RemoteStore:
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and their imports into the local cache; return the functions that came. The arguments are those of `inquire`."""
+        """Fetch functions and their imports into the local cache. Returns the functions that came. The arguments are those of `inquire`."""
         wanted = list(dict.fromkeys(names))
         come: list[str] = []
         while wanted:
@@ -314,8 +315,9 @@ class RemoteStore:
                 yield from adopted.imports
 
     def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
-        """Publish a module, given as bytes or as the path of a file that the helper has written. Returns None if the module is not
-        accepted.
+        """Publish a module, given as bytes or as the path of a file that the helper has written.
+
+        Returns None if the module is not accepted.
         """
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)
@@ -356,7 +358,7 @@ class RemoteStore:
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each writable store; return whether there was anything to upload.
+        """Put a stored module into the outbox of each writable store. Returns whether there was anything to upload.
 
         With `always`, functions with plain names are uploaded too.
         """
@@ -386,7 +388,7 @@ class RemoteStore:
             self.complain(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait at most `seconds` until the outboxes are empty; return the number of uploads that are left."""
+        """Wait at most `seconds` until the outboxes are empty. Returns the number of uploads that are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):

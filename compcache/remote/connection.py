@@ -93,7 +93,7 @@ class _ProcessorWait:
 
 
 def _read_wait(process: int) -> float:
-    """Return for how many seconds a process has waited for a processor; 0.0 if the system does not say."""
+    """Return for how many seconds a process has waited for a processor, or 0.0 if the system does not say."""
     with suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) / 1e9
     return 0.0
@@ -126,7 +126,7 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the answer; return whether it came. False is final if `problem` is set.
+        """Wait at most `seconds` for the answer. Returns whether it came. False is final if `problem` is set.
 
         Once the helper has said how long compiling would take, the wait is at least that long. Time in which the helper itself waits
         for a processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
@@ -158,14 +158,14 @@ class Question:
         return _started.get(self._directory, (0, 0.0, 0))[0]
 
     def claim_first_wait(self) -> bool:
-        """Return whether this is the process's first wait for a helper that is starting; record the wait."""
+        """Return whether this is the process's first wait for a helper that is starting. Record the wait."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
         return True
 
     def close(self) -> None:
-        """Close the connection; no answer comes any more."""
+        """Close the connection. No answer comes any more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -250,7 +250,7 @@ def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
 
 
 def wake_helper(stores: Stores) -> None:
-    """Tell the helper that an outbox has something to upload; start the helper if it does not run."""
+    """Tell the helper that an outbox has something to upload. Start the helper if it does not run."""
     with suppress(OSError):
         ask(stores, "news").close()
 

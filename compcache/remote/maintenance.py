@@ -69,7 +69,7 @@ class RemoteReport(NamedTuple):
 def status(stores: Stores) -> list[dict[str, Any]]:
     """Return the status of each store: its `url` and `mode`, the helper's counts, and `last_error`.
 
-    `last_error` says why the store does not answer or accepts no uploads; it is empty otherwise.
+    `last_error` says why the store does not answer or accepts no uploads. It is empty otherwise.
 
     Raises:
         StorageError: the helper does not answer.

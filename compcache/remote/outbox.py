@@ -50,7 +50,7 @@ class Upload(NamedTuple):
 
 
 class Outbox:
-    """The waiting uploads in one directory. Several processes add to it; one process, the helper, removes from it.
+    """The waiting uploads in one directory. Several processes add to it. One process, the helper, removes from it.
 
     Args:
         directory: the path of the directory.
@@ -62,7 +62,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload; return the number of older uploads that were dropped to make room.
+        """Add an upload. Returns the number of older uploads that were dropped to make room.
 
         Raises:
             OSError: the file could not be written.
@@ -83,7 +83,7 @@ class Outbox:
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
     def keep(self, name: str) -> str:
-        """Mark an upload as finished without removing it; return its new file name."""
+        """Mark an upload as finished without removing it. Returns its new file name."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
         return name + _STORED
@@ -151,8 +151,9 @@ class Outbox:
                     os.unlink(path)
 
     def _make_room(self, size: int) -> int:
-        """Drop uploads until a file of `size` bytes fits, finished uploads first; return the number of unfinished uploads that were
-        dropped.
+        """Drop uploads until a file of `size` bytes fits, finished uploads first.
+
+        Returns the number of unfinished uploads that were dropped.
         """
         excess = self.size() + size - self._limit
         dropped = 0

@@ -31,8 +31,9 @@ def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
 
 
 def shelf_of(requirement: str) -> str:
-    """Return the shelf of code with this requirement: the lowest level that can run it, or else the processor model that it was compiled
-    for.
+    """Return the shelf of code with this requirement.
+
+    It is the lowest level that can run the code, or else the processor model that the code was compiled for.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level, _, processor in _levels(platform):

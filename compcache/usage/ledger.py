@@ -122,6 +122,7 @@ class Uses:
                 break  # if the names differ, files were sealed or folded in the meantime
 
     def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
+        """Read the short files, open the long files, and set the fields to their sum."""
         short: dict[str, StatsFile] = {}
         long: dict[str, list[UsesInSum]] = {}
         self.torn: tuple[str, ...] = ()
@@ -165,6 +166,7 @@ class Uses:
             yield key, sum(count for _, count, _ in uses), max(last for *_, last in uses)
 
     def _of_short(self, module_ids: Iterable[bytes]) -> Iterator[Use]:
+        """Yield the uses of modules in short files, in the order of name keys for each module."""
         for module_id in module_ids:
             for key, (count, last) in sorted(self._short[module_id].items()):
                 yield (module_id, key), count, last
@@ -449,6 +451,7 @@ def _replace(
 
 
 def _remove(store: Store, names: Iterable[str]) -> None:
+    """Remove statistics files. Files that cannot be removed are skipped."""
     for name in names:
         try:
             store.files.unlink(store.path(STATISTICS, name))

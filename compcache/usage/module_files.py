@@ -121,6 +121,7 @@ def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
 
 
 def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
+    """Return the status of every module file in a directory. Files with other names are left out."""
     found = {}
     for name, status in _statuses(store, directory).items():
         module_id = module_id_of(name)
@@ -162,6 +163,7 @@ class _Known:
         return read_at(self._files, self._opened.number, at, size)
 
     def _find_places(self, size: int) -> None:
+        """Record the position of each directory in the stored list, up to the first incomplete directory."""
         at = len(_MAGIC)
         while at < size:
             head = self._read(at, _DIRECTORY.size)

@@ -240,6 +240,7 @@ class Excerpts:
         return self._read(_Wanted(set(wanted), {}) for _ in self._places)
 
     def _read(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
+        """Return the data about the wanted modules and entries of the directory and each layer."""
         parts = list(zip(self._places, wanted, strict=True))
         rows = [self._rows(lists, part) for (_, lists), part in parts]
         if self._has_requirements:

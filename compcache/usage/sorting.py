@@ -55,6 +55,7 @@ def _spill(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summ
 
 
 def _read(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
+    """Yield the rows in a temporary file, with their keys and numbers."""
     unpacker = msgpack.Unpacker(use_list=False, unicode_errors="surrogatepass")
     for part in scratch.parts():
         unpacker.feed(part)

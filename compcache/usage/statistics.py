@@ -119,6 +119,7 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
 
 
 def _period(hour: int, items: Iterable[tuple[str, float]]) -> StatsPeriod:
+    """Return the counters of an hour as a period."""
     counters = dict(items)
     reasons = {name.removeprefix(_MISSES): round(n) for name, n in sorted(counters.items()) if name.startswith(_MISSES)}
     return StatsPeriod(

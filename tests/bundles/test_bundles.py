@@ -149,7 +149,7 @@ def test_other_files_are_told(cache: Cache, tmp_path: Path) -> None:
         cache.import_bundle(tmp_path / "absent")
     with pytest.raises(NotCachedError, match="'f' is not in the cache"):
         cache.export(["f"], tmp_path / "z")
-    with pytest.raises(ValueError, match="at least one function"):
+    with pytest.raises(ValueError, match="at least one name"):
         cache.export([], tmp_path / "z")
     assert not (tmp_path / "z").exists()
 

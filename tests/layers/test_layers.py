@@ -291,7 +291,7 @@ def test_what_cannot_be_read_of_a_layer_is_a_warning(directory: Path, tmp_path: 
 
 
 def test_layers_are_several_directories(directory: Path) -> None:
-    with pytest.raises(TypeError, match="a list of directories"):
+    with pytest.raises(TypeError, match="a list of paths"):
         Cache(directory, layers="/one")
 
 

@@ -230,8 +230,8 @@ def deflated(bundle: Path) -> bytes:
 
 
 TRICKS: dict[str, tuple[Callable[[Path], bytes], str]] = {
-    "sizes of 2 GB": (lambda bundle: with_sizes(bundle.read_bytes(), 1 << 31), "larger than the file"),
-    "sizes of 4 GB": (lambda bundle: with_sizes(bundle.read_bytes(), 0xFFFFFFFE), "larger than the file"),
+    "sizes of 2 GB": (lambda bundle: with_sizes(bundle.read_bytes(), 1 << 31), "larger than its file"),
+    "sizes of 4 GB": (lambda bundle: with_sizes(bundle.read_bytes(), 0xFFFFFFFE), "larger than its file"),
     "members twice": (doubled, "two members"),
     "paths upwards": (
         lambda bundle: rewritten(bundle, lambda members: members.update({"modules/../../evil.ccm": b"x", "../evil": b"x"})).read_bytes(),

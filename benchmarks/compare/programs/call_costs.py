@@ -214,6 +214,7 @@ def main(directory: str, calls: int, repetitions: int) -> None:
     os.makedirs(directory, exist_ok=True)
     skipped, bindings = {}, {}
     bindings["compcache"], keep = with_compcache(directory)
+    bindings["compcache, its __call__"] = {name: target.__call__ for name, target in bindings["compcache"].items()}
     path = library(directory)
     makers = {
         "ctypes": partial(with_ctypes, path),

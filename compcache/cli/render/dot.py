@@ -29,6 +29,7 @@ def dot(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _attributes(node: GraphNode) -> str:
+    """Return the attributes of a node in DOT."""
     text = f"{node.name}\n{node.signature}" if node.signature else node.name
     parts = [f"label={_quote(text)}", f"shape={_SHAPES[node.kind]}", f"fillcolor={_quote(fill(node))}"]
     if node.problem:

@@ -32,6 +32,7 @@ def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = Non
 
 
 def _escape(text: str) -> str:
+    """Return a text for HTML, with spaces in place of control characters."""
     from html import escape
 
     return escape("".join(c if c.isprintable() else " " for c in text))

@@ -177,6 +177,7 @@ def _described(field: str) -> dict[str, Any]:
 
 
 def _hit_rate(steps: Sequence[_Step]) -> Chart:
+    """Return the chart of the hit rate over time."""
     asked = [step for step in steps if step.hits or step.misses]
     values = [
         {**_times(step), "rate": (rate := step.hits / (step.hits + step.misses)), "text": f"{step.label}: {rate:.1%} hits"}
@@ -238,6 +239,7 @@ def _stacked(
 
 
 def _requests(steps: Sequence[_Step]) -> Chart:
+    """Return the chart of hits and misses over time."""
     hits, misses = sum(step.hits for step in steps), sum(step.misses for step in steps)
     kinds = (("hits", _HIT, lambda step: step.hits), ("misses", _MISS, lambda step: step.misses))
     return Chart(
@@ -248,6 +250,7 @@ def _requests(steps: Sequence[_Step]) -> Chart:
 
 
 def _seconds(steps: Sequence[_Step]) -> Chart:
+    """Return the chart of the compilation time saved and spent so far."""
     values = []
     saved = spent = 0.0
     for step in steps:
@@ -275,6 +278,7 @@ def _seconds(steps: Sequence[_Step]) -> Chart:
 
 
 def _growth(steps: Sequence[_Step]) -> Chart:
+    """Return the chart of added and evicted bytes over time."""
     added, evicted = sum(step.added for step in steps), sum(step.evicted for step in steps)
     kinds = (("added", _HIT, lambda step: step.added), ("evicted", _MISS, lambda step: -step.evicted))
     unit, factor = _unit(max(max(step.added, step.evicted) for step in steps))
@@ -287,6 +291,7 @@ def _growth(steps: Sequence[_Step]) -> Chart:
 
 
 def _reasons(story: Story) -> Chart:
+    """Return the chart of misses by reason."""
     reasons = sorted(story.stats.miss_reasons.items(), key=lambda item: -item[1])
     values = [{"name": name, "value": count, "text": f"{name}: {count:,}"} for name, count in reasons]
     return Chart(
@@ -296,6 +301,7 @@ def _reasons(story: Story) -> Chart:
 
 
 def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, sort: bool = True) -> Chart:
+    """Return a chart of the sizes of groups. With `sort`, only the first groups have their own bars."""
     shown = list(groups)
     if sort and len(shown) > _MOST_BARS:
         smallest = shown[_MOST_BARS - 1 :]

@@ -53,6 +53,7 @@ def command(session: Session, output: str | None, since: float | None, limit: in
 
 
 def _write(parts: Iterable[str], output: str | None) -> None:
+    """Write the parts of a page to a file, or to standard output without a file."""
     text = "".join(parts)
     if output in (None, "-"):
         sys.stdout.write(text)

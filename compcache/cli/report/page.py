@@ -53,6 +53,7 @@ def _text(text: str) -> str:
 
 
 def _head(story: Story) -> Iterator[str]:
+    """Yield the heading of the page, with the directory and the time from which it counts."""
     since = f"counted since {time_text(story.since)}" if story.since else "counted since its creation"
     yield (
         f"<header><h1>What this cache did</h1><p><code>{_text(story.directory)}</code></p>"
@@ -61,6 +62,7 @@ def _head(story: Story) -> Iterator[str]:
 
 
 def _tiles(story: Story) -> Iterator[str]:
+    """Yield the four main numbers: hit rate, time saved, functions and size."""
     stats = story.stats
     asked = stats.hits + stats.misses
     tiles = [
@@ -88,6 +90,7 @@ def _gain(story: Story) -> str:
 
 
 def _advice(story: Story) -> Iterator[str]:
+    """Yield the section with the proposals; nothing without proposals."""
     items = list(_proposals(story))
     if items:
         yield '<section><h2>What to do</h2><ul class="advice">\n'
@@ -144,6 +147,7 @@ def _meanings(chart: Chart) -> str:
 
 
 def _lists(story: Story) -> Iterator[str]:
+    """Yield the tables of modules, functions and groups."""
     yield from _modules("Biggest modules", story.biggest)
     yield from _modules("Oldest modules", story.oldest)
     yield from _modules("Slowest to compile", story.slowest)
@@ -158,6 +162,7 @@ def _lists(story: Story) -> Iterator[str]:
 
 
 def _modules(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
+    """Yield a section with a table of modules; nothing without modules."""
     heads = ("functions", "size", "compiled in", "age", "uses", "last use", "module")
     cells: Callable[[ModuleRow], tuple[str, ...]] = lambda row: (  # noqa: E731 - one row of this table
         ", ".join(row.functions) + (f" and {row.more} more" if row.more else ""), size_text(row.size), seconds_text(row.seconds),
@@ -167,6 +172,7 @@ def _modules(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
 
 
 def _functions(title: str, rows: Sequence[Cost]) -> Iterator[str]:
+    """Yield a section with a table of functions; nothing without functions."""
     heads = ("function", "uses", "misses", "compiled in", "size", "realizations")
     cells = (
         (row.name, f"{row.uses:,}", f"{row.misses:,}", seconds_text(row.seconds), size_text(row.size), f"{row.realizations:,}") for row in rows  # noqa: E501

@@ -207,6 +207,7 @@ class _FunctionLists:
 
 
 def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
+    """Return the row of a module with the first `shown` of its function names."""
     names = [split_name(name)[0] for name, _ in module.functions]
     return ModuleRow(
         module.module_id, tuple(names[:shown]), len(names[shown:]), module.size, module.seconds, module.created, module.last_used,
@@ -215,6 +216,7 @@ def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
 
 
 def _duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Duplicate, ...]:
+    """Return the functions with several realizations, the largest total size first."""
     first = _First[Duplicate](limit, lambda row: (-row.size, row.name))
     for row in functions:
         if row.realizations > 1:

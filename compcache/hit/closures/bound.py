@@ -41,7 +41,7 @@ class Place(ref):  # type: ignore[type-arg] # no subscript at run time
         known: the record of the function's link type.
         modules: the modules that have the function by themselves.
         number: the number of the load that bound it.
-        record: the function's record in the closure; None for a binding to a module.
+        record: the function's record in the closure, or None for a binding to a module.
     """
 
     __slots__ = ("content", "file", "known", "modules", "number", "record")
@@ -108,7 +108,7 @@ class BoundNames:
                 self._note_copy(place)
 
     def place_of(self, func_name: str) -> bytes | None:
-        """Return the module_id to which a function is bound; None if it is not bound, or if look-ups find other content for the name."""
+        """Return the module_id to which a function is bound, or None if it is not bound, or if look-ups find other content for the name."""
         place = self._places.get(func_name)
         if place is None:
             return None
@@ -121,8 +121,9 @@ class BoundNames:
         return module_id if (content == place.content if place.record is not None else module_id in modules) else None
 
     def choice_of_copy(self, func_name: str, module_id: bytes, sources: Sources) -> Choice | None:
-        """Return the choice for a function that is bound to its copy in this closure; None if it is not. The choice has no further
-        needs.
+        """Return the choice for a function that is bound to its copy in this closure, or None if it is not.
+
+        The choice has no further needs.
         """
         place = self._places.get(func_name)
         module = place() if place is not None else None
@@ -151,7 +152,7 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """Number the bindings that a load commits; return the table of bindings and its new rows. The caller holds the loader's lock."""
+        """Number the bindings that a load commits. Returns the table of bindings and its new rows. The caller holds the loader's lock."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -165,8 +166,9 @@ class BoundNames:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
     def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
-        """Return whether a load after the number `since` has bound a chosen function to another module. The caller holds the loader's
-        lock.
+        """Return whether a load after the number `since` has bound a chosen function to another module.
+
+        The caller holds the loader's lock.
         """
         for name, choice in chosen.items() if since != self.changes else ():
             place = self._places.get(name)

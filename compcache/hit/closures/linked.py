@@ -98,7 +98,7 @@ class LinkedClosures:
     # ---------------------------------------------------------------- modules that are in closures
 
     def admitted(self, func_name: str, module_id: bytes, offset: int, *, is_bound: bool) -> tuple[bytes, int] | None:
-        """Return the (module_id, offset) from which a load takes a realization; None if it cannot be used.
+        """Return the (module_id, offset) from which a load takes a realization, or None if it cannot be used.
 
         An offset with `LINKED` marks a realization in a closure. A realization in a module that a loaded closure contains is taken
         from the closure.
@@ -127,7 +127,7 @@ class LinkedClosures:
         return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
 
     def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice that must not be used, and the reason; None if there is no such choice.
+        """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
 
         Its closure contains a module that the load has by itself, or from another closure.
         """
@@ -143,8 +143,9 @@ class LinkedClosures:
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
 
     def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
-        """Return the name of a choice in a closure whose function another closure has too, and the reason; None if there is no such
-        choice.
+        """Return the name of a choice in a closure whose function another closure has too, and the reason.
+
+        The result is None if there is no such choice.
         """
         store = self._loader.store
         for name, choice in chosen.items():
@@ -157,8 +158,9 @@ class LinkedClosures:
         return None
 
     def agree(self, chosen: dict[str, Choice], bound: dict[str, Place], since: int) -> bool:
-        """Return whether no other load has committed a chosen module, or bound a chosen function to another module, after the number
-        `since`.
+        """Return whether no other load has contradicted this one after the number `since`.
+
+        Another load contradicts it by committing a chosen module, or by binding a chosen function to another module.
 
         The caller holds the loader's lock.
         """
@@ -260,7 +262,7 @@ class LinkedClosures:
             self.sets.clear()
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
-        """Return the call target of a listed function in a mapped closure; None if it has further needs or must be looked up."""
+        """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
         loader, found = self._loader, self.sets.get(func_name)
         if found is None or loader.builds or loader.store._in_memory:
             return None

@@ -62,8 +62,9 @@ def refuse_other_mapping(loader: Loader, variable: str, module_id: bytes) -> Non
 
 
 def living_provider(loader: Loader, table: dict[str, ref[LoadedModule]], variable: str) -> LoadedModule | None:
-    """Return the module that provides a variable, or None. An unloaded module counts only if it is in use, not as garbage of its own
-    cycle.
+    """Return the module that provides a variable, or None.
+
+    An unloaded module counts only if it is in use, not as garbage of its own cycle.
     """
     weak = table.get(variable)
     if weak is None or (module := weak()) is None or module in loader.loaded_modules():

@@ -49,7 +49,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """Return the call target of a listed function; None if it has further needs or must be looked up."""
+    """Return the call target of a listed function, or None if it has further needs or must be looked up."""
     found = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)

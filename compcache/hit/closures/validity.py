@@ -1,5 +1,6 @@
-"""Decides whether a linked closure is valid. Its image has code of several modules, its parts, and must equal what an ordinary load
-would bind.
+"""Decides whether a linked closure is valid.
+
+Its image has code of several modules, its parts, and must equal what an ordinary load would bind.
 
 A closure is valid if this cache would use all its parts: they exist, are intact and signed if keys are required, and have no maker or
 LLVM that the cache rejects. Also, each plain name that was bound at link time would be bound to the same module now. A closure that
@@ -32,7 +33,7 @@ _MOST_KEPT = 512
 
 
 def is_valid(loader: Loader, module_id: bytes, state: bytes) -> tuple[tuple[bytes, ...], int] | None:
-    """Return the parts of a linked closure, and how many of them, from the first one, it contains whole; None if it is not valid.
+    """Return the parts of a linked closure, and how many of them, from the first one, it contains whole, or None if it is not valid.
 
     `state` is the state of the index for which the result is looked up and stored.
     """
@@ -54,7 +55,7 @@ def _file_name(store: Store, module_id: bytes) -> str:
 
 
 def _read_result(store: Store, name: str, state: bytes) -> tuple[tuple[tuple[bytes, ...], int] | None] | None:
-    """Return the stored result for this state of the index, in a tuple of its own; None if there is none."""
+    """Return the stored result for this state of the index, in a tuple of its own, or None if there is none."""
     data = store.read_file(CLOSURES, name) or b""
     at = len(MAGIC) + SEAL_SIZE
     sealed, content = data[:at], data[at:]

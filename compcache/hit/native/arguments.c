@@ -1,11 +1,11 @@
-/* Called by entry points: checks and conversions of arguments that take more than one call of the C API. */
+/* Functions that entry points call: checks and conversions of arguments that take more than one call of the C API. */
 #include "numpy_arrays.h"
 #include "runtime.h"
 
 #include <limits.h>
 #include <string.h>
 
-/* --------------------------------------------------------------------------------------------------- complaints */
+/* ------------------------------------------------------------------------------------------------------- errors */
 
 static int fail_arity(const Callee *callee, int64_t given, int64_t Py_UNUSED(expected), PyObject *names) {
     RuntimeState *state = state_of_target(callee->target);
@@ -29,8 +29,8 @@ static void raise_about(const Callee *callee, int64_t index, PyObject *object) {
     }
 }
 
-/* Whether the exception that is set says no more than that a value is not right. Others (MemoryError, an interrupt, what
- * an `__index__` or `__float__` of the caller's has raised) are not replaced. */
+/* Whether the exception that is set only says that a value is not right. Other exceptions (MemoryError, an interrupt, an error
+ * that an `__index__` or `__float__` of the caller's has raised) are not replaced. */
 static int is_about_the_value(PyObject *object) {
     const int own_class = (PyType_GetFlags(Py_TYPE(object)) & Py_TPFLAGS_HEAPTYPE) != 0 && !PyLong_Check(object);
     PyObject *type, *value, *traceback;
@@ -41,7 +41,7 @@ static int is_about_the_value(PyObject *object) {
         || PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_BufferError));
 }
 
-/* An exception that a conversion has raised becomes the context of the one that names function and parameter. */
+/* Raise the error that names function and parameter. The exception of a conversion, if any, becomes its context. */
 static void fail_value(const Callee *callee, int64_t index, PyObject *object) {
     PyObject *type = NULL, *value = NULL, *traceback = NULL;
     if (PyErr_Occurred()) {
@@ -73,11 +73,11 @@ static const char kinds[UCHAR_MAX + 1] = {
     ['I'] = 'u', ['L'] = 'u', ['Q'] = 'u', ['N'] = 'u', ['f'] = 'f', ['d'] = 'f', ['?'] = 'b',
 };
 
-/* The kind of the only item in a format of the struct module, in native byte order: one of the letters i u f b, or 0. */
+/* The kind of the only item in a format of the struct module, in native byte order: one of the letters i, u, f and b, or 0. */
 static char format_kind(const char *format) {
     static const char native_order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? '<' : '>';
     if (format == NULL) {
-        return 'u'; /* bytes */
+        return 'u'; /* no format means bytes */
     }
     if (format[0] != '\0' && format[1] == '\0') {
         return kinds[(unsigned char)format[0]];
@@ -86,19 +86,19 @@ static char format_kind(const char *format) {
     return has_order && format[1] != '\0' && format[2] == '\0' ? kinds[(unsigned char)format[1]] : 0;
 }
 
-/* Whether the error that an exporter raised is its answer about the buffer. Others (MemoryError, an interrupt) are
+/* Whether the error that an exporter raised is its answer about the buffer. Other errors (MemoryError, an interrupt) are
  * never replaced. */
 static int exporter_refused(void) {
     return PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)
         || PyErr_ExceptionMatches(PyExc_BufferError);
 }
 
-/* What is wanted of a buffer: the size of an element | its kind << 8 | writable << 16. */
+/* What a parameter requires of a buffer: the size of an element | its kind << 8 | writable << 16. */
 #define SIZE_OF(wanted) ((Py_ssize_t)((wanted) & 0xff))
 #define KIND_OF(wanted) ((char)((wanted) >> 8 & 0xff))
 #define IS_WRITABLE(wanted) ((wanted) >> 16 & 1)
 
-/* Say why a buffer is not what was wanted; an exporter may have raised already. */
+/* Raise the error for a buffer that does not meet the requirements; the exporter may have raised an error already. */
 __attribute__((noinline, cold)) static int refuse_buffer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view) {
     if (!PyErr_Occurred()) {
         PyBuffer_Release(view); /* sets `obj` to NULL */
@@ -109,7 +109,7 @@ __attribute__((noinline, cold)) static int refuse_buffer(const Callee *callee, i
         }
         PyErr_Clear();
     }
-    fail_value(callee, index, object); /* names function and parameter */
+    fail_value(callee, index, object); /* names the function and the parameter */
     return 0;
 }
 
@@ -123,13 +123,13 @@ static int acquire_by_protocol(const Callee *callee, int64_t index, PyObject *ob
 
 #ifndef Py_GIL_DISABLED /* other threads may exchange the memory of an array while it is read */
 
-/* NumPy describes a buffer anew for each that asks, which takes longer than all else of a call. Of exactly its arrays, the layout is read
- * instead once one array has had the layout. */
+/* NumPy creates a new description of a buffer for each request, which takes longer than the rest of a call. For exactly NumPy's arrays, the
+ * layout is read instead, once one array was found to have the layout. */
 static PyTypeObject *array_type; /* NULL until then; NumPy's types live as long as the process */
-/* For each kind and size, the dtype of the array that had them last, by what its buffer said. Arrays with the same dtype object have
- * the same elements. */
+/* For each kind and size, the dtype of the last array with that kind and size, as its buffer described it. Arrays with the same dtype object
+ * have the same elements. */
 static PyObject *dtypes['u' - 'b' + 1][sizeof(uint64_t) + 1];
-/* Types of other objects, by a few bits of their addresses: they are looked at once. And the one of these that was last here. */
+/* Other types, by a few bits of their addresses, which are not examined again; and the last one of them. */
 static PyTypeObject *other_types[8], *last_other_type;
 
 static PyTypeObject **other_type(PyTypeObject *type) {
@@ -141,7 +141,7 @@ static PyObject **dtype_of(uint32_t wanted) {
     return kind <= 'u' - 'b' && SIZE_OF(wanted) <= (Py_ssize_t)sizeof(uint64_t) ? &dtypes[kind][SIZE_OF(wanted)] : NULL;
 }
 
-/* Fill `view` from the layout of an array; 0 where the array has other elements or another order, or is to be asked. */
+/* Fill `view` from the layout of an array. Returns 0 if the array has other elements or another order, or if its exporter must be asked. */
 static int acquire_array(Array *array, Py_buffer *view, uint32_t wanted) {
     const int needed = NP_C_CONTIGUOUS | NP_ALIGNED | (IS_WRITABLE(wanted) ? NP_WRITEABLE : 0);
     PyObject **dtype = dtype_of(wanted);
@@ -162,7 +162,7 @@ static int acquire_array(Array *array, Py_buffer *view, uint32_t wanted) {
     return 1;
 }
 
-/* Without an exception: whether an attribute of an object is `value`. */
+/* Whether an attribute of an object is `value`. Sets no exception. */
 static int has_attribute(PyObject *object, const char *name, PyObject *value) {
     PyObject *found = PyObject_GetAttrString(object, name);
     if (found == NULL) {
@@ -178,7 +178,7 @@ static int is_array_type(PyTypeObject *type) {
     return numpy != NULL && has_attribute(numpy, "ndarray", (PyObject *)type) && PyType_GetSlot(type, Py_bf_releasebuffer) == NULL;
 }
 
-/* Whether an array has the layout: what Python and the buffer say of the array is where the layout has it. */
+/* Whether an array has the layout: its fields have the values that Python and the buffer report. */
 static int has_layout(const Array *array, const Py_buffer *view) {
     return array->data == view->buf && array->ndim == view->ndim && has_attribute((PyObject *)array, "dtype", array->descriptor)
         && memcmp(array->shape, view->shape, (size_t)view->ndim * sizeof *view->shape) == 0
@@ -186,7 +186,7 @@ static int has_layout(const Array *array, const Py_buffer *view) {
         && ((array->flags & NP_WRITEABLE) == 0) == (view->readonly != 0);
 }
 
-/* Without an exception: learn from an object whose buffer is what was wanted. */
+/* Record what a suitable buffer shows about arrays. Sets no exception. */
 static void learn(PyObject *object, const Py_buffer *view, uint32_t wanted) {
     PyTypeObject *type = Py_TYPE(object);
     if (array_type == NULL && !is_array_type(type)) {
@@ -224,7 +224,7 @@ __attribute__((noinline)) static int acquire_by_type(const Callee *callee, int64
 }
 #endif
 
-/* A C-contiguous buffer of one element type. */
+/* Get a C-contiguous buffer of one element type. */
 static int acquire_buffer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted) {
 #ifndef Py_GIL_DISABLED
     if (Py_TYPE(object) != last_other_type) {
@@ -245,8 +245,8 @@ static int address_of(const Callee *callee, int64_t index, PyObject *number, voi
     return 1;
 }
 
-/* An int, None, what the hook knows (ctypes, targets), else any contiguous buffer. Whether it may be read-only, entry points
- * decide by the `readonly` of the view: those of older images take any. */
+/* Get the address of an int, None, an object that the hook knows (ctypes, targets), or else any contiguous buffer. Entry points
+ * decide by the `readonly` of the view whether it may be read-only: those of older images accept any buffer. */
 static int acquire_pointer(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, void **out) {
     if (object == Py_None) {
         *out = NULL;
@@ -293,7 +293,7 @@ static int to_u64(const Callee *callee, int64_t index, PyObject *object, uint64_
     return 0;
 }
 
-/* str as UTF-8, or bytes; without an embedded NUL. */
+/* Get a str as UTF-8, or bytes, without an embedded NUL. */
 static int to_cstr(const Callee *callee, int64_t index, PyObject *object, const char **out) {
     if (PyUnicode_Check(object)) {
         Py_ssize_t size;
@@ -305,7 +305,7 @@ static int to_cstr(const Callee *callee, int64_t index, PyObject *object, const 
         return *out != NULL;
     }
     if (PyBytes_Check(object)) {
-        /* Without a place for the size, this raises ValueError for an embedded NUL itself. */
+        /* Without a pointer for the size, this function itself raises ValueError for an embedded NUL. */
         if (PyBytes_AsStringAndSize(object, (char **)out, NULL) == 0) {
             return 1;
         }

@@ -1,4 +1,4 @@
-/* BLAKE2b (RFC 7693): as CPython's `_blake2.blake2b`, without that module. */
+/* BLAKE2b (RFC 7693), with the results of CPython's `_blake2.blake2b`, without importing that module. */
 #include "formats.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ static inline uint64_t turn(uint64_t word, int by) {
     return word >> by | word << (64 - by);
 }
 
-/* Macros, so that the order of the words is known when this is compiled: it takes a fifth of the instructions. */
+/* Macros, so that the compiler knows the order of the words: this takes a fifth of the instructions. */
 #define MIX(a, b, c, d, x, y) \
     v[a] += v[b] + words[x]; \
     v[d] = turn(v[d] ^ v[a], 32); \
@@ -42,7 +42,7 @@ static void compress(uint64_t *state, const uint8_t *block, uint64_t count, int 
     }
     memcpy(v, state, 64);
     memcpy(v + 8, START, 64);
-    v[12] ^= count; /* of bytes: the upper half of the counter stays 0 */
+    v[12] ^= count; /* the number of bytes; the upper half of the counter stays 0 */
     v[14] ^= is_last ? UINT64_MAX : 0;
     ROUND(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     ROUND(14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3)
@@ -62,7 +62,7 @@ static void compress(uint64_t *state, const uint8_t *block, uint64_t count, int 
 }
 
 void blake2b(uint8_t *out, size_t out_size, Bytes data, Bytes key, const uint8_t *salt, const uint8_t *person) {
-    uint8_t block[BLOCK] = {(uint8_t)out_size, (uint8_t)key.size, 1, 1}; /* the parameter block, of a sequential hash */
+    uint8_t block[BLOCK] = {(uint8_t)out_size, (uint8_t)key.size, 1, 1}; /* the parameter block of a sequential hash */
     uint64_t state[8], count = 0;
     if (salt != NULL) {
         memcpy(block + 32, salt, 16);

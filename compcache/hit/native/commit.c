@@ -11,7 +11,7 @@ typedef struct {
     uint64_t size;
 } StoreHead;
 
-/* Other threads may be running the code that reads a slot: one that holds a pointer is stored in one piece. */
+/* Other threads may be running the code that reads a slot, so a slot with a pointer is written by one store. */
 static void store_bytes(void *address, const char *data, size_t size) {
     if (size == WORD && (uintptr_t)address % WORD == 0) {
         uint64_t value;
@@ -22,7 +22,7 @@ static void store_bytes(void *address, const char *data, size_t size) {
     }
 }
 
-/* Whether `writes` is a row of whole stores. The caller made it: this guards against mistakes, not against malice. */
+/* Whether `writes` consists of whole stores. The caller made it: this guards against mistakes, not against malice. */
 static int writes_are_whole(const char *writes, size_t size) {
     while (size >= sizeof(StoreHead)) {
         StoreHead head;
@@ -49,8 +49,8 @@ static void store_all(const char *writes, size_t size) {
 }
 
 /* require_writable(image: Image, writes: bytes) -> None
- * IndexError where one of the stores, as commit() takes them, is not for memory of the image that can be written to: the
- * records of a module may say anything. */
+ * Raises IndexError if one of the stores (see commit()) is outside of the image's writable memory: the records of a
+ * module may say anything. */
 PyObject *require_writable(PyObject *module, PyObject *args) {
     PyObject *image, *writes;
     if (!PyArg_ParseTuple(args, "OS:require_writable", &image, &writes) || table_of(module_state(module), image) == NULL) {
@@ -59,14 +59,14 @@ PyObject *require_writable(PyObject *module, PyObject *args) {
     const char *at = PyBytes_AsString(writes);
     const size_t size = (size_t)PyBytes_Size(writes);
     if (!writes_are_whole(at, size)) {
-        PyErr_SetString(PyExc_ValueError, "require_writable() takes a row of whole stores");
+        PyErr_SetString(PyExc_ValueError, "require_writable() takes a sequence of whole stores");
         return NULL;
     }
     for (const char *end = at + size; at < end;) {
         StoreHead head;
         memcpy(&head, at, sizeof head);
         if (!image_can_be_written(image, head.address, head.size)) {
-            PyErr_SetString(PyExc_IndexError, "a slot is not in memory of the image that can be written to");
+            PyErr_SetString(PyExc_IndexError, "a slot is outside of the writable memory of the image");
             return NULL;
         }
         at += sizeof head + (head.size + WORD - 1) / WORD * WORD;
@@ -75,11 +75,11 @@ PyObject *require_writable(PyObject *module, PyObject *args) {
 }
 
 /* commit(writes: bytes, updates: tuple[dict, ...]) -> None
- * `updates` is a row of pairs of dicts, the second of which is merged into the first.
+ * `updates` is a sequence of pairs of dicts; the second of a pair is merged into the first.
  *
- * One call, so that no signal handler and, where there is a GIL, no other thread sees half of it (the keys of the
- * tables are str, bytes and int: merging runs no Python code). The stores come first because they cannot fail: a slot
- * that is filled but not recorded is filled again by the next load; the other way round it would be believed. */
+ * This is one call, so that no signal handler and, if there is a GIL, no other thread sees half of it (the keys of the
+ * tables are str, bytes and int: merging runs no Python code). The stores come first because they cannot fail. A slot
+ * that is filled but not recorded is filled again by the next load; a slot that is recorded but not filled would be trusted. */
 PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *writes, *updates;
     if (!PyArg_ParseTuple(args, "SO!:commit", &writes, &PyTuple_Type, &updates)) {
@@ -89,7 +89,7 @@ PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
     const size_t size = (size_t)PyBytes_Size(writes);
     const Py_ssize_t count = PyTuple_Size(updates);
     if (!writes_are_whole(bytes, size) || count % 2 != 0) {
-        PyErr_SetString(PyExc_ValueError, "commit() takes a row of whole stores and pairs of dicts");
+        PyErr_SetString(PyExc_ValueError, "commit() takes a sequence of whole stores and pairs of dicts");
         return NULL;
     }
     store_all(bytes, size);
@@ -101,21 +101,21 @@ PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* A place in an image that holds the address of an imported symbol, plus a number. */
+/* A place in an image that contains the address of an imported symbol, plus a number. */
 typedef struct {
     int64_t distance; /* from the module table */
     int64_t addend;
 } Place;
 
-/* One import of an image: what stands for it there, and what it is bound to. */
+/* One import of an image: its slot or places there, and the address that it is bound to. */
 typedef struct {
-    char *slot; /* where its address is kept; NULL for one that has places */
+    char *slot; /* contains the address; NULL for an import with places */
     const char *places;
-    size_t count; /* of the places */
+    size_t count; /* the number of places */
     uint64_t address;
 } Binding;
 
-/* Reads (slot number or -1, places, image of the provider, number of the symbol there); 0, or -1 with an exception. */
+/* Reads (slot number or -1, places, image of the provider, number of the symbol there). Returns 0, or -1 with an exception. */
 static int read_binding(RuntimeState *state, PyObject *image, PyObject *item, Binding *binding) {
     PyObject *places, *provider;
     Py_ssize_t slot, number;
@@ -133,7 +133,7 @@ static int read_binding(RuntimeState *state, PyObject *image, PyObject *item, Bi
     return binding->address == 0 || (slot >= 0 && binding->slot == NULL) ? -1 : 0;
 }
 
-/* Writes the stores of one import; where the next ones go. */
+/* Writes the stores of one import; returns the position for the next store. */
 static char *write_binding(const ModuleTable *table, const Binding *binding, char *to) {
     for (size_t i = 0; i < binding->count; i++) {
         Place at = {binding->slot - (const char *)table, 0};
@@ -150,8 +150,8 @@ static char *write_binding(const ModuleTable *table, const Binding *binding, cha
 }
 
 /* bind(image: Image, imports: list[tuple[int, bytes, Image, int]]) -> bytes
- * The stores, for commit(), that bind imports of the image: each with the number of its slot, or -1 and its places, the image that
- * provides it, and the number that it has there. IndexError where an image has no symbol of that number. */
+ * Returns the stores, for commit(), that bind imports of the image. An import is the number of its slot (or -1) and its places, the image
+ * that provides it, and its number there. Raises IndexError if an image has no symbol with that number. */
 PyObject *bind_imports(PyObject *module, PyObject *args) {
     RuntimeState *state = module_state(module);
     PyObject *image, *imports;
@@ -159,7 +159,7 @@ PyObject *bind_imports(PyObject *module, PyObject *args) {
         return NULL;
     }
     const ModuleTable *table = table_of(state, image);
-    PyObject *items = table != NULL ? PyList_AsTuple(imports) : NULL; /* which no other thread changes meanwhile */
+    PyObject *items = table != NULL ? PyList_AsTuple(imports) : NULL; /* a copy, which no other thread changes */
     if (items == NULL) {
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* What is called around a fork, whatever signals come meanwhile. */
+/* Calls the functions that run around a fork, whatever signals arrive meanwhile. */
 #include "runtime.h"
 
 #if defined(__linux__)
@@ -11,7 +11,7 @@
 
 enum { MOST_CALLS = 1000 };
 
-/* Python runs signal handlers in the main thread alone. */
+/* Python runs signal handlers in the main thread only. */
 static int is_main_thread(void) {
 #if defined(__linux__)
     return syscall(SYS_gettid) == getpid();
@@ -22,7 +22,7 @@ static int is_main_thread(void) {
 #endif
 }
 
-/* An exception, and the process that is to have it: a child of a fork has none of the signals of its parent. */
+/* An exception, and the process that will raise it: a child of a fork does not receive the signals of its parent. */
 struct late {
     PyObject *error;
     pid_t process;
@@ -39,7 +39,7 @@ static int raise_late(void *argument) {
     return is_here ? -1 : 0;
 }
 
-/* Raise an exception where Python runs signal handlers next; takes the reference. */
+/* Let the interpreter raise an exception where it runs signal handlers next. Steals the reference. */
 static void raise_later(PyObject *error) {
     struct late *late = is_main_thread() ? (struct late *)PyMem_Malloc(sizeof *late) : NULL;
     if (late != NULL) {
@@ -53,7 +53,7 @@ static void raise_later(PyObject *error) {
     Py_DECREF(error);
 }
 
-/* The exception that was raised, with its traceback and, as its context, what was raised before it. */
+/* Return the exception that was raised, with its traceback, and with `before` as its context. */
 static PyObject *take_error(PyObject *before) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -71,9 +71,10 @@ static PyObject *take_error(PyObject *before) {
     return value;
 }
 
-/* uninterrupted(function) -> None; calls it with a list until it returns. The list is the same each time: the function goes on where it was.
- * Python passes over what a function raises that it calls around a fork. So what a signal handler raises there would leave the function half done,
- * and be lost. It is raised in the main thread afterwards. */
+/* uninterrupted(function) -> None
+ * Calls a function with a list until it returns. The list is the same each time, so the function continues where it was interrupted.
+ * Python ignores exceptions of functions that it calls around a fork. So an exception of a signal handler would leave the function half
+ * done, and be lost. Here it is raised in the main thread afterwards. */
 PyObject *uninterrupted(PyObject *Py_UNUSED(module), PyObject *function) {
     PyObject *error = NULL, *result = NULL;
     PyObject *done = PyList_New(0);

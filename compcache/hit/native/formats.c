@@ -179,7 +179,7 @@ Fault decode_function_record(Bytes payload, FunctionFields *function) {
     return NULL;
 }
 
-/* Takes a number off the front; 0 where there is none. */
+/* Takes a number from the front; returns 0 if there are too few bytes. */
 static int take_number(Bytes *left, uint32_t *number) {
     if (left->size < 4) {
         return 0;
@@ -197,7 +197,7 @@ static int take(Bytes *left, uint64_t size) {
     return 1;
 }
 
-/* So many rows, each of `before` bytes, a length, and as many bytes. */
+/* Takes `count` rows from the front, each of `before` bytes, a length, and as many bytes. */
 static int take_rows(Bytes *left, uint32_t count, size_t before, Bytes *rows) {
     const Bytes all = *left;
     for (uint32_t i = 0, size; i < count; i++) {
@@ -251,7 +251,7 @@ Fault decode_needs_record(Bytes payload, NeedsFields *needs) {
             return "a needs record is longer than its fields";
         }
     }
-    return have_whole_places(needs) ? NULL : "a needs record holds half a place";
+    return have_whole_places(needs) ? NULL : "a needs record has an incomplete place";
 }
 
 Bytes next_row(Bytes *rows) {
@@ -288,7 +288,7 @@ uint32_t next_import(Bytes *rows, Bytes *name) {
 
 /* --------------------------------------------------------------------------------------------------------- hosts */
 
-/* What is before the next `end` in a text, which goes on behind it. */
+/* Returns the part of a text before the next `end`, and removes both from the text. */
 static Bytes take_until(Bytes *text, uint8_t end) {
     const uint8_t *found = text->size > 0 ? memchr(text->at, end, text->size) : NULL;
     const size_t size = found != NULL ? (size_t)(found - text->at) : text->size;
@@ -307,15 +307,15 @@ Fault decode_requirement(Bytes text, Requirement *requirement) {
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (text.size == 0 || memchr(text.at, 0, text.size) == NULL) {
-            return "a requirement has fewer fields";
+            return "a requirement has too few fields";
         }
         *fields[i] = take_until(&text, 0);
     }
     requirement->features = text;
-    return text.size > 0 && memchr(text.at, 0, text.size) != NULL ? "a requirement has more fields" : NULL;
+    return text.size > 0 && memchr(text.at, 0, text.size) != NULL ? "a requirement has too many fields" : NULL;
 }
 
-/* The next number of a version; what is no number counts as 0. */
+/* The next number of a version; a part that is not a number counts as 0. */
 static uint64_t next_version_number(Bytes *version) {
     const Bytes digits = take_until(version, '.');
     uint64_t number = 0;
@@ -352,7 +352,7 @@ Bytes words_of_features(Bytes features) {
     return features;
 }
 
-/* A number of one to sixteen hexadecimal digits; 0 where it is none. */
+/* Reads a number of one to sixteen hexadecimal digits; returns 0 if it is not one. */
 static int read_hex(Bytes digits, uint64_t *value) {
     *value = 0;
     for (size_t i = 0; i < digits.size; i++) {
@@ -379,5 +379,5 @@ Fault next_need(Bytes *features, ProcessorNeed *need, int *found) {
     need->number = item;
     need->value = 0;
     need->kind = is_text(need->word, "same") ? SAME : masked ? MASK : BOUND;
-    return need->kind == SAME || read_hex(item, &need->value) ? NULL : "a feature of a processor is of no known form";
+    return need->kind == SAME || read_hex(item, &need->value) ? NULL : "a feature of a processor has an unknown form";
 }

@@ -1,8 +1,9 @@
-/* The formats that a hit reads (docs/format.md), decoded: the only readers of the index and its tables, of frames, of the records of
- * functions and of their needs, and of what code requires of a host.
+/* Decodes the formats that a hit reads (docs/format.md). This is the only reader of the index and its tables, of frames, of the records of
+ * functions and of their needs, and of the requirements of code.
  *
- * Nothing here knows Python, paths or descriptors, or allocates memory: bytes come in, and places in them go out. Each function checks all
- * that it takes a place from, and says what is wrong by a text; NULL is success. tests/fuzz/ runs them without an interpreter.
+ * Nothing here knows Python, paths or descriptors, or allocates memory: the input is bytes, and the output refers to places in them. Each
+ * function checks everything that it takes a place from, and reports a fault as a text; NULL is success. tests/fuzz/ runs these functions
+ * without an interpreter.
  */
 #ifndef COMPCACHE_FORMATS_H
 #define COMPCACHE_FORMATS_H
@@ -15,39 +16,39 @@ typedef struct {
     size_t size;
 } Bytes;
 
-/* What is wrong with bytes; NULL: nothing. */
+/* A description of a fault in bytes; NULL: no fault. */
 typedef const char *Fault;
 
 enum { CHECK_BYTES = 8, NAME_BYTES = 16, MAC_BYTES = 16 };
 
-/* BLAKE2b (RFC 7693), of 1 to 64 bytes; the key has 64 bytes at most, salt and person are 16 bytes, or NULL for zeros. */
+/* BLAKE2b (RFC 7693), of 1 to 64 bytes. The key has at most 64 bytes; salt and person are 16 bytes, or NULL for zeros. */
 void blake2b(uint8_t *out, size_t out_size, Bytes data, Bytes key, const uint8_t *salt, const uint8_t *person);
-/* Whether this is the checksum of a record: `salt` ties it to its place, `whole` (16 bytes, or NULL) to what it is a part of. */
+/* Whether this is the checksum of a record: `salt` ties it to its place, `whole` (16 bytes, or NULL) to the module. */
 int is_check_of(const uint8_t *check, Bytes data, uint64_t salt, const uint8_t *whole);
 
 /* A table of sorted entries of one size, in buckets (compcache/formats/table.py). */
 typedef struct {
     uint32_t width, bits;
     uint64_t count;
-    uint64_t entries; /* where they begin, from the head on */
+    uint64_t entries; /* where they begin, from the start of the head */
     uint64_t size;
 } TableHead;
 
 enum { TABLE_HEAD_BYTES = 32, BUCKET_BYTES = 16 };
 
 Fault decode_table_head(Bytes head, TableHead *table);
-/* Where the entries of a bucket are: `ends` are the BUCKET_BYTES of the bucket before it (unless its number is 0) and its own. */
+/* Decodes the place of a bucket's entries: `ends` are the BUCKET_BYTES of the bucket before it (unless its number is 0) and its own. */
 Fault decode_bucket(Bytes ends, uint64_t number, const TableHead *table, uint64_t *at, uint64_t *size, const uint8_t **check);
-/* The bucket that has the entries of a key. */
+/* The bucket for the entries of a key. */
 uint64_t bucket_of(const uint8_t *key, const TableHead *table);
 
 /* A segment of the index (compcache/formats/index.py). */
 typedef struct {
-    int former; /* of version 2 */
+    int former; /* whether it has version 2 */
     uint64_t functions, function_size;
     uint64_t rows_size;
     uint64_t greatest;
-    uint64_t modules, rows; /* once the tables are known */
+    uint64_t modules, rows; /* set once the tables are known */
 } SegmentHead;
 
 enum { SEGMENT_HEAD_BYTES = 32, FUNCTION_ENTRY_BYTES = 56, FORMER_ENTRY_BYTES = 40, MODULE_ENTRY_BYTES = 112 };
@@ -56,11 +57,11 @@ Fault decode_segment_head(Bytes head, SegmentHead *segment);
 /* Checks both tables of a segment of `size` bytes, and completes its head. */
 Fault decode_segment(SegmentHead *segment, const TableHead *functions, const TableHead *modules, uint64_t size);
 
-/* What a segment says of a function, without its key. */
+/* A function entry of a segment, without its key. */
 typedef struct {
     const uint8_t *module_id;
     uint32_t offset;
-    const uint8_t *number; /* of what it requires, 4 bytes */
+    const uint8_t *number; /* of its requirement, 4 bytes */
     uint64_t order;
     Bytes content;
 } FunctionEntry;
@@ -70,7 +71,7 @@ typedef struct {
 
 Fault decode_function_entry(Bytes entry, FunctionEntry *function);
 
-/* What a segment says of a module, without its key. */
+/* A module entry of a segment, without its key. */
 typedef struct {
     uint64_t stamp[4]; /* inode, size, modification and change time */
     uint64_t image, records;
@@ -81,14 +82,14 @@ typedef struct {
 
 Fault decode_module_entry(Bytes entry, ModuleEntry *module);
 
-/* The next of the requirements of a segment, which are behind their check; `rows` goes on behind it. 0 where there is none. */
+/* Decodes the next requirement of a segment, and removes it from `rows`; the first one is after the checksum. Returns 0 at the end. */
 Fault decode_requirements(Bytes *rows);
 int next_requirement(Bytes *rows, const uint8_t **number, Bytes *text);
 
-/* Frames: what a module's section of records consists of (compcache/formats/manifest.py). */
+/* Frames, of which a module's section of records consists (compcache/formats/manifest.py). */
 enum { FRAME_HEAD_BYTES = 12, FIRST_READ = 512 };
 
-/* Of the bytes from `offset` on, as many as were read: the payload, or with *needed how many bytes it takes. */
+/* Decodes a frame from the bytes that were read from `offset` on: the payload, or the number of bytes that it needs in *needed. */
 Fault decode_frame(Bytes data, uint64_t offset, uint64_t limit, const uint8_t *key, Bytes *payload, uint64_t *needed);
 
 typedef struct {
@@ -99,10 +100,10 @@ typedef struct {
 
 Fault decode_function_record(Bytes payload, FunctionFields *function);
 
-/* A needs record: how many there are of each, and where the first of them is. `next_*` go from one to the next. */
+/* A needs record: the number of items of each kind, and the place of the first one. A `next_*` function goes from one to the next. */
 typedef struct {
     uint32_t imports, globals, children, natives;
-    Bytes import_rows, native_rows, place_rows, link_types; /* the last two are empty where none is known */
+    Bytes import_rows, native_rows, place_rows, link_types; /* the last two are empty if they are not known */
     const uint8_t *global_numbers, *child_numbers;
 } NeedsFields;
 
@@ -114,30 +115,30 @@ typedef struct {
 } GlobalFields;
 
 Fault decode_global_record(Bytes payload, GlobalFields *global);
-/* Rows that `decode_needs_record` has checked. */
+/* These read rows that `decode_needs_record` has checked. */
 uint32_t next_import(Bytes *rows, Bytes *name);
 Bytes next_row(Bytes *rows);
 
 uint32_t number_at(const uint8_t *at);
 uint64_t long_at(const uint8_t *at);
 
-/* What code requires of a host (compcache/formats/host.py), as UTF-8. */
+/* The requirement of code (compcache/formats/host.py), as UTF-8. */
 typedef struct {
     Bytes abi, platform, libc, cpu, made_for, made_on, features;
 } Requirement;
 
 Fault decode_requirement(Bytes text, Requirement *requirement);
-/* Whether a C library is the one that code needs, or a later version of it. */
+/* Whether a C library is the one that code needs, or a later version. */
 int libc_is_enough(Bytes needed, Bytes own);
-/* One of the things that code requires of a processor: a mask over a word, a lower bound of a word, or the same processor. */
+/* One item that code requires of a processor: a mask over a word, a lower bound of a word, or the same processor. */
 typedef struct {
     enum { MASK, BOUND, SAME } kind;
     Bytes word, number;
     uint64_t value;
 } ProcessorNeed;
-/* The next of them; 0 at the end. `features` goes on behind it. */
+/* Decodes the next item and removes it from `features`; *found is 0 at the end. */
 Fault next_need(Bytes *features, ProcessorNeed *need, int *found);
-/* Features without the names for people. */
+/* The features without the names for people. */
 Bytes words_of_features(Bytes features);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct {
     uint64_t magic;
     uint32_t abi_version;
     uint32_t count;
-    unsigned char key[KEY_SIZE]; /* of the module: the library that was opened is the one that was meant */
+    unsigned char key[KEY_SIZE]; /* of the module: it shows that the opened library is the intended one */
     int32_t offsets[];           /* of `count` symbols, from the start of the table */
 } ModuleTable;
 
@@ -33,9 +33,9 @@ typedef struct Callee Callee;
 /* Functions that entry points call. Those that return int return 1, or 0 with an exception set.
  * `index` counts arguments from 0; `object` is a borrowed reference to the argument. */
 typedef struct {
-    /* Raise what is wrong with number or names of arguments; 1 where nothing is (an empty tuple of names). */
+    /* Raise the error for a wrong number or wrong names of arguments; return 1 if all is right (an empty tuple of names). */
     int (*fail_arity)(const Callee *callee, int64_t given, int64_t expected, PyObject *names);
-    /* Raise what is wrong with an argument. */
+    /* Raise the error for an argument. */
     void (*fail_value)(const Callee *callee, int64_t index, PyObject *object);
     /* Fill `view`, which the entry point releases; its `obj` is NULL on failure. `wanted`: see arguments.c. */
     int (*acquire_buffer)(const Callee *callee, int64_t index, PyObject *object, Py_buffer *view, uint32_t wanted);

@@ -1,4 +1,4 @@
-/* Images: libraries that are mapped into the process, and the addresses in them. */
+/* Images: libraries that are mapped into the process, and their addresses. */
 #include "runtime.h"
 
 #include <stdlib.h>
@@ -7,26 +7,26 @@
 
 typedef struct {
     PyObject_HEAD
-    Library *library;         /* NULL where something else has mapped the code */
+    Library *library;         /* NULL if other code has mapped the image */
     const ModuleTable *table; /* inside the image; NULL for a library that is not a cached module */
-    PyObject *owner;          /* what keeps the bytes of the image valid: an object of the caller's, or None */
-    void *file;               /* the whole file that it was mapped from, or NULL: it can be read after it was unlinked */
+    PyObject *owner;          /* keeps the bytes of the image valid: an object of the caller's, or None */
+    void *file;               /* the whole file that the image was mapped from, readable after unlinking; or NULL */
     size_t file_size;
 } Image;
 
 /* ------------------------------------------------------------------------------------------------ opening */
 
-/* The 16 bytes of a key; NULL with an exception where the object is not such a key. */
+/* Returns the 16 bytes of a key; NULL with an exception if the object is not a key. */
 static const char *key_bytes(PyObject *object) {
     if (!PyBytes_Check(object) || PyBytes_Size(object) != KEY_SIZE) {
-        PyErr_Format(PyExc_ValueError, "the key of a module is %d bytes", KEY_SIZE);
+        PyErr_Format(PyExc_ValueError, "the key of a module must have %d bytes", KEY_SIZE);
         return NULL;
     }
     return PyBytes_AsString(object);
 }
 
-/* Whether a table is that of the module with this key, for this runtime: 0 or -1 with an exception.
- * Everything that is read through the table relies on this. */
+/* Checks that a table belongs to the module with this key, and to this version of the runtime. Returns 0, or -1 with an exception.
+ * Everything that is read through the table relies on this check. */
 static int require_table(const ModuleTable *table, PyObject *key) {
     const char *bytes = key_bytes(key);
     if (bytes == NULL) {
@@ -34,13 +34,13 @@ static int require_table(const ModuleTable *table, PyObject *key) {
     }
     if (table == NULL || table->magic != TABLE_MAGIC || table->abi_version != COMPCACHE_ABI_VERSION
         || memcmp(table->key, bytes, KEY_SIZE) != 0) {
-        PyErr_SetString(PyExc_ValueError, "the library has no compcache module table, or another one");
+        PyErr_SetString(PyExc_ValueError, "the library does not have the module table of this module");
         return -1;
     }
     return 0;
 }
 
-/* Takes over `library`, also when it fails. */
+/* Makes an image. Takes over `library`, even on failure. */
 static PyObject *new_image(RuntimeState *state, Library *library, const ModuleTable *table, PyObject *owner) {
     Image *self = (Image *)PyType_GenericAlloc(state->image_type, 0);
     if (self == NULL) {
@@ -67,7 +67,7 @@ static PyObject *cannot_open(const char *path, char *reason) {
     return NULL;
 }
 
-/* The first `size` bytes of a file, none of which is read before somebody does; NULL where they cannot be mapped. */
+/* Maps the first `size` bytes of a file, which are read when they are first used; NULL on failure. */
 static void *map_file(int descriptor, Py_ssize_t size) {
     void *file = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, descriptor, 0) : MAP_FAILED;
     return file != MAP_FAILED ? file : NULL;
@@ -76,9 +76,9 @@ static void *map_file(int descriptor, Py_ssize_t size) {
 enum { MAP_NEVER = 0, MAP_ALWAYS = 1, MAP_BY_FILE_SYSTEM = 2 };
 
 /* map_image(descriptor: int, path: bytes, key: bytes, size: int = 0, mapping: int = 1) -> Image | None
- * Maps the module in an open file, which may be closed afterwards. `path` is what debuggers and messages show. None where
- * this process has the file mapped already, by another owner, or where `mapping` says that it is not to be mapped: 0 never, 1 always,
- * 2 by the kind of its file system. Of a file of `size` bytes all of them are kept for `stored`. */
+ * Maps the module in an open file, which may be closed afterwards. `path` is shown by debuggers and in messages. Returns None if
+ * another owner in this process has mapped the file already, or if `mapping` rules mapping out: 0 never maps, 1 always, 2 by the kind
+ * of the file system. If `size` is given, `stored` can return that many bytes of the file. */
 PyObject *map_image(PyObject *module, PyObject *args) {
     PyObject *path_object, *key;
     int descriptor, mapping = MAP_ALWAYS;
@@ -117,10 +117,10 @@ PyObject *map_image(PyObject *module, PyObject *args) {
     return (PyObject *)image;
 }
 
-/* stored(image: Image) -> bytes | None; the file that it was mapped from, if all of it is mapped */
+/* stored(image: Image) -> bytes | None; the file that the image was mapped from, if all of it is mapped */
 PyObject *stored(PyObject *module, PyObject *object) {
     if (Py_TYPE(object) != module_state(module)->image_type) {
-        Py_RETURN_NONE; /* of another kind */
+        Py_RETURN_NONE; /* the object is not an Image */
     }
     const Image *image = (const Image *)object;
     if (image->file == NULL) {
@@ -129,14 +129,14 @@ PyObject *stored(PyObject *module, PyObject *object) {
     return PyBytes_FromStringAndSize(image->file, (Py_ssize_t)image->file_size);
 }
 
-static __thread int starting; /* how many calls of `start` this thread is inside of */
+static __thread int starting; /* the number of calls of `start` that this thread is inside of */
 
-/* is_linking() -> bool; whether a constructor or a destructor has called this thread */
+/* is_linking() -> bool; whether a constructor or destructor runs in this thread */
 PyObject *is_linking(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     return PyBool_FromLong(starting || calls_of_this_thread());
 }
 
-/* open_library(path: bytes) -> Image; any library, for its symbols */
+/* open_library(path: bytes) -> Image; opens any library, for its symbols */
 PyObject *open_named_library(PyObject *module, PyObject *path_object) {
     const char *path = PyBytes_AsString(path_object);
     Library *library;
@@ -153,7 +153,7 @@ PyObject *open_named_library(PyObject *module, PyObject *path_object) {
     return new_image(module_state(module), library, NULL, Py_None);
 }
 
-/* adopt_image(address: int, key: bytes, owner: object) -> Image; for code that something else has mapped */
+/* adopt_image(address: int, key: bytes, owner: object) -> Image; makes an image of code that is mapped already */
 PyObject *adopt_image(PyObject *module, PyObject *args) {
     PyObject *address, *key, *owner;
     if (!PyArg_ParseTuple(args, "OSO:adopt_image", &address, &key, &owner)) {
@@ -196,7 +196,7 @@ void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index) {
         return NULL;
     }
     if (index < 0 || (size_t)index >= table->count) {
-        PyErr_Format(PyExc_IndexError, "symbol %zd is not in the image's table of %u", index, table->count);
+        PyErr_Format(PyExc_IndexError, "symbol %zd is not in the image's table of %u symbols", index, table->count);
         return NULL;
     }
     return (char *)table + table->offsets[index];
@@ -239,7 +239,7 @@ PyObject *start(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* finish(image: Image, index: int) -> None; the same, unless the interpreter is ending: then the image stays mapped */
+/* finish(image: Image, index: int) -> None; like start(), but nothing once the interpreter is ending */
 PyObject *finish(PyObject *module, PyObject *args) {
     if (module_state(module)->ending) {
         Py_RETURN_NONE;
@@ -247,7 +247,7 @@ PyObject *finish(PyObject *module, PyObject *args) {
     return start(module, args);
 }
 
-/* find_symbol(name: bytes, library: Image | None) -> int; 0 where the process, or the library, has none */
+/* find_symbol(name: bytes, library: Image | None) -> int; 0 if the library, or the process, does not define the symbol */
 PyObject *find_symbol(PyObject *module, PyObject *args) {
     PyObject *name, *image_object;
     const Library *library = NULL;
@@ -269,7 +269,7 @@ PyObject *find_symbol(PyObject *module, PyObject *args) {
     return PyLong_FromVoidPtr(address);
 }
 
-/* The text of a symbol's name in names that a module gives; NULL with an exception. `kept` owns it where the name does not. */
+/* Returns a symbol's name as C text; NULL with an exception. `kept` owns the text if the name does not. */
 static const char *symbol_text(PyObject *name, PyObject *kept) {
     if (!PyUnicode_Check(name)) {
         PyErr_SetString(PyExc_TypeError, "the name of a symbol is a str");
@@ -288,7 +288,7 @@ static const char *symbol_text(PyObject *name, PyObject *kept) {
     return text;
 }
 
-/* find_undefined(names: tuple[str, ...]) -> str | None; the first that is no symbol of the process */
+/* find_undefined(names: tuple[str, ...]) -> str | None; the first name that is not a symbol of the process */
 PyObject *find_undefined(PyObject *Py_UNUSED(module), PyObject *names) {
     if (!PyTuple_Check(names)) {
         PyErr_SetString(PyExc_TypeError, "find_undefined() takes a tuple");
@@ -320,14 +320,14 @@ PyObject *find_undefined(PyObject *Py_UNUSED(module), PyObject *names) {
 
 /* ------------------------------------------------------------------------------------------------ the type */
 
-/* Images are not tracked by the garbage collector: nothing that they own refers to what uses them, and an image that
- * is reachable only from garbage must outlive all of it. Their type cannot be taken apart while one lives. */
+/* The garbage collector does not track images: nothing that they own refers to their users, and an image that is
+ * reachable only from garbage must outlive all of the garbage. Their type cannot be cleared while an image lives. */
 static void image_dealloc(PyObject *object) {
     Image *self = (Image *)object;
     PyTypeObject *type = Py_TYPE(object);
     const RuntimeState *state = (const RuntimeState *)PyType_GetModuleState(type);
-    /* Once the interpreter ends, objects that code in images has made are freed in any order, and what frees them may
-     * be in an image. */
+    /* Once the interpreter ends, objects that code in images has made are freed in any order, and the code that frees them
+     * may be in an image. */
     if (self->library != NULL && state != NULL && !state->ending) {
         close_when_possible(self->library);
     }

@@ -1,7 +1,7 @@
-/* Python.h, and what the limited API of 3.11 lacks.
+/* Python.h, and declarations that the limited API of 3.11 lacks.
  *
  * The extension is built once for every CPython from 3.11 on (abi3). Free-threaded builds have no limited API before
- * 3.15; setup.py leaves the macro away there, and the extension is for that version alone.
+ * 3.15. There setup.py does not define the macro, and the extension is for that version alone.
  */
 #ifndef COMPCACHE_LIMITED_API_H
 #define COMPCACHE_LIMITED_API_H
@@ -23,7 +23,7 @@ typedef PyObject *(*vectorcallfunc)(PyObject *callable, PyObject *const *args, s
 PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyObject *kwargs);
 #define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
 
-/* References to these are counted before 3.12. The first headers of 3.12 and 3.13 forget it, and an extension that is
+/* Before 3.12, references to these objects are counted. The first headers of 3.12 and 3.13 do not do so, and an extension that is
  * built with them takes away a reference to None with each result, until 3.11 ends with "deallocating None". */
 #undef Py_RETURN_NONE
 #undef Py_RETURN_TRUE
@@ -33,8 +33,9 @@ PyAPI_FUNC(PyObject *) PyVectorcall_Call(PyObject *callable, PyObject *args, PyO
 #define Py_RETURN_FALSE return Py_NewRef(Py_False)
 #endif
 
-/* Formats with '#' have lengths of type Py_ssize_t. The functions without a suffix refuse them before 3.13, and the headers of 3.13 no longer name those
- * with one, which all versions export: an extension that is built with these headers found no entry of Numba in 3.11 and 3.12. */
+/* Formats with '#' have lengths of type Py_ssize_t. Before 3.13, functions without a suffix refuse such formats. The headers of 3.13 no
+ * longer declare the functions with the suffix, which all versions export: an extension that was built with these headers did not find any
+ * entry of Numba in 3.11 and 3.12. */
 #if defined(Py_LIMITED_API) && Py_LIMITED_API < 0x030D0000 && PY_VERSION_HEX >= 0x030D0000
 PyAPI_FUNC(int) _PyArg_ParseTuple_SizeT(PyObject *, const char *, ...);
 PyAPI_FUNC(PyObject *) _Py_BuildValue_SizeT(const char *, ...);
@@ -46,7 +47,7 @@ PyAPI_FUNC(PyObject *) _PyObject_CallMethod_SizeT(PyObject *, const char *, cons
 #define PyObject_CallMethod _PyObject_CallMethod_SizeT
 #endif
 
-/* A new reference to an item of a dict, or NULL, also with an exception. Where other threads run at the same time, a borrowed one could go. */
+/* A new reference to an item of a dict, or NULL, perhaps with an exception. A borrowed reference is not safe beside other threads. */
 static inline PyObject *item_of(PyObject *dict, PyObject *key) {
 #ifdef Py_GIL_DISABLED
     PyObject *item;
@@ -56,8 +57,8 @@ static inline PyObject *item_of(PyObject *dict, PyObject *key) {
 #endif
 }
 
-/* A slot of module definitions that came with 3.13. Older interpreters refuse numbers that they do not know, so it is
- * added by a look at the version of the interpreter that runs (module.c). */
+/* A slot of module definitions that 3.13 introduced. Older interpreters refuse numbers that they do not know, so module.c adds it
+ * only if the running interpreter has that version. */
 #ifndef Py_mod_gil
 #define Py_mod_gil 4
 #define Py_MOD_GIL_USED ((void *)0)

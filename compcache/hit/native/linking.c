@@ -1,15 +1,15 @@
-/* The dynamic linker, as images.c uses it: files are mapped by descriptor, and no call of it can hang another thread,
- * a fork or the interpreter.
+/* The dynamic linker, as images.c uses it: files are mapped by descriptor, and no call of the dynamic linker can hang another
+ * thread, a fork or the interpreter.
  *
- * Names. glibc recognizes a library that it has by the name that dlopen() is given, before it looks at device and
- * inode. So every call gets a name that was never used before, and a library that does not have it afterwards was mapped
- * by another owner: its slots and variables are not ours. The names lead to an open descriptor: what was verified is what
- * is mapped, wherever its path leads by now. They lead there for other processes as well: a debugger that follows dlopen()
- * opens the name in its own process. A mapped library then gets its path as its name, for dladdr and debuggers.
+ * Names. glibc recognizes a library that it has by the name given to dlopen(), before it looks at device and inode. So every call gets a
+ * name that was never used before. A library that does not have that name afterwards was mapped by another owner: its slots and variables
+ * are not ours. The names lead to an open descriptor: the verified file is mapped, wherever its path leads by now. They lead there for
+ * other processes, too: a debugger that follows dlopen() opens the name in its own process. A mapped library then gets its path as its
+ * name, for dladdr and debuggers.
  *
- * Locks. The dynamic linker holds a lock of its own while constructors and destructors run, and these may want the GIL.
- * So it is called without the GIL, and libraries are not closed while another call of it runs: the last one that returns
- * closes them. A fork waits for such calls, because the child would wait for the linker's lock forever.
+ * Locks. The dynamic linker holds a lock of its own while constructors and destructors run, and these may want the GIL. So it is called
+ * without the GIL, and libraries are not closed while another call of it runs: the last call that returns closes them. A fork waits for
+ * such calls, because the child would wait for the linker's lock forever.
  */
 #include "runtime.h"
 
@@ -32,30 +32,30 @@ typedef struct {
 enum { MAX_RANGES = 8, NOT_ASKED = -1 };
 
 #ifndef RTLD_DI_PHDR
-#define RTLD_DI_PHDR 11 /* the program headers of a library, and as result their number: glibc 2.36 */
+#define RTLD_DI_PHDR 11 /* the program headers of a library; the result is their number: glibc 2.36 */
 #endif
 
 struct Library {
     void *handle;
-    struct link_map *map; /* of a file that was mapped by descriptor, else NULL */
+    struct link_map *map; /* for a file that was mapped by descriptor, else NULL */
     char *given;          /* the name that dlopen() gave to `map`, which owns it */
-    char *shown;          /* the name that it has meanwhile */
-    Library *next;        /* among those to be closed */
-    int ranges;           /* how many of these there are, or NOT_ASKED */
+    char *shown;          /* the name that it has while it is mapped */
+    Library *next;        /* in the list of libraries to close */
+    int ranges;           /* the number of ranges in `writable`, or NOT_ASKED */
     Range writable[MAX_RANGES];
 };
 
 /* ---------------------------------------------------------------------------------------------- threads, forks */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two; never held while anything else is waited for */
-static int inside;                                       /* how many calls of the dynamic linker are running */
-static Library *closing;                                 /* what the last of them is to close */
-static __thread int inside_here;                         /* those of this thread: constructors may open libraries */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next two; its holder waits for nothing else */
+static int inside;                                       /* the number of running calls of the dynamic linker */
+static Library *closing;                                 /* the libraries that the last of these calls must close */
+static __thread int inside_here;                         /* the calls of this thread: constructors may open libraries */
 
 static void close_library(Library *library) {
     if (library->map != NULL) {
         if (strlen(library->shown) <= strlen(library->given)) {
-            strcpy(library->given, library->shown); /* a debugger reads it once more, and the descriptor is another file's by now */
+            strcpy(library->given, library->shown); /* a debugger reads it once more, and the descriptor may be another file's by now */
         }
         library->map->l_name = library->given; /* which dlclose() frees */
     }
@@ -91,7 +91,7 @@ int calls_of_this_thread(void) {
 
 enum { FORK_POLLS = 1000, FORK_POLL_NANOSECONDS = 1000000 };
 
-/* A fork waits for other threads' calls, for a second at most: their constructors may be waiting for the forking one. */
+/* A fork waits for other threads' calls, for at most a second: their constructors may be waiting for the forking thread. */
 static void before_fork(void) {
     const struct timespec pause = {0, FORK_POLL_NANOSECONDS};
     pthread_mutex_lock(&lock);
@@ -108,7 +108,7 @@ static void after_fork_in_parent(void) {
 
 static void after_fork_in_child(void) {
     pthread_mutex_init(&lock, NULL);
-    inside = inside_here; /* other threads are not here any more */
+    inside = inside_here; /* the other threads do not exist in the child */
 }
 
 int prepare_linking(void) {
@@ -125,8 +125,8 @@ int prepare_linking(void) {
 
 enum { NUMBER_BITS = 64, NAME_HEAD = 2 * NUMBER_BITS + 2, LONGEST_NAME = 4000 };
 
-/* `path`, which begins with a slash, spelled as it never was before: a number in "/" for 0 and "./" for 1, which mean
- * nothing to the system, and as many more slashes as make it as long as `shown`. For free(); NULL where memory is exhausted. */
+/* Returns a new spelling of `path`, which begins with a slash: a number written as "/" for 0 and "./" for 1, which mean nothing to the
+ * system, and as many more slashes as make it as long as `shown`. The caller frees it; NULL if memory is exhausted. */
 static char *respell(const char *path, const char *shown) {
     static uint64_t numbers;
     const size_t needed = strlen(shown) < LONGEST_NAME ? strlen(shown) : 0;
@@ -151,8 +151,8 @@ static char *respell(const char *path, const char *shown) {
 
 enum { DESCRIPTOR_PATH = 48, PROCESS_NUMBER = 16 };
 
-/* The path under which the system shows an open file, to this process and to others. The number of the process is that of
- * /proc, which getpid() need not know: a container may see the /proc of another name space. A fork has another one. */
+/* Writes the path under which the system shows an open file, to this process and to others. The process number is that of
+ * /proc, which getpid() need not know: a container may see the /proc of another name space. A forked child has another one. */
 static void path_of(int descriptor, char *path) {
     char number[PROCESS_NUMBER];
     const ssize_t size = readlink("/proc/self", number, sizeof number);
@@ -160,8 +160,8 @@ static void path_of(int descriptor, char *path) {
     snprintf(path, DESCRIPTOR_PATH, "/proc/%.*s/fd/%d", is_known ? (int)size : 4, is_known ? number : "self", descriptor);
 }
 
-/* Whether a path can stand for an open file because /proc is not mounted: if it leads to that file, and the dynamic
- * linker finds no variable in it. */
+/* Whether the file must be opened by its path, because /proc is not mounted, and can be: the path leads to that file, and the
+ * dynamic linker finds no variable in it. */
 static int must_stand_for(int descriptor, const char *path) {
     char through[DESCRIPTOR_PATH];
     struct stat file, found;
@@ -172,11 +172,11 @@ static int must_stand_for(int descriptor, const char *path) {
 
 /* ------------------------------------------------------------------------------------------- opening and closing */
 
-/* The dynamic linker's message, with the path in place of the name that it was given; for free(). */
+/* Returns the dynamic linker's message, with the path in place of the name that it was given. The caller frees it. */
 static char *failure(const char *name, const char *path) {
     const char *text = dlerror();
     if (text == NULL) {
-        text = "the dynamic linker does not say why";
+        text = "the dynamic linker reports no reason";
     } else if (name != NULL && strncmp(text, name, strlen(name)) == 0) {
         text += strlen(name);
         text += strncmp(text, ": ", 2) == 0 ? 2 : 0;
@@ -207,10 +207,10 @@ Library *open_library(const char *path, char **reason) {
     return library;
 }
 
-/* Have a debugger read the names of libraries again: it stops where the dynamic linker says that its list has changed, as
- * it did inside dlopen(), when the library had the name of a descriptor that is closed soon. Nothing happens without one. */
+/* Let a debugger read the names of libraries again. It stops where the dynamic linker reports that its list has changed, as
+ * it did inside dlopen(), when the library had the name of a descriptor that is closed soon. Without a debugger nothing happens. */
 static void tell_debuggers(void) {
-#ifdef __GLIBC__ /* musl keeps it to itself */
+#ifdef __GLIBC__ /* musl does not export it */
     void (*stop)(void) = NULL;
     if (_r_debug.r_brk != 0) {
         memcpy(&stop, &_r_debug.r_brk, sizeof stop);
@@ -219,7 +219,7 @@ static void tell_debuggers(void) {
 #endif
 }
 
-/* Map a file under a new spelling of its name. 0; 1 where another owner has mapped it; -1 on failure, with a reason. */
+/* Maps a file under a new spelling of its name. Returns 0; 1 if another owner has mapped it; -1 on failure, with a reason. */
 static int map_as(Library *library, const char *path, char **reason) {
     struct link_map *map = NULL;
     char *name = respell(path, library->shown);
@@ -274,14 +274,14 @@ int map_library(int descriptor, const char *path, Library **result, char **reaso
 
 /* -------------------------------------------------------------------------------------------- memory, symbols */
 
-/* What is being asked of the dynamic linker: which ranges of the library at `map` can be written to. */
+/* A query of the dynamic linker: which ranges of the library at `map` can be written to. */
 typedef struct {
     const struct link_map *map;
     Range found[MAX_RANGES];
     int count;
 } Search;
 
-/* Leave out what was writable for the dynamic linker alone. */
+/* Removes a range that only the dynamic linker may write to. */
 static void leave_out(Search *search, ElfW(Addr) start, ElfW(Addr) end) {
     const int count = search->count;
     for (int i = 0; i < count; i++) {
@@ -322,7 +322,7 @@ static int is_searched(struct dl_phdr_info *info, size_t Py_UNUSED(size), void *
     return found;
 }
 
-/* The ranges of a library that can be written to, found when they are first asked for; their number. */
+/* Finds, once, the ranges of a library that can be written to; returns their number. */
 static int ranges_of(Library *library) {
     int count = __atomic_load_n(&library->ranges, __ATOMIC_ACQUIRE);
     if (count < 0) {
@@ -332,10 +332,10 @@ static int ranges_of(Library *library) {
         if (known > 0) {
             find_ranges(&search, segments, known);
         } else {
-            dl_iterate_phdr(is_searched, &search); /* before glibc 2.36: a walk through all libraries, which makes many images slow */
+            dl_iterate_phdr(is_searched, &search); /* before glibc 2.36: a walk through all libraries, which is slow with many images */
         }
         pthread_mutex_lock(&lock);
-        memcpy(library->writable, search.found, sizeof search.found); /* another thread has found the same */
+        memcpy(library->writable, search.found, sizeof search.found); /* another thread may have found the same */
         pthread_mutex_unlock(&lock);
         count = search.count;
         __atomic_store_n(&library->ranges, count, __ATOMIC_RELEASE);

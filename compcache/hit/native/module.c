@@ -1,13 +1,13 @@
 /* The extension module compcache.hit._runtime: its state, its functions, its initialization (PEP 489). */
 #include "runtime.h"
 
-/* The sources that the extension was built from, for Python to compare with the sources beside it. COMPCACHE_SOURCES, the names of
- * the files, is empty unless the extension was built in a source checkout: installed packages compare nothing. */
+/* The digest of the sources, which Python compares with the sources beside the extension. COMPCACHE_SOURCES, the names of the files,
+ * is empty unless the extension was built in a source checkout: installed packages compare nothing. */
 #if !defined(COMPCACHE_SOURCE_DIGEST) || !defined(COMPCACHE_SOURCES)
 #error "setup.py defines these: build with `pip install -e .` or `make`"
 #endif
 
-/* Two threads may both be the first to load something: what one of them has set stays. */
+/* Sets a pointer unless another thread has set it first. */
 static void set_once(PyObject **place, PyObject *value) {
     PyObject *nothing = NULL;
     Py_INCREF(value);
@@ -17,7 +17,7 @@ static void set_once(PyObject **place, PyObject *value) {
 }
 
 /* setup(base: type, raise_unloaded, raise_arity, raise_value, find_pointer) -> type
- * Makes the type of all targets, a subclass of `base`. A second call returns the type that the first one made. */
+ * Makes the type of all targets, a subclass of `base`. A second call returns the same type. */
 static PyObject *setup(PyObject *module, PyObject *args) {
     RuntimeState *state = module_state(module);
     PyObject *base, *unloaded, *arity, *value, *pointer;
@@ -33,13 +33,13 @@ static PyObject *setup(PyObject *module, PyObject *args) {
         set_once(&state->raise_arity, arity);
         set_once(&state->raise_value, value);
         set_once(&state->find_pointer, pointer);
-        set_once((PyObject **)&state->target_type, type); /* last: a thread that sees it sees the hooks */
+        set_once((PyObject **)&state->target_type, type); /* last, so that a thread that sees the type sees the hooks */
         Py_DECREF(type);
     }
     return Py_NewRef((PyObject *)state->target_type);
 }
 
-/* end() -> None; the interpreter begins to end */
+/* end() -> None; records that the interpreter begins to end */
 static PyObject *end(PyObject *module, PyObject *Py_UNUSED(nothing)) {
     module_state(module)->ending = 1;
     Py_RETURN_NONE;
@@ -97,12 +97,12 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Which files are mapped is known to one interpreter, while the dynamic linker has one mapping of a file for all of
- * them: two interpreters would share slots and global variables without knowing it. */
+/* The runtime of one interpreter knows which files are mapped, but the dynamic linker has one mapping of a file for all
+ * interpreters: two interpreters would share slots and global variables without knowing it. */
 static int require_main_interpreter(void) {
     if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
-        PyErr_SetString(PyExc_ImportError, "compcache works in the main interpreter of a process only, not in "
-                                           "subinterpreters: call compiled code from the main one");
+        PyErr_SetString(PyExc_ImportError, "compcache works only in the main interpreter of a process, not in "
+                                           "subinterpreters: call compiled code from the main interpreter");
         return -1;
     }
     return 0;
@@ -164,7 +164,7 @@ static void release(void *module) {
     clear((PyObject *)module);
 }
 
-/* Interpreters with a GIL of their own (3.12) refuse what has no slot that allows them: `execute` need not. */
+/* An interpreter with a GIL of its own (3.12) refuses a module without a slot that allows it, so `execute` need not check. */
 static PyModuleDef_Slot slots_3_11[] = {
     {Py_mod_exec, (void *)execute},
     {0, NULL},

@@ -1,4 +1,4 @@
-/* Opening files below a directory without following symbolic links, wherever in the path they are. */
+/* Opens files below a directory without following symbolic links anywhere in the path. */
 #include "runtime.h"
 
 #include <dirent.h>
@@ -19,7 +19,7 @@
 
 /* --------------------------------------------------------------------------------- one component after another */
 
-/* One directory of a path, or -1. Closes `parent` unless it is `start`. */
+/* Opens one directory of a path; returns -1 on failure. Closes `parent` unless it is `start`. */
 static int enter(int start, int parent, const char *name) {
     const int found = openat(parent, name, DIRECTORY_FLAGS);
     if (parent != start) {
@@ -85,7 +85,7 @@ static int open_at_once(int start, const char *path, int flags, int mode) {
         .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH,
     };
     int found = -1;
-    for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) { /* EAGAIN: something was renamed meanwhile */
+    for (int attempt = 0; attempt < MOST_ATTEMPTS; attempt++) { /* EAGAIN: a directory was renamed meanwhile */
         found = (int)syscall(SYS_openat2, start, path, &how, sizeof how);
         if (found >= 0 || errno != EAGAIN) {
             break;
@@ -96,7 +96,7 @@ static int open_at_once(int start, const char *path, int flags, int mode) {
 
 static int open_without_links(int start, const char *path, int flags, int mode) {
     const int found = open_at_once(start, path, flags, mode);
-    /* Systems without the call, and sandboxes that do not know it. */
+    /* The system does not have the call, or a sandbox does not know it. */
     const int refused = found < 0 && (errno == ENOSYS || errno == EPERM || errno == EAGAIN || errno == E2BIG);
     return refused ? walk(start, path, flags, mode) : found;
 }
@@ -106,8 +106,8 @@ static int open_without_links(int start, const char *path, int flags, int mode) 
 
 /* ----------------------------------------------------------------------------------------------- open descriptors */
 
-/* Python may raise what a signal handler raises between any two of its instructions: a number that a function returned
- * may never be stored, and a finalizer in Python may never run. So descriptors are born in an object, and closed here. */
+/* Python may raise the exception of a signal handler between any two of its instructions: a number that a function returned
+ * may never be stored, and a finalizer in Python may never run. So descriptors are created in an object, and closed here. */
 typedef struct {
     PyObject_HEAD
     int number;
@@ -117,7 +117,7 @@ static void descriptor_dealloc(PyObject *object) {
     const Descriptor *self = (const Descriptor *)object;
     PyTypeObject *type = Py_TYPE(object);
     if (self->number >= 0) {
-        close(self->number); /* of the errors, none can be helped: code of others may have closed it */
+        close(self->number); /* errors are ignored: other code may have closed it */
     }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -143,8 +143,8 @@ PyType_Spec descriptor_spec = {
 };
 
 /* open_beneath(directory: int, path: str, flags: int, mode: int, may_lack: bool = False) -> Descriptor | None
- * A file below an open directory; `path` has neither "." nor "..". With a directory of -1, any path, in which links are
- * followed as the system does it. If the path `may_lack`, a missing file is None. Raises OSError: ELOOP or ENOTDIR for a link. */
+ * Opens a file below an open directory; `path` has neither "." nor "..". With a directory of -1, opens any path, following links as
+ * the system does. With `may_lack`, returns None if the file does not exist. Raises OSError: ELOOP or ENOTDIR for a link. */
 PyObject *open_beneath(PyObject *module, PyObject *args) {
     PyObject *encoded;
     int directory, flags, mode, error, may_lack = 0;
@@ -179,7 +179,7 @@ PyObject *open_beneath(PyObject *module, PyObject *args) {
 }
 
 /* memory_file(name: str) -> Descriptor
- * An empty file in memory that has no path. Raises OSError: ENOSYS where the system has none. */
+ * Creates an empty file in memory without a path. Raises OSError: ENOSYS if the system has no such files. */
 PyObject *memory_file(PyObject *module, PyObject *name) {
     const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
     Descriptor *self = text == NULL ? NULL : (Descriptor *)PyType_GenericAlloc(module_state(module)->descriptor_type, 0);
@@ -199,9 +199,9 @@ PyObject *memory_file(PyObject *module, PyObject *name) {
     return (PyObject *)self;
 }
 
-/* ------------------------------------------------------------------------------------------- what is found there */
+/* ------------------------------------------------------------------------------------------- status, listings */
 
-/* is_at(descriptor: int, path: str) -> bool: whether what is open is what is at this path, where links are followed */
+/* is_at(descriptor: int, path: str) -> bool: whether the open file is the one at this path, following links */
 PyObject *is_at(PyObject *Py_UNUSED(module), PyObject *args) {
     int descriptor;
     PyObject *path;
@@ -228,8 +228,8 @@ static long long nanoseconds(struct timespec time) {
     return (long long)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* stamp_of(descriptor: int, owner: int) -> (inode, size, mtime, ctime), the times in nanoseconds; None where it is not a regular file of
- * this owner that nobody else can write to. Raises OSError. */
+/* stamp_of(descriptor: int, owner: int) -> (inode, size, mtime, ctime), the times in nanoseconds; None if it is not a regular file of
+ * this owner that no other user can write to. Raises OSError. */
 PyObject *stamp_of(PyObject *Py_UNUSED(module), PyObject *args) {
     int descriptor;
     long long owner;
@@ -251,7 +251,7 @@ PyObject *stamp_of(PyObject *Py_UNUSED(module), PyObject *args) {
                          nanoseconds(NANOSECONDS_OF(status, m)), nanoseconds(NANOSECONDS_OF(status, c)));
 }
 
-/* names_in(descriptor: int) -> bytes: the names in a directory, each with a slash behind it, in the order of the system. Raises OSError. */
+/* names_in(descriptor: int) -> bytes: the names in a directory, each followed by a slash, in the order of the system. Raises OSError. */
 PyObject *names_in(PyObject *Py_UNUSED(module), PyObject *number) {
     const long descriptor = PyLong_AsLong(number);
     if (descriptor == -1 && PyErr_Occurred()) {
@@ -270,7 +270,7 @@ PyObject *names_in(PyObject *Py_UNUSED(module), PyObject *number) {
     size_t size = 0, space = 0;
     int error = 0;
     Py_BEGIN_ALLOW_THREADS
-    rewinddir(directory); /* the copy has the place of the original */
+    rewinddir(directory); /* a duplicate descriptor shares the position of the original */
     for (;;) {
         errno = 0;
         const struct dirent *entry = readdir(directory);

@@ -1,9 +1,9 @@
-/* File systems: whether code and data may be mapped out of the files of one.
+/* File systems: whether code and data may be mapped from their files.
  *
- * A mapped page that is not in memory is read when it is touched. Where another host can remove, replace or cut the file meanwhile,
- * that read fails, and the process ends with SIGBUS in the middle of a function. So what may be mapped is listed: file systems of this
- * host alone, which keep a file that was unlinked for as long as it is open. All others, FUSE and those that are not known here among
- * them, are read, and what was read is mapped out of memory. */
+ * A mapped page that is not in memory is read when it is used. If another host can remove, replace or truncate the file meanwhile,
+ * that read fails, and the process ends with SIGBUS in the middle of a function. So the file systems that may be mapped are listed: those
+ * of this host alone, which keep an unlinked file for as long as it is open. From all others, including FUSE and unknown ones, the
+ * content is read, and mapped from memory. */
 #include "runtime.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
-/* The processor's description of itself: the same bytes for two processes only where the same code runs in both.
+/* The processor's description of itself. Two processes have the same bytes only if the same code runs in both.
  *
- * Emulators and containers share the boot id of their kernel, and an emulator shows the machine's own /proc/cpuinfo. So the
- * processor is asked, or what the kernel has told this process of it. A header for each way of asking has the names of the
- * words (docs/format.md, "Requirements"): `WORD_NAMES`, as many as `NAMED_WORDS`, in the order of `ask_processor`. */
+ * Emulators and containers share the boot id of their kernel, and an emulator shows the machine's own /proc/cpuinfo. So the processor
+ * itself is asked, or the kernel's description of it for this process. A header for each way of asking has the names of the words
+ * (docs/format.md, "Requirements"): `WORD_NAMES`, as many as `NAMED_WORDS`, in the order of `ask_processor`. */
 #include "runtime.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ PyObject *processor(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing)) {
     return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)(count * sizeof *words));
 }
 
-/* processor_words(content) -> {name: word}: those that were asked for what `processor` has returned; others are asked one by one */
+/* processor_words(content) -> {name: word}: the words that `processor` has returned; other words are requested one by one */
 PyObject *processor_words(PyObject *Py_UNUSED(module), PyObject *content) {
     unsigned long long words[MAX_WORDS] = {0};
     char *data;
@@ -68,7 +68,7 @@ PyObject *processor_words(PyObject *Py_UNUSED(module), PyObject *content) {
     return found;
 }
 
-/* processor_word(name) -> int: another one, 0 where the processor does not have it; ValueError where the name is of no form */
+/* processor_word(name) -> int: another word, 0 if the processor does not have it; ValueError if the name has an unknown form */
 PyObject *processor_word(PyObject *Py_UNUSED(module), PyObject *name) {
     unsigned long long word;
     const char *text = PyUnicode_AsUTF8AndSize(name, NULL);

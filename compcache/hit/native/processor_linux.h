@@ -1,4 +1,4 @@
-/* What the kernel says of a processor: words of the auxiliary vector, named where the bits of features are known. */
+/* The kernel's description of a processor: words of the auxiliary vector, named if the bits of features are known. */
 #include <sys/auxv.h>
 
 #ifndef AT_HWCAP3

@@ -1,8 +1,8 @@
-/* What a processor of x86-64 says of itself: CPUID, and which registers the kernel saves (XCR0).
+/* The description of an x86-64 processor by itself: CPUID, and which registers the kernel saves (XCR0).
  *
- * The instruction CPUID answers for the processor that runs this process. In a virtual machine each is a trap of a few
- * microseconds, so no more are asked at once than tell processors and what hypervisors hide of them apart: model and
- * features (leaves 1, 7 and 80000001). */
+ * The instruction CPUID answers for the processor that runs this process. In a virtual machine each one is a trap of a few microseconds,
+ * so only those are executed at once that distinguish processors, and the features that hypervisors hide: model and features (leaves 1, 7
+ * and 80000001). */
 #include <cpuid.h>
 #include <stdio.h>
 
@@ -20,12 +20,12 @@ static unsigned int read_xcr0(void) {
 
 static size_t ask_processor(unsigned long long *words) {
     unsigned int a, b, c, d, most = 0;
-    __cpuid(1, a, b, c, d); /* b has the number of the core */
+    __cpuid(1, a, b, c, d); /* b is not used: it has the number of the core */
     words[0] = a;
     words[1] = c;
     words[2] = d;
     words[3] = c & OSXSAVE ? read_xcr0() : 0;
-    if (c & AVX) { /* only then there is leaf 7 for sure, and only then it says anything that most code depends on */
+    if (c & AVX) { /* only then leaf 7 certainly exists, and only then most code depends on it */
         __cpuid_count(7, 0, most, b, c, d);
         words[4] = b;
         words[5] = c;
@@ -46,7 +46,7 @@ static int was_asked(const unsigned long long *words, size_t number) {
     return words[1] & AVX || number < FIRST_OF_LEAF_7 || number > LAST_OF_LEAF_7;
 }
 
-/* 1 with the word, 0 where the name is not of this form; a word that the processor does not have is 0. */
+/* Returns 1 with the word, or 0 if the name does not have this form. A word that the processor does not have is 0. */
 static int ask_word(const char *name, unsigned long long *word) {
     unsigned int leaf, subleaf, a, b, c, d;
     char place, more;

@@ -1,6 +1,6 @@
-/* What Python gets of formats.c: bytes in, values out. Whatever is malformed raises `compcache.errors.FormatError`, here and nowhere else.
+/* The Python interface of formats.c: bytes in, values out. All malformed data raises `compcache.errors.FormatError`, here and nowhere else.
  *
- * A *source* is bytes, or a function (offset, size) that returns as many bytes as there are. */
+ * A *source* is bytes, or a function (offset, size) that returns that many bytes, or fewer at the end. */
 #include "runtime.h"
 
 #include "formats.h"
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* What is wrong, as an exception; NULL. `about` (str) is what it is wrong with. */
+/* Raises a fault as an exception, and returns NULL. `about` (str) names the faulty data. */
 static void *damaged(Fault fault, PyObject *about) {
     PyObject *errors = PyImport_ImportModule("compcache.errors");
     PyObject *type = errors != NULL ? PyObject_GetAttrString(errors, "FormatError") : NULL;
@@ -30,7 +30,7 @@ static PyObject *new_bytes(const uint8_t *at, size_t size) {
     return PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)size);
 }
 
-/* The text of a record; NULL with an exception, FormatError where it is none. */
+/* Makes a str of the text of a record; NULL with an exception, which is a FormatError if the text is not UTF-8. */
 static PyObject *new_text(Bytes text, Fault otherwise) {
     PyObject *result = PyUnicode_DecodeUTF8((const char *)text.at, (Py_ssize_t)text.size, "surrogatepass");
     if (result == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
@@ -42,7 +42,7 @@ static PyObject *new_text(Bytes text, Fault otherwise) {
 
 /* --------------------------------------------------------------------------------------------------------- sources */
 
-/* Bytes of a source, which `*kept` keeps; 0, or -1 with an exception. Fewer where there are not so many. */
+/* Reads bytes of a source, which `*kept` keeps. Returns 0, or -1 with an exception. There are fewer bytes at the end. */
 static int read_source(PyObject *source, uint64_t offset, uint64_t size, PyObject **kept, Bytes *found) {
     if (PyBytes_Check(source)) {
         const Bytes all = bytes_of(source);
@@ -54,7 +54,7 @@ static int read_source(PyObject *source, uint64_t offset, uint64_t size, PyObjec
     *kept = PyObject_CallFunction(source, "KK", (unsigned long long)offset, (unsigned long long)size);
     if (*kept != NULL && !PyBytes_Check(*kept)) {
         Py_CLEAR(*kept);
-        PyErr_SetString(PyExc_TypeError, "what reads a source returns bytes");
+        PyErr_SetString(PyExc_TypeError, "the function that reads a source must return bytes");
     }
     if (*kept == NULL) {
         return -1;
@@ -67,13 +67,13 @@ static int read_source(PyObject *source, uint64_t offset, uint64_t size, PyObjec
 
 typedef struct {
     PyObject_HEAD
-    PyObject *source; /* NULL in one whose subclass holds its entries otherwise */
+    PyObject *source; /* NULL in a subclass that keeps its entries elsewhere */
     uint64_t base;
     TableHead head;
-    uint8_t *verified; /* a bit for each bucket of bytes, which cannot change; NULL where each look-up verifies */
+    uint8_t *verified; /* one bit for each bucket of a source that is bytes, and cannot change; NULL: each look-up verifies */
 } Table;
 
-/* A bit for each bucket; NULL where there is no memory. */
+/* Allocates a bit for each bucket, all zero; NULL if memory is exhausted. */
 static uint8_t *new_bits(const TableHead *head) {
     return PyMem_Calloc(((size_t)1 << head->bits) / 8 + 1, 1);
 }
@@ -89,7 +89,7 @@ static PyObject *init_table(Table *self, PyObject *source, uint64_t base) {
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
-    if (PyBytes_Check(source) && (size_t)PyBytes_Size(source) >= self->head.entries) { /* so many buckets are there */
+    if (PyBytes_Check(source) && (size_t)PyBytes_Size(source) >= self->head.entries) { /* the source has that many buckets */
         self->verified = new_bits(&self->head);
         if (self->verified == NULL) {
             return PyErr_NoMemory();
@@ -128,7 +128,7 @@ static void table_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* The entries of one bucket, verified; 0, or -1 with an exception. */
+/* Reads and verifies the entries of one bucket. Returns 0, or -1 with an exception. */
 static int read_bucket(Table *self, uint64_t number, PyObject **kept, Bytes *found) {
     if (self->source == NULL) {
         PyErr_SetString(PyExc_TypeError, "the table was made without a source");
@@ -171,7 +171,7 @@ static int read_bucket(Table *self, uint64_t number, PyObject **kept, Bytes *fou
     return 0;
 }
 
-/* The first entry at or behind `from` in a bucket that has this key; its end where there is none. */
+/* The first entry at or after `from` in a bucket that has this key; the bucket's end if there is none. */
 static size_t find_entry(Bytes bucket, size_t from, uint32_t width, const uint8_t *key) {
     while (from < bucket.size && memcmp(bucket.at + from, key, NAME_BYTES) != 0) {
         from += width;
@@ -181,7 +181,7 @@ static size_t find_entry(Bytes bucket, size_t from, uint32_t width, const uint8_
 
 static const uint8_t *key_of(PyObject *object) {
     if (!PyBytes_Check(object) || PyBytes_Size(object) != NAME_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a key has 16 bytes");
+        PyErr_SetString(PyExc_ValueError, "a key must have 16 bytes");
         return NULL;
     }
     return (const uint8_t *)PyBytes_AsString(object);
@@ -209,9 +209,9 @@ static PyObject *table_find(PyObject *object, PyObject *key_object) {
     return found;
 }
 
-/* A text of a list, as UTF-8; NULL with an exception. */
+/* Returns a text of a list, as UTF-8; NULL with an exception. */
 static PyObject *encoded_item(PyObject *list, Py_ssize_t at) {
-    PyObject *text = PySequence_GetItem(list, at); /* of its own: another thread may change the list */
+    PyObject *text = PySequence_GetItem(list, at); /* an own reference: another thread may change the list */
     PyObject *encoded = text != NULL ? PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass") : NULL;
     Py_XDECREF(text);
     return encoded;
@@ -223,7 +223,7 @@ static void key_of_name(Bytes name, uint8_t *key) {
     blake2b(key, NAME_BYTES, name, (Bytes){NULL, 0}, NULL, person);
 }
 
-/* What a table of function entries has of a name: (module_id, offset), None where it has nothing, False where it has several. */
+/* The realization of a name in a table of function entries: (module_id, offset), None if it has none, False if it has several. */
 static PyObject *place_of_name(Table *self, Bytes name) {
     uint8_t key[NAME_BYTES];
     key_of_name(name, key);
@@ -247,13 +247,14 @@ static PyObject *place_of_name(Table *self, Bytes name) {
     return place;
 }
 
-/* Whether so many look-ups would read as much of a table as the table has: it is read once, then. */
+/* Whether single look-ups of this many names would read as much as the whole table. It is then read once. */
 static int is_read_whole(const Table *table, Py_ssize_t names) {
     return table->source != NULL && !PyBytes_Check(table->source) && table->head.size / 1024 <= (uint64_t)names;
 }
 
-/* places_of_names(table, names: list) -> list: for each func_name (module_id, offset of its record), None where a table of function
- * entries has nothing of it, False where it has several */
+/* places_of_names(table, names: list) -> list
+ * For each func_name, (module_id, offset of its record) of its realization in a table of function entries; None if the table has none, False
+ * if it has several. */
 PyObject *places_of_names(PyObject *module, PyObject *args) {
     PyObject *given, *names, *kept = NULL;
     if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &given, &PyList_Type, &names)) {
@@ -285,7 +286,7 @@ PyObject *places_of_names(PyObject *module, PyObject *args) {
     return result;
 }
 
-/* Appends the entries of a bucket whose first `bits` bits are `number`; 0, or -1 with an exception. */
+/* Appends the entries of a bucket whose first `bits` bits are `number`. Returns 0, or -1 with an exception. */
 static int append_entries(Table *self, PyObject *list, uint64_t bucket, uint64_t number, uint32_t bits) {
     PyObject *kept;
     Bytes found;
@@ -305,7 +306,7 @@ static int append_entries(Table *self, PyObject *list, uint64_t bucket, uint64_t
     return status;
 }
 
-/* bucket_entries(number) -> list[bytes], with their keys */
+/* bucket_entries(number) -> list[bytes]: the entries of a bucket, with their keys */
 static PyObject *table_bucket_entries(PyObject *object, PyObject *args) {
     Table *self = (Table *)object;
     unsigned long long number;
@@ -313,7 +314,7 @@ static PyObject *table_bucket_entries(PyObject *object, PyObject *args) {
         return NULL;
     }
     if (number >> self->head.bits != 0) {
-        PyErr_SetString(PyExc_IndexError, "the table has no such bucket");
+        PyErr_SetString(PyExc_IndexError, "the table does not have a bucket with this number");
         return NULL;
     }
     PyObject *found = PyList_New(0);
@@ -332,7 +333,7 @@ static PyObject *table_entries_of_range(PyObject *object, PyObject *args) {
         return NULL;
     }
     if (bits > 32 || number >> bits != 0) {
-        PyErr_SetString(PyExc_ValueError, "there is no such range of keys");
+        PyErr_SetString(PyExc_ValueError, "a range of keys has at most 32 bits, and a number with that many bits");
         return NULL;
     }
     const uint32_t own = self->head.bits;
@@ -348,17 +349,17 @@ static PyObject *table_entries_of_range(PyObject *object, PyObject *args) {
 }
 
 static PyMethodDef table_methods[] = {
-    {"find", table_find, METH_O, "The entries with this key, without the key, in their order."},
-    {"bucket_entries", table_bucket_entries, METH_VARARGS, "The entries of one bucket, with their keys."},
-    {"entries_of_range", table_entries_of_range, METH_VARARGS, "The entries, with their keys, whose first bits are this number."},
+    {"find", table_find, METH_O, "Return the entries with this key, without the key, in their order."},
+    {"bucket_entries", table_bucket_entries, METH_VARARGS, "Return the entries of one bucket, with their keys."},
+    {"entries_of_range", table_entries_of_range, METH_VARARGS, "Return the entries, with their keys, whose first bits are this number."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef table_members[] = {
-    {"width", T_UINT, offsetof(Table, head.width), READONLY, "The bytes of an entry."},
+    {"width", T_UINT, offsetof(Table, head.width), READONLY, "The size of an entry in bytes."},
     {"bits", T_UINT, offsetof(Table, head.bits), READONLY, "There are 2**bits buckets."},
     {"count", T_ULONGLONG, offsetof(Table, head.count), READONLY, "The number of entries."},
-    {"size", T_ULONGLONG, offsetof(Table, head.size), READONLY, "The bytes of the table."},
+    {"size", T_ULONGLONG, offsetof(Table, head.size), READONLY, "The size of the table in bytes."},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -379,8 +380,8 @@ PyType_Spec table_spec = {
 
 /* -------------------------------------------------------------------------------------------------------- segments */
 
-/* open_segment(source, size, name) -> (functions: Table, modules: Table, at, size, greatest): the tables, where the requirements are,
- * and the greatest number of an addition */
+/* open_segment(source, size, name) -> (functions: Table, modules: Table, at, size, greatest)
+ * The tables, the offset and size of the requirements, and the greatest number of an addition. */
 PyObject *open_segment(PyObject *module, PyObject *args) {
     PyObject *source, *name, *kept;
     unsigned long long size;
@@ -417,7 +418,7 @@ PyObject *open_segment(PyObject *module, PyObject *args) {
 /* function_entry(entry: bytes) -> (module_id, offset, number, order, content); `entry` is without its key */
 PyObject *function_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
     FunctionEntry found;
-    const Fault fault = PyBytes_Check(entry) ? decode_function_entry(bytes_of(entry), &found) : "a function entry is no bytes";
+    const Fault fault = PyBytes_Check(entry) ? decode_function_entry(bytes_of(entry), &found) : "a function entry is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
@@ -425,17 +426,17 @@ PyObject *function_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
                          (unsigned long long)found.order, found.content.at, (Py_ssize_t)found.content.size);
 }
 
-/* The realization of a function that look-ups have found so far, in which table, and whether another one may go before it. */
+/* The realization of a function that a look-up has found so far, its table, and whether another one may take precedence. */
 typedef struct {
     FunctionEntry entry;
     Py_ssize_t index;
-    PyObject *kept; /* keeps the entry; NULL where there is none */
-    int others;     /* how many entries were other realizations than the one that was the newest so far */
+    PyObject *kept; /* keeps the entry; NULL if nothing was found */
+    int others;     /* the number of entries for other realizations than the newest so far */
     int is_open;
-    FunctionEntry linked; /* the realization in a linked closure that was found first, */
+    FunctionEntry linked; /* the first realization found in a linked closure, */
     Py_ssize_t linked_index;
     PyObject *linked_kept;
-    int links; /* and how many there are, at least */
+    int links; /* and the least number of such realizations */
 } Newest;
 
 static int is_same(const FunctionEntry *one, const FunctionEntry *other) {
@@ -452,7 +453,7 @@ static int has_content(const FunctionEntry *entry) {
     return 0;
 }
 
-/* Whether of two realizations it takes more than the numbers of their additions to say which goes first. */
+/* Whether the numbers of two additions do not suffice to decide which realization takes precedence. */
 static int leaves_open(const FunctionEntry *one, const FunctionEntry *other, int ordered) {
     return !ordered || one->order == other->order
         || (has_content(one) && one->content.size == other->content.size
@@ -474,11 +475,11 @@ static int require_table(PyObject *module, PyObject *object) {
     if (Py_TYPE(object) == module_state(module)->table_type) {
         return 0;
     }
-    PyErr_SetString(PyExc_TypeError, "the argument is no tuple of tables");
+    PyErr_SetString(PyExc_TypeError, "the argument must be a tuple of tables");
     return -1;
 }
 
-/* Takes the entries of one table into account; 0, or -1 with an exception. */
+/* Takes the entries of one table into account. Returns 0, or -1 with an exception. */
 static int look_in(Table *table, Py_ssize_t index, const uint8_t *key, int ordered, Newest *newest) {
     PyObject *kept;
     Bytes bucket;
@@ -517,8 +518,8 @@ static PyObject *fields_of_newest(Py_ssize_t index, const FunctionEntry *entry) 
                          entry->content.at, (Py_ssize_t)entry->content.size);
 }
 
-/* is_ordered(name: str) -> bool: whether, of several realizations of a name, the newest is meant. So for plain names, but not for content
- * (a label, a dash, a digest in hex) or entries of data, whose names begin with NUL. */
+/* is_ordered(name: str) -> bool: whether a name with several realizations means the newest. It does for plain names, but not for content names
+ * (a label, a hyphen, a digest in hex) or for entries of data, whose names begin with NUL. */
 PyObject *is_ordered(PyObject *Py_UNUSED(module), PyObject *name) {
     enum { DIGITS = 32 };
     PyObject *encoded = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
@@ -537,9 +538,9 @@ PyObject *is_ordered(PyObject *Py_UNUSED(module), PyObject *name) {
 }
 
 /* newest(tables: tuple[Table, ...], func_name: str, ordered: bool) -> (index, module_id, offset, number, content) | None
- * The realization that goes before all others of the function tables: the only one, or of those that are ordered by their additions the
- * newest, unless others have its content. Else None. Before these goes the only one in a linked closure, for as long as that holds, if it
- * is known what content it has. */
+ * The realization in the function tables that takes precedence over all others: the only one, or, if `ordered`, the newest addition, unless
+ * others have its content. Otherwise None. The only realization in a linked closure comes first if its content is known; the caller checks
+ * that the closure is valid. */
 PyObject *newest(PyObject *module, PyObject *args) {
     PyObject *tables, *name;
     int ordered;
@@ -556,7 +557,7 @@ PyObject *newest(PyObject *module, PyObject *args) {
     Newest found = {.kept = NULL, .linked_kept = NULL};
     int status = 0;
     for (int round = 0; status == 0 && (round == 0 || (round == 1 && found.others > 1)); round++) {
-        found.is_open = 0; /* of three or more, one may have been compared with others than the newest: again, with that from the start */
+        found.is_open = 0; /* one of several may have been compared with others than the newest: compare all with the newest again */
         for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
             PyObject *table = PyTuple_GetItem(tables, i);
             status = require_table(module, table);
@@ -588,7 +589,7 @@ static PyObject *fields_of_module(const ModuleEntry *entry) {
 /* module_entry(entry: bytes) -> ((inode, size, mtime, ctime), (image, records, target_id, flags, functions, key, mac)); without its key */
 PyObject *module_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
     ModuleEntry found;
-    const Fault fault = PyBytes_Check(entry) ? decode_module_entry(bytes_of(entry), &found) : "a module entry is no bytes";
+    const Fault fault = PyBytes_Check(entry) ? decode_module_entry(bytes_of(entry), &found) : "a module entry is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
@@ -600,7 +601,7 @@ PyObject *module_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
                          (unsigned long long)found.stamp[2], (unsigned long long)found.stamp[3], fields);
 }
 
-/* Whether an entry, with its key, carries the authentication code by this key, as compcache.digest.mac makes it; with an empty one: yes. */
+/* Whether an entry, with its key, has the authentication code for a key, as compcache.digest.mac computes it; 1 for an empty key. */
 static int has_mac(Bytes entry, Bytes key) {
     uint8_t found[32];
     if (key.size == 0) {
@@ -611,8 +612,8 @@ static int has_mac(Bytes entry, Bytes key) {
     return memcmp(found, entry.at + data.size, MAC_BYTES) == 0;
 }
 
-/* The entry of a module in one table that was made while its file had this stamp, by who has the key; *fields is None where there is none.
- * 0, or -1 with an exception. */
+/* Finds the entry of a module in one table with this stamp of its file and a valid code for the key; *fields is None if there is none.
+ * Returns 0, or -1 with an exception. */
 static int find_stamped(Table *table, const uint8_t *key, const uint64_t *stamp, Bytes mac_key, PyObject **fields) {
     PyObject *kept;
     Bytes bucket;
@@ -644,8 +645,8 @@ static int find_stamped(Table *table, const uint8_t *key, const uint64_t *stamp,
 
 /* stamped(tables: tuple[Table, ...], first: int, module_id, (inode, size, mtime, ctime), mac_key)
  *     -> (image, records, target_id, flags, functions, key, mac) | None
- * What one of the module tables, the one with this number before the others, says of a module whose file has this stamp: an entry that was
- * made by who has the key (64 bytes at most; empty: by anybody). */
+ * The entry of a module in the module tables, beginning with number `first`, that has this stamp of its file and was written by a holder of
+ * the key (at most 64 bytes; empty: any writer). */
 PyObject *stamped(PyObject *module, PyObject *args) {
     PyObject *tables, *key_object, *mac_key;
     Py_ssize_t first;
@@ -655,7 +656,7 @@ PyObject *stamped(PyObject *module, PyObject *args) {
         return NULL;
     }
     if (PyBytes_Size(mac_key) > 64) {
-        PyErr_SetString(PyExc_ValueError, "a key of BLAKE2b has 64 bytes at most");
+        PyErr_SetString(PyExc_ValueError, "the key of a BLAKE2b digest must have at most 64 bytes");
         return NULL;
     }
     const uint8_t *key = key_of(key_object);
@@ -679,7 +680,7 @@ PyObject *stamped(PyObject *module, PyObject *args) {
     return fields != NULL ? fields : Py_NewRef(Py_None);
 }
 
-/* requirements(rows: bytes) -> dict[bytes, str]: the texts of a segment, by number */
+/* requirements(rows: bytes) -> dict[bytes, str]: the requirements of a segment, by number */
 PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
     Bytes rows = PyBytes_Check(object) ? bytes_of(object) : (Bytes){NULL, 0};
     const Fault fault = decode_requirements(&rows);
@@ -704,7 +705,7 @@ PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
 /* --------------------------------------------------------------------------------------------------------- records */
 
 static void *no_record(Fault fault, long long offset) {
-    PyObject *about = strncmp(fault, "no", 2) == 0 ? PyUnicode_FromFormat("no record at offset %lld", offset)
+    PyObject *about = strncmp(fault, "no", 2) == 0 ? PyUnicode_FromFormat("there is no record at offset %lld", offset)
                                                    : PyUnicode_FromFormat("the record at offset %lld is damaged", offset);
     if (about != NULL) {
         const char *text = PyUnicode_AsUTF8AndSize(about, NULL);
@@ -716,7 +717,7 @@ static void *no_record(Fault fault, long long offset) {
     return NULL;
 }
 
-/* read_frame(source, offset, limit, key) -> bytes: the verified payload of the frame at this offset of a section of `limit` bytes */
+/* read_frame(source, offset, limit, key) -> bytes: the verified payload of the frame at this offset in a section of `limit` bytes */
 PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *source, *key, *kept = NULL;
     long long offset;
@@ -728,9 +729,9 @@ PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
     if (start >= limit) {
         return no_record("no", offset);
     }
-    uint8_t whole[NAME_BYTES] = {0}; /* who reads the module record does not know the key yet */
+    uint8_t whole[NAME_BYTES] = {0}; /* a reader of the module record does not know the key yet */
     if (PyBytes_Size(key) > NAME_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "the key of a module is 16 bytes");
+        PyErr_SetString(PyExc_ValueError, "the key of a module must have 16 bytes");
         return NULL;
     }
     memcpy(whole, PyBytes_AsString(key), (size_t)PyBytes_Size(key));
@@ -757,7 +758,7 @@ PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
 }
 
 static PyObject *fields_of_function(const FunctionFields *found) {
-    static const char not_text[] = "a function record holds a text that is not UTF-8";
+    static const char not_text[] = "a function record has a text that is not UTF-8";
     PyObject *name = new_text(found->name, not_text);
     PyObject *symbol = name != NULL ? new_text(found->symbol, not_text) : NULL;
     PyObject *signature = symbol != NULL ? new_text(found->signature, not_text) : NULL;
@@ -774,11 +775,11 @@ static PyObject *fields_of_function(const FunctionFields *found) {
 /* function_record(payload: bytes) -> (name, symbol, signature, target_id, function, entry, needs, link_type) */
 PyObject *function_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     FunctionFields found;
-    const Fault fault = PyBytes_Check(payload) ? decode_function_record(bytes_of(payload), &found) : "a function record is no bytes";
+    const Fault fault = PyBytes_Check(payload) ? decode_function_record(bytes_of(payload), &found) : "a function record is not bytes";
     return fault != NULL ? damaged(fault, NULL) : fields_of_function(&found);
 }
 
-/* Whether a frame of a section is the sound record of a function of this name that needs nothing. */
+/* Whether a frame of a section is the intact record of a function with this name that needs nothing. */
 static int is_plain_function(Bytes section, uint64_t offset, const uint8_t *key, Bytes name, FunctionFields *found) {
     Bytes payload;
     uint64_t needed;
@@ -791,13 +792,13 @@ static int is_plain_function(Bytes section, uint64_t offset, const uint8_t *key,
         && memcmp(found->name.at, name.at, name.size) == 0;
 }
 
-/* Whether a function has the type that is expected, as far as both are known: digests at the beginning of what records have. */
+/* Whether a function has the expected type, as far as both types are known. Both arguments begin with a digest. */
 static int is_of_type(Bytes own, Bytes expected) {
     return own.size == 0 || expected.size == 0
         || (own.size >= CHECK_BYTES && expected.size >= CHECK_BYTES && memcmp(own.at, expected.at, CHECK_BYTES) == 0);
 }
 
-/* Whether a function is there to be called, of this type, and can run where what is in `accepted` can; -1 with an exception. */
+/* Whether a function is callable by importers, has this type, and can run where `accepted` applies; -1 with an exception. */
 static int can_be_bound(const FunctionFields *found, PyObject *type, PyObject *accepted) {
     static const char link_only[] = "= ";
     const size_t size = sizeof link_only - 1;
@@ -810,9 +811,9 @@ static int can_be_bound(const FunctionFields *found, PyObject *type, PyObject *a
     return answer;
 }
 
-/* plain_functions(section, key, names: list, offsets: list, types: list, accepted) -> list: for each name the number of the function whose
- * record is at its offset in a module's section of records; None where that is no sound record of this function, or the function needs
- * anything, is not of the type, is not there to be called, or requires what is not in `accepted` */
+/* plain_functions(section, key, names: list, offsets: list, types: list, accepted) -> list
+ * For each name, the number of the function whose record is at its offset in a module's section of records. None if that is not an intact
+ * record of this function, or if the function has needs, another type, no code for importers, or a requirement that is not in `accepted`. */
 PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *section, *key, *names, *offsets, *types, *accepted;
     if (!PyArg_ParseTuple(args, "SSO!O!O!O:plain_functions", &section, &key, &PyList_Type, &names, &PyList_Type, &offsets, &PyList_Type, &types,
@@ -850,13 +851,13 @@ PyObject *plain_functions(PyObject *Py_UNUSED(module), PyObject *args) {
     return result;
 }
 
-/* Puts a new item in a tuple; 0 where there is none, with an exception. */
+/* Stores a new item in a tuple; returns 0 with an exception if the item is NULL. */
 static int put(PyObject *tuple, uint32_t at, PyObject *item) {
     return item != NULL && PyTuple_SetItem(tuple, (Py_ssize_t)at, item) == 0;
 }
 
 static PyObject *numbers_of(uint32_t count, const uint8_t *numbers) {
-    PyObject *result = PyTuple_New((Py_ssize_t)count); /* so many numbers are there */
+    PyObject *result = PyTuple_New((Py_ssize_t)count); /* the record was checked to have that many numbers */
     for (uint32_t i = 0; result != NULL && i < count; i++) {
         if (!put(result, i, PyLong_FromUnsignedLong(number_at(numbers + 4 * (size_t)i)))) {
             Py_CLEAR(result);
@@ -867,9 +868,9 @@ static PyObject *numbers_of(uint32_t count, const uint8_t *numbers) {
 
 /* global_record(payload: bytes) -> (name, slot, form, size, kind, definition) */
 PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
-    static const char is_no_text[] = "a global record holds a text that is not UTF-8";
+    static const char is_no_text[] = "a global record has a text that is not UTF-8";
     GlobalFields found;
-    const Fault fault = PyBytes_Check(payload) ? decode_global_record(bytes_of(payload), &found) : "a global record is no bytes";
+    const Fault fault = PyBytes_Check(payload) ? decode_global_record(bytes_of(payload), &found) : "a global record is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
@@ -884,7 +885,7 @@ PyObject *global_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     return result;
 }
 
-static const char needs_are_no_text[] = "a needs record holds a text that is not UTF-8";
+static const char needs_are_no_text[] = "a needs record has a text that is not UTF-8";
 
 static PyObject *imports_of(const NeedsFields *needs) {
     PyObject *result = PyTuple_New((Py_ssize_t)needs->imports);
@@ -937,7 +938,7 @@ static PyObject *link_types_of(const NeedsFields *needs) {
 /* needs_record(payload: bytes) -> (imports, globals, natives, children, places, link_types); see `NeedsRecord` */
 PyObject *needs_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     NeedsFields found;
-    const Fault fault = PyBytes_Check(payload) ? decode_needs_record(bytes_of(payload), &found) : "a needs record is no bytes";
+    const Fault fault = PyBytes_Check(payload) ? decode_needs_record(bytes_of(payload), &found) : "a needs record is not bytes";
     if (fault != NULL) {
         return damaged(fault, NULL);
     }
@@ -954,7 +955,7 @@ PyObject *needs_record(PyObject *Py_UNUSED(module), PyObject *payload) {
 
 /* ----------------------------------------------------------------------------------------------------------- hosts */
 
-/* A text as UTF-8, which `*kept` keeps; -1 with an exception. */
+/* Gets a text as UTF-8, which `*kept` keeps; -1 with an exception. */
 static int text_of(PyObject *text, PyObject **kept, Bytes *found) {
     *kept = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
     if (*kept == NULL) {
@@ -986,7 +987,7 @@ PyObject *platform_serves(PyObject *Py_UNUSED(module), PyObject *args) {
     return status == 0 ? PyBool_FromLong(serves) : NULL;
 }
 
-/* A word of the processor: of `words`, where it is put, else of what `ask` says. 0, or -1 with an exception. */
+/* Gets a word of the processor from `words`, or else from `ask`, adding it to `words`. Returns 0, or -1 with an exception. */
 static int word_of(PyObject *words, PyObject *ask, Bytes name, uint64_t *word) {
     PyObject *key = PyUnicode_DecodeUTF8((const char *)name.at, (Py_ssize_t)name.size, "surrogatepass");
     if (key == NULL) {
@@ -1008,7 +1009,7 @@ static int word_of(PyObject *words, PyObject *ask, Bytes name, uint64_t *word) {
     return *word == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Whether a processor has what code needs of it; -1 with an exception. */
+/* Whether a processor meets one requirement of code; -1 with an exception. */
 static int has_need(const ProcessorNeed *need, PyObject *words, Bytes identity, PyObject *ask) {
     if (need->kind == SAME) {
         return need->number.size > 0 && need->number.size == identity.size && memcmp(need->number.at, identity.at, identity.size) == 0;
@@ -1020,8 +1021,8 @@ static int has_need(const ProcessorNeed *need, PyObject *words, Bytes identity, 
     return need->kind == MASK ? (word & need->value) == need->value : (word & 0xff) >= need->value;
 }
 
-/* processor_meets(features: str, words: dict[str, int], identity: str, ask) -> bool: whether a processor with these words has all of these
- * features; also False where the text is of no known form */
+/* processor_meets(features: str, words: dict[str, int], identity: str, ask) -> bool: whether a processor with these words has all these
+ * features; False if the text has an unknown form */
 PyObject *processor_meets(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *text, *words, *identity_text, *ask, *kept, *identity_kept;
     Bytes features, identity;
@@ -1044,7 +1045,7 @@ PyObject *processor_meets(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     Py_DECREF(kept);
     Py_DECREF(identity_kept);
-    if (meets < 0 && PyErr_ExceptionMatches(PyExc_ValueError)) { /* no word of this processor */
+    if (meets < 0 && PyErr_ExceptionMatches(PyExc_ValueError)) { /* it requires a word that this processor does not have */
         PyErr_Clear();
         meets = 0;
     }
@@ -1064,7 +1065,7 @@ PyObject *digest(PyObject *Py_UNUSED(module), PyObject *args) {
     uint8_t out[64], padded[2][16] = {{0}};
     if (size < 1 || size > 64 || person_size > 16 || salt_size > 16 || key_size > 64) {
         PyBuffer_Release(&data);
-        PyErr_SetString(PyExc_ValueError, "BLAKE2b takes other sizes");
+        PyErr_SetString(PyExc_ValueError, "a size is not valid for BLAKE2b");
         return NULL;
     }
     memcpy(padded[0], salt, (size_t)salt_size);

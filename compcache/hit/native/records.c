@@ -1,4 +1,4 @@
-/* What a module's section of records holds, as a hint: nothing here is believed before Python has checked the record itself. */
+/* The content of a module's section of records, as a hint: Python checks a record itself before using it. */
 #include "runtime.h"
 
 #include <string.h>
@@ -11,8 +11,8 @@ static uint32_t number_at(const char *at) {
     return number;
 }
 
-/* The name in the payload of a function's record; NULL without an exception where the payload is no such record, or its name is
- * no text. */
+/* Returns the name in the payload of a function's record; NULL without an exception if the payload is no such record, or if its name is
+ * not text. */
 static PyObject *name_in(const char *payload, size_t size) {
     if (size < FUNCTION_HEAD || payload[0] != 'F') {
         return NULL;
@@ -28,7 +28,7 @@ static PyObject *name_in(const char *payload, size_t size) {
     return name;
 }
 
-/* Adds a function by its name, or the name alone where there is one already; 0, or -1 with an exception. */
+/* Adds a function by its name, or only the name to `repeated` if it is known. Returns 0, or -1 with an exception. */
 static int add_function(PyObject *functions, PyObject *repeated, PyObject *name, PyObject *module_id, size_t offset) {
     const int known = PyDict_Contains(functions, name);
     if (known != 0) {
@@ -41,8 +41,8 @@ static int add_function(PyObject *functions, PyObject *repeated, PyObject *name,
 }
 
 /* list_functions(section: bytes, module_id: bytes, functions: dict[str, tuple[bytes, int]], repeated: set[str]) -> None
- * Adds (module_id, offset) of each function's record by its name; names that are there already go to `repeated`. It stops where the
- * section is damaged. Checksums are not compared: who reads a record does that. */
+ * Adds (module_id, offset) of each function's record by its name; names that are known already go to `repeated`. Stops at a damaged part of
+ * the section. Checksums are not compared: the reader of a record does that. */
 PyObject *list_functions(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *section, *module_id, *functions, *repeated;
     if (!PyArg_ParseTuple(args, "SSO!O!:list_functions", &section, &module_id, &PyDict_Type, &functions, &PySet_Type, &repeated)) {

@@ -5,18 +5,18 @@
  *   targets.c    the native half of TypedCallTarget: its vectorcall runs an entry point of an image
  *   arguments.c  what entry points call to check and convert arguments
  *   formats.c    decodes the formats that a hit reads; blake2b.c: their digests (no Python in either)
- *   reading.c    what Python gets of these
- *   records.c    which functions a module has, as its records say
+ *   reading.c    the Python interface of these
+ *   records.c    lists the functions of a module by its records
  *   commit.c     stores into the memory of images, together with the tables that record them
- *   processor.c  what the processor says of itself; how it is asked is in processor_*.h
+ *   processor.c  the processor's description of itself; processor_*.h ask for it
  *   paths.c      opens files below a directory, following no links; open descriptors
- *   shortcut.c   a method that is answered before Python is asked
- *   forks.c      calls what is done around a fork, whatever signals come
+ *   shortcut.c   a method that is answered without Python code if possible
+ *   forks.c      calls the functions that run around a fork, whatever signals arrive
  *   module.c     the extension module and its state
  *
- * Ownership: a target owns its image and its context, an image owns what keeps its code valid. Nothing points back.
- * Functions return new references and borrow their arguments unless their comment says otherwise. Errors that a
- * person reads are worded in Python (compcache/hit/call_errors.py), through the hooks of the module's state.
+ * Ownership: a target owns its image and its context, and an image owns the object that keeps its code valid. Nothing points back.
+ * Functions return new references and borrow their arguments unless their comment says otherwise. Python words the errors that a
+ * person reads (compcache/hit/call_errors.py); the hooks of the module's state call it.
  */
 #ifndef COMPCACHE_RUNTIME_H
 #define COMPCACHE_RUNTIME_H
@@ -28,12 +28,12 @@ typedef struct {
     PyTypeObject *descriptor_type;
     PyTypeObject *table_type;
     PyTypeObject *shortcut_type;
-    PyTypeObject *target_type; /* NULL until setup() was called */
+    PyTypeObject *target_type; /* NULL before setup() */
     PyObject *raise_unloaded;  /* (target): raises */
-    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns where nothing is wrong; for names,
+    PyObject *raise_arity;     /* (target, given, names or None): raises, or returns if nothing is wrong; for names,
                                 * a tuple with the number of the argument of each parameter */
     PyObject *raise_value;     /* (target, index, object): raises */
-    PyObject *find_pointer;    /* (object): the address that it stands for, or None */
+    PyObject *find_pointer;    /* (object): the address that the object means, or None */
     int ending;                /* set when the interpreter begins to end: from then on images stay mapped */
 } RuntimeState;
 
@@ -47,21 +47,21 @@ static inline Py_ssize_t positional_count(size_t nargsf) {
 }
 
 /* linking.c */
-typedef struct Library Library; /* a library that the dynamic linker has mapped for us */
-/* Once per process; 0, or -1 with an exception. */
+typedef struct Library Library; /* a library that the dynamic linker has mapped for the runtime */
+/* Called once per process. Returns 0, or -1 with an exception. */
 int prepare_linking(void);
-/* How many calls of the dynamic linker this thread is inside of: constructors may call Python. */
+/* The number of calls of the dynamic linker that this thread is inside of: constructors may call Python. */
 int calls_of_this_thread(void);
 /* Without the GIL: open a library by name. NULL on failure, with a text for free() in *reason (NULL: no memory). */
 Library *open_library(const char *path, char **reason);
-/* Without the GIL: map the file that a descriptor is open on, and show it as `path`. 0; 1 where this process has it
- * mapped already, by another owner; -1 on failure, with a reason as above. */
+/* Without the GIL: map the file that a descriptor is open on, and show it as `path`. Returns 0; 1 if another owner in this process has
+ * mapped it already; -1 on failure, with a reason as above. */
 int map_library(int descriptor, const char *path, Library **result, char **reason);
-/* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL where it is not defined. */
+/* Without the GIL: the address of a symbol of a library, or with NULL of the process; NULL if it is not defined. */
 void *library_symbol(const Library *library, const char *name);
-/* Without the GIL: the first of so many names that is no symbol of the process; the count where all are. */
+/* Without the GIL: the index of the first name that is not a symbol of the process; `count` if all are. */
 size_t first_undefined(const char *const *names, size_t count);
-/* Whether this memory is a library's, and writable. */
+/* Whether this memory belongs to a library and is writable. */
 int can_be_written(Library *library, uint64_t address, uint64_t size);
 /* With the GIL, which is released meanwhile: close a library, now or when calls of the dynamic linker in other threads
  * have returned. */
@@ -81,9 +81,9 @@ PyObject *start(PyObject *module, PyObject *args);
 PyObject *finish(PyObject *module, PyObject *args);
 /* The address of a symbol of an image's table; NULL with an exception if the image or the index is not right. */
 void *symbol_address(RuntimeState *state, PyObject *image, Py_ssize_t index);
-/* Whether an image lets a load store there; it does not tell of images that something else has mapped. */
+/* Whether a load may store there; always 1 for images that other code has mapped. */
 int image_can_be_written(PyObject *image, uint64_t address, uint64_t size);
-/* Where the table of a module's image is; NULL with an exception if it is no such image. */
+/* The module table of an image; NULL with an exception if the object is not the image of a module. */
 const ModuleTable *table_of(RuntimeState *state, PyObject *image);
 
 /* targets.c */
@@ -92,10 +92,10 @@ PyObject *make_target_type(PyObject *module, PyObject *base);
 PyObject *make_target(PyObject *module, PyObject *args);
 PyObject *invalidate(PyObject *module, PyObject *target);
 PyObject *is_valid(PyObject *module, PyObject *target);
-/* The state of the module that made a target's type; NULL with an exception once the garbage collector has taken the
- * type apart, which it does before the last calls of finalizers. */
+/* The state of the module that made a target's type; NULL with an exception once the garbage collector has cleared the
+ * type, which it does before the last calls of finalizers. */
 RuntimeState *state_of_target(PyObject *target);
-/* Call a hook that must raise; there is an exception afterwards in any case. */
+/* Call a hook that must raise. An exception is set afterwards in any case. */
 void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObject *third);
 
 /* arguments.c */
@@ -121,7 +121,7 @@ PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
 
 /* places.c */
-/* Without an exception: whether what is mapped out of an open file stays, whatever other hosts do to the file. */
+/* Whether memory mapped from an open file stays valid, whatever other hosts do to the file. Sets no exception. */
 int can_map(int descriptor);
 PyObject *file_system(PyObject *module, PyObject *descriptor);
 

@@ -1,4 +1,4 @@
-/* A method that is answered here where what it returns is known, and by a function in Python else. */
+/* A method that C code answers if the result is known, and a function in Python otherwise. */
 #include "runtime.h"
 
 #include <stddef.h>
@@ -10,7 +10,7 @@ typedef struct {
     PyObject *attribute; /* str */
 } Shortcut;
 
-/* What is known by this name; NULL, without an exception, where nothing is. */
+/* The known result for this name; NULL, without an exception, if it is not known. */
 static PyObject *known(const Shortcut *self, PyObject *object, PyObject *name) {
     PyObject *table = PyObject_GenericGetAttr(object, self->attribute);
     PyObject *weak = table != NULL && PyDict_CheckExact(table) && PyUnicode_CheckExact(name) ? item_of(table, name) : NULL;
@@ -18,7 +18,7 @@ static PyObject *known(const Shortcut *self, PyObject *object, PyObject *name) {
     Py_XDECREF(weak);
     Py_XDECREF(table);
     if (found == NULL) {
-        PyErr_Clear(); /* the function raises it again, in its own words */
+        PyErr_Clear(); /* the function raises it again, with its own message */
     } else if (found == Py_None) {
         Py_CLEAR(found);
     }
@@ -50,8 +50,8 @@ static PyObject *call_shortcut(PyObject *object, PyObject *const *args, size_t n
     return found != NULL ? found : call_function(self, args, count, names);
 }
 
-/* shortcut(function, attribute: str) -> a method that is `function`, of an object and a str, to all who look at it. Called as a method it
- * returns what the dict in this attribute of the object has a living weak reference to by that str, where it has one. */
+/* shortcut(function, attribute: str) -> a method that looks like `function`, of an object and a str. Called as a method, it returns the
+ * object to which the dict in this attribute has a living weak reference by that str, if any; otherwise it calls `function`. */
 PyObject *shortcut(PyObject *module, PyObject *args) {
     PyObject *function, *attribute;
     if (!PyArg_ParseTuple(args, "OU:shortcut", &function, &attribute)) {
@@ -117,7 +117,7 @@ static PyType_Slot shortcut_slots[] = {
     {0, NULL},
 };
 
-/* The flag of a method: the interpreter calls it with the object, without making a bound method before. */
+/* The flag of a method: the interpreter calls it with the object, without making a bound method first. */
 PyType_Spec shortcut_spec = {
     .name = "compcache.hit._runtime.Shortcut",
     .basicsize = sizeof(Shortcut),

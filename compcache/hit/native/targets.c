@@ -1,7 +1,7 @@
 /* The native half of TypedCallTarget.
  *
- * A call goes through the target's vectorcall slot: the trampoline `call_entry` of a valid target, `call_unloaded`
- * after it was invalidated. The entry point gets a Callee, so that images know nothing of this struct.
+ * A call goes through the target's vectorcall slot: the trampoline `call_entry` of a valid target, or `call_unloaded`
+ * after it was invalidated. The entry point receives a Callee, so images know nothing of this struct.
  */
 #include "runtime.h"
 
@@ -14,13 +14,13 @@ typedef struct {
     Callee callee;             /* its `function` is inside `image` */
     PyObject *name;            /* str */
     PyObject *image;           /* keeps the code mapped */
-    PyObject *context;         /* keeps alive what the code uses; NULL after the collector has cleared the target */
+    PyObject *context;         /* keeps alive the objects that the code uses; NULL once the collector has cleared the target */
     PyObject *weak_references;
 } Target;
 
 /* ---------------------------------------------------------------------------------------------------- calls */
 
-/* The arguments in the order of the parameters; `order` has for each parameter the number of its argument. */
+/* Returns the arguments in the order of the parameters; `order` has the number of the argument for each parameter. */
 static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t available) {
     const Py_ssize_t count = PyTuple_Check(order) ? PyTuple_Size(order) : -1;
     PyObject **arranged = PyMem_Malloc((size_t)(count > 0 ? count : 1) * sizeof *arranged);
@@ -42,7 +42,7 @@ static PyObject **arrange(PyObject *order, PyObject *const *args, Py_ssize_t ava
     return arranged;
 }
 
-/* A call with keyword arguments: the hook says which argument is which parameter's, or raises. Not inlined, so that other calls save no
+/* A call with keyword arguments: the hook assigns the arguments to the parameters, or raises. Not inlined, so that other calls save no
  * registers for it. */
 __attribute__((noinline)) static PyObject *call_with_keywords(Target *self, PyObject *const *args, size_t nargsf, PyObject *names) {
     if (PyTuple_Size(names) == 0) {
@@ -77,7 +77,7 @@ static PyObject *call_entry(PyObject *object, PyObject *const *args, size_t narg
     return self->entry(&self->callee, args, nargsf, NULL);
 }
 
-/* `target.__call__` is a builtin function: interpreters before 3.13 call those alone without asking what they are. */
+/* `target.__call__` is a builtin function: interpreters before 3.13 call only builtin functions without checking their type. */
 static PyObject *call_method(PyObject *object, PyObject *const *args, Py_ssize_t given, PyObject *names) {
     return __atomic_load_n(&((Target *)object)->vectorcall, __ATOMIC_ACQUIRE)(object, args, (size_t)given, names);
 }
@@ -104,7 +104,7 @@ void call_raising_hook(PyObject *hook, PyObject *target, PyObject *second, PyObj
         }
         Py_DECREF(result);
     }
-    PyErr_SetString(PyExc_SystemError, "a call target failed, and the hook that says why is gone or did not raise");
+    PyErr_SetString(PyExc_SystemError, "a call target failed, but the hook that reports the reason is gone or did not raise");
 }
 
 /* ------------------------------------------------------------------------------------------ making, invalidating */
@@ -148,7 +148,7 @@ static Target *checked_target(PyObject *module, PyObject *object) {
     return (Target *)object;
 }
 
-/* invalidate(target) -> None; a running call finishes, every later one raises */
+/* invalidate(target) -> None; a running call finishes, every later call raises */
 PyObject *invalidate(PyObject *module, PyObject *target) {
     Target *self = checked_target(module, target);
     if (self == NULL) {
@@ -177,8 +177,8 @@ static int target_traverse(PyObject *object, visitproc visit, void *arg) {
     return 0;
 }
 
-/* A collected target can no longer be called: what its code needs may be gone before it is. Its image stays until the
- * target itself goes. */
+/* A cleared target can no longer be called: the objects that its code needs may be gone before the target. Its image stays as long as the
+ * target. */
 static int target_clear(PyObject *object) {
     Target *self = (Target *)object;
     __atomic_store_n(&self->vectorcall, call_unloaded, __ATOMIC_RELEASE);
@@ -194,7 +194,7 @@ static void target_dealloc(PyObject *object) {
         PyObject_ClearWeakRefs(object);
     }
     Py_XDECREF(self->name);
-    /* The context goes before the image: what it owns may have destructors that expect mapped code. */
+    /* The context goes before the image: its objects may have destructors that expect mapped code. */
     Py_CLEAR(self->context);
     Py_XDECREF(self->image);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
@@ -228,7 +228,7 @@ static PyType_Slot target_slots[] = {
     {0, NULL},
 };
 
-/* The name is that of the base class, under which Python code knows targets. */
+/* The name is that of the base class, which Python code uses. */
 static PyType_Spec target_spec = {
     .name = "compcache.hit.target.TypedCallTarget",
     .basicsize = sizeof(Target),
@@ -236,8 +236,8 @@ static PyType_Spec target_spec = {
     .slots = target_slots,
 };
 
-/* `__call__` takes the place of the wrapper of the slot, which types get otherwise. The flag that asks for that is not left in the method:
- * interpreters have instructions for calls of functions with exactly the other two. */
+/* `__call__` replaces the wrapper of the slot that types get otherwise. The flag that asks for the replacement is then removed from the
+ * method: interpreters have instructions for calls of functions with exactly the other two flags. */
 PyObject *make_target_type(PyObject *module, PyObject *base) {
     target_methods[0].ml_flags |= METH_COEXIST;
     PyObject *type = PyType_FromModuleAndSpec(module, &target_spec, base);

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
 
-from compcache.numba.compilation.history import note_code
 from compcache.numba.fingerprints.examined import one_look_up
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
+from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name
 from compcache.numba.fingerprints.numba_values import name_of_class
 from compcache.numba.fingerprints.walk import fingerprint
@@ -254,7 +254,7 @@ def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: s
     """
     try:
         content_of_function = fingerprint(function)
-        note_code(content_of_function.parts[0])
+        note_code(content_of_function.parts[:1])
         parts = [
             content_of_function.content,
             signature_text(args),

@@ -7,9 +7,10 @@ code is mapped at that moment too. If the code is not found, Numba compiles the 
 from __future__ import annotations
 
 from compcache.numba.fingerprints.fixed_code import Compiled
+from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep, make_lazy_function, note_read, reads_else
+from compcache.numba.lazy.function import keep, make_lazy_function
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -83,7 +84,7 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
-        if has_numba() or reads_else(state.key.content, besides_itself=True):  # Numba compiles the function again for each declaration
+        if has_numba() or has_old_code(state.key.content.reads[1:]):  # Numba compiles the function again for each declaration
             return None
         cache = open_cache()
         fields = find_fields(cache, state.key, f"([[{{ui}}]][{RECORD}]{details})") if cache is not None else None
@@ -101,7 +102,7 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
     for code in usable:
         keep(code)
         count_hit()
-    note_read(state.key.content)
+    note_code(state.key.content.reads)
     declared = Declared(rows, usable, details)
     state.compiled = _compiled_identities(state, state.key, declared)
     return declared

@@ -11,11 +11,12 @@ from _thread import allocate_lock
 from functools import partial
 
 from compcache.numba.declarations.signatures import Declared, find_declared
+from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep, note_read, reads_else
+from compcache.numba.lazy.function import keep
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, note_original, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
@@ -258,7 +259,7 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     with _adding:
         if any(loop.types == types for loop in loops_of(lazy)):
             return  # another thread has added it meanwhile
-        note_read(key.content)
+        note_code(key.content.reads)
         loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
         ufunc._add_loop(loaded.address, list(fields[1]))
 
@@ -273,7 +274,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
         raise _NotStored
     try:
         key = key_of(state.function, state.key_options, f"{state.decorator} {types}")
-        cache = None if reads_else(key.content) else open_cache()
+        cache = None if has_old_code(key.content.reads) else open_cache()
         fields = find_fields(cache, key, _LOOP[state.decorator]) if cache is not None else None
         if cache is None or fields is None:
             raise _NotStored
@@ -319,7 +320,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
             key, fields, loaded = _find_loop(state, types)
-            note_read(key.content)
+            note_code(key.content.reads)
             loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
             stored = _make_dynamic(state, loops_of(lazy), tuple(fields[3]))
             object.__setattr__(lazy, "_stored", stored)

@@ -14,10 +14,11 @@ from numba.core.targetconfig import ConfigStack
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.numba.compilation import history, scopes
+from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import func_name_of, label_of
+from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
@@ -72,8 +73,7 @@ class FunctionCache(CacheObject):
         if cres is not None:
             self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
-            for part in identity.parts:  # the loaded code contains the code of its callees
-                history.note_code(part)
+            history.note_code(identity.parts)  # the loaded code contains the code of its callees
             self._note_compiled(sig, identity)
             if self._tells_starts:
                 self._record_start(sig, self._start_key(sig), is_new=False)

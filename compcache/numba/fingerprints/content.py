@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from compcache.digest import blake2b
-from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Walk
+from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Part, Walk
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
 
 TYPE_CHECKING = False
@@ -29,19 +29,17 @@ class Content:
         digest: the digest of all that the function reads.
         lines: the digest of source lines.
         parts: each compiled function with the digest of its own reads, the function itself first.
-        at_compile_time: each of the program's functions that the compiler calls, with the digest of its reads.
+        reads: the parts, and each of the program's functions that the compiler calls, with the digest of its reads.
         registered: all functions that the compiler knows only because they were registered.
     """
 
-    __slots__ = ("at_compile_time", "digest", "lines", "parts", "registered")
+    __slots__ = ("digest", "lines", "parts", "reads", "registered")
 
-    def __init__(
-        self, digest: str, lines: str, parts: list[tuple[Any, bytes]], at_compile_time: list[tuple[Any, bytes]], registered: list[Any]
-    ) -> None:
+    def __init__(self, digest: str, lines: str, parts: list[Part], at_compile_time: list[Part], registered: list[Any]) -> None:
         self.digest = digest
         self.lines = lines
         self.parts = parts
-        self.at_compile_time = at_compile_time
+        self.reads = [*parts, *at_compile_time]
         self.registered = registered
 
 
@@ -76,7 +74,7 @@ def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
     total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
         total.update(result.lines[SIZE_OF_LINES:].encode())
-    parts = {id(part.function): (part.function, part.digest) for part in result.parts}
+    parts = {id(part.function): part for part in result.parts}
     at_compile_time = []
     registered, implementations = walk.registered, walk.implementations
     walks: list[Fingerprint] = [result]
@@ -89,8 +87,8 @@ def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
         result = walk.finish()
         walks.append(result)
         total.update(result.content.encode())
-        at_compile_time.append((implementation.function, result.content.encode()))
-        parts |= {id(part.function): (part.function, part.digest) for part in result.parts}
+        at_compile_time.append(Part(implementation.function, result.content.encode(), RUN))
+        parts |= {id(part.function): part for part in result.parts}
         registered += walk.registered
         waiting += [other for key, other in walk.implementations.items() if key not in implementations]
         implementations |= walk.implementations

@@ -152,12 +152,12 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
     kind = type(part)
     if part is MISSING or issubclass(kind, python_types.ModuleType):
         return MISSING
-    if is_of_generators(kind):
-        return MISSING if _is_function_of_numba(kind) or not state_of(part) else part
     if isinstance(part, python_types.FunctionType):
         is_plain = is_made_by_library(part) and has_own_code(part) and not is_changed(part)
     elif isinstance(part, _DEFINED_OBJECTS):
         is_plain = is_made_by_library(part) and not (isinstance(part, type) and is_changed(part))
+    elif is_of_generators(kind):
+        is_plain = _is_function_of_numba(kind) or not state_of(part)
     else:
         is_plain = is_library_module(kind.__module__) and name in _names_in(owner.__name__)
     return MISSING if is_plain else part

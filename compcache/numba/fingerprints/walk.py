@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 COMPILED, RUN, NAMED = "compiled", "run", "named"
+WITH_NUMBA, WITHOUT_NUMBA = "with Numba", "without Numba"
 _SIZE = 16
 SIZE_OF_LINES = 2 * _SIZE
 _MAX_DEPTH = 200
@@ -62,13 +63,14 @@ _MAX_VALUES = 50_000
 
 
 class Part:
-    """A compiled function of a walk, with the digest of its own reads."""
+    """A function of a walk, and the digest of its own reads. The kind of the digest: with Numba, without Numba, or of code that runs."""
 
-    __slots__ = ("digest", "function")
+    __slots__ = ("digest", "function", "kind")
 
-    def __init__(self, function: Any, digest: bytes) -> None:
+    def __init__(self, function: Any, digest: bytes, kind: str = WITH_NUMBA) -> None:
         self.function = function
         self.digest = digest
+        self.kind = kind
 
 
 class Fingerprint:
@@ -294,7 +296,7 @@ class Walk:
                 self._function(function, where)
                 digest = self.end_part()
                 if mode == COMPILED:
-                    self._parts.append(Part(function, digest))
+                    self._parts.append(Part(function, digest, WITHOUT_NUMBA if self.without_numba else WITH_NUMBA))
             self._overlooks = self._overlooks or self.overlooks_members
             if self._reach is None:
                 break

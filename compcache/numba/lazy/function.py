@@ -6,6 +6,7 @@ same content is stored, it is mapped and used from then on. Otherwise Numba is i
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from compcache.numba.fingerprints.content import Content
     from compcache.numba.lazy.entries import Loaded
 
-__all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function", "note_read", "reads_else"]
+__all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function"]
 
 
 class LazyFunction:
@@ -205,7 +205,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
     known = state.loaded.get(name)
     if known is None:
         key = key_of(state.function, state.key_options, types, given)
-        if reads_else(key.content):
+        if has_old_code(key.content.reads):
             return False  # Numba would link the code that this process ran earlier
         cache = open_cache()
         if cache is None:
@@ -216,7 +216,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
             return False
         known = state.loaded[name] = loaded, key
         keep(loaded)
-        note_read(key.content)
+        note_code(key.content.reads)
         count_hit()
     classes = list(_classes_of(arguments))  # the native types contain addresses of classes and functions, which must stay alive
     _dispatch.add_entry(function, native_types, known[0].address, (known[0], classes))
@@ -232,35 +232,11 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
 
 #: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
 _kept: list[Loaded] = []
-#: The digest of each function's own reads when this process first ran its code. The functions are kept alive, so that no id is reused.
-_read: dict[tuple[int, bool], tuple[Any, bytes]] = {}
 
 
 def keep(loaded: Loaded) -> None:
     """Keep code mapped until the process ends."""
     _kept.append(loaded)
-
-
-def note_read(content: Content) -> None:
-    """Record the digests of the reads from which the running code of functions was compiled."""
-    for key, function, digest in _all_parts(content):
-        _read.setdefault(key, (function, digest))
-
-
-def reads_else(content: Content, *, besides_itself: bool = False) -> bool:
-    """Return whether a function has other reads now than when this process first ran its code.
-
-    Args:
-        content: the present content of the function.
-        besides_itself: whether only the callees count, and not the function itself.
-    """
-    parts = _all_parts(content)
-    return any(_read.get(key, (None, digest))[1] != digest for key, _, digest in parts[besides_itself:])
-
-
-def _all_parts(content: Content) -> list[tuple[tuple[int, bool], Any, bytes]]:
-    rows = ((content.parts, False), (content.at_compile_time, True))
-    return [((id(function), is_compile_time), function, digest) for part, is_compile_time in rows for function, digest in part]
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.compilation import scopes
-from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
 from compcache.numba.entries.starts import find_stored, settings_are_the_environments, store_fields, text_of
 from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_compiled
+from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.entries import key_of
 from compcache.numba.lazy.stand_ins import numba_decorator
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable
@@ -125,8 +125,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
     """
     if state.declared is not None:
         compile_all()
-        for part in lazy_dispatchers.parts_of(state, state.key) if state.key is not None else ():
-            note_code(part)
+        note_code(lazy_dispatchers.parts_of(state, state.key) if state.key is not None else ())
         return
     compile_all()
     if state.key is None or not is_key_current(state) or not settings_are_the_environments():

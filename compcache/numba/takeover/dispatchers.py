@@ -99,8 +99,8 @@ def _load_earlier_overloads(state: State, real: Any, backend: Backend) -> None:
     from numba.core import entrypoints
     from numba.core.compiler_lock import global_compiler_lock
 
-    from compcache.numba.compilation.history import note_code
     from compcache.numba.entries.load import load_result, with_types
+    from compcache.numba.fingerprints.history import note_code
 
     entrypoints.init_all()
     for loaded, key in state.loaded.values():
@@ -114,8 +114,7 @@ def _load_earlier_overloads(state: State, real: Any, backend: Backend) -> None:
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
             real.add_overload(cres)
             state.loaded_signatures.add(tuple(cres.signature.args))
-        for part in parts_of(state, key):
-            note_code(part)
+        note_code(parts_of(state, key))
 
 
 def _replace_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:

@@ -104,13 +104,13 @@ def parts_of(state: State, key: Key) -> list[Part]:
     parts: dict[int, Part] = {}
     try:
         content = content_of(state.function, tuple(sorted(state.key_options.items())), key.given)
-        current = {id(function): digest for function, digest in content.parts}
+        current = {id(part.function): part.digest for part in content.parts}
         parts = {id(part.function): part for part in fingerprint(state.function).parts}
     except Unidentifiable:
         pass
     return [
-        parts[id(function)]
-        if current.get(id(function)) == digest and id(function) in parts
-        else Part(function, b"read before Numba was imported")
-        for function, digest in key.content.parts
+        parts[id(old.function)]
+        if current.get(id(old.function)) == old.digest and id(old.function) in parts
+        else Part(old.function, b"read before Numba was imported")
+        for old in key.content.parts
     ]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from compcache import frontend
 from compcache.errors import CompcacheError
-from compcache.numba.compilation.history import note_code
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
 from compcache.numba.entries.starts import environments_of, find_stored, settings_are_the_environments, store_fields
+from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
@@ -76,8 +76,7 @@ def _add_loops(state: State, real: Any, signatures: Any, loops: Sequence[Loop]) 
     """Add the loops that ran without Numba to Numba's ufunc."""
     for signature, loop in zip(signatures, loops, strict=True):
         real.add(signature)
-        for part in lazy_dispatchers.parts_of(state, loop.key):
-            note_code(part)
+        note_code(lazy_dispatchers.parts_of(state, loop.key))
 
 
 # ---------------------------------------------------------------------------------------------------- vectorize

@@ -57,7 +57,7 @@ class Listed(NamedTuple):
 
 
 class Backend(Protocol):
-    """A store of objects. Methods handle missing objects as described here; other errors are those of the store's client."""
+    """A store of objects. Methods handle missing objects as described here. Other errors are those of the store's client."""
 
     @property
     def compares(self) -> bool:
@@ -67,8 +67,9 @@ class Backend(Protocol):
         """
 
     async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
-        """Return the object, or None if it does not exist. `begun` is called when the store begins to answer, if the client reports
-        that.
+        """Return the object, or None if it does not exist.
+
+        `begun` is called when the store begins to answer, if the client reports that.
 
         Raises:
             TooLargeError: the object has more than `largest` bytes. It was not read.
@@ -83,28 +84,28 @@ class Backend(Protocol):
         """
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless one with this key exists; return whether it was stored."""
+        """Store an object unless one with this key exists. Returns whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object, replacing any object with this key."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Replace an object if its bytes are `expected`; return whether it was replaced.
+        """Replace an object if its bytes are `expected`. Returns whether it was replaced.
 
         If the store cannot compare (`compares` is False), a change that another host makes at the same moment is lost.
         """
 
     async def look(self, key: str) -> Listed | None:
-        """Return an object's size and modification time without reading its content; None if the object does not exist."""
+        """Return an object's size and modification time without reading its content, or None if the object does not exist."""
 
     async def delete(self, key: str) -> None:
-        """Remove an object; do nothing if it does not exist."""
+        """Remove an object. Do nothing if it does not exist."""
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
         """Yield the objects whose keys begin with `prefix`. Raises `NotImplementedError` if the store cannot list."""
 
     def pause_after(self, error: Exception) -> float | None:
-        """Return the least pause in seconds before a request that failed with this error is repeated; None if repeating cannot help."""
+        """Return the least pause in seconds before a request that failed with this error is repeated, or None if repeating cannot help."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -400,7 +401,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
 
 
 class _Redis:
-    """A Redis (or Valkey) server. Objects are strings; the server's policy decides how long they stay.
+    """A Redis (or Valkey) server. Objects are strings. The server's policy decides how long they stay.
 
     A sorted set has the time when each object was written, by the server's clock. An object that is missing in the set counts as
     written when that is noticed.
@@ -528,8 +529,9 @@ def _escape_pattern(prefix: str) -> str:
 
 
 def _limit_answers(kind: Any) -> Any:
-    """Return a subclass of a connection class that limits answers to the allowed size. The client itself trusts the lengths that a
-    server sends.
+    """Return a subclass of a connection class that limits answers to the allowed size.
+
+    The client itself trusts the lengths that a server sends.
     """
 
     class Bounded(kind):  # type: ignore[misc]

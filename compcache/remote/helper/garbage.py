@@ -84,8 +84,9 @@ class GarbageCollector:
         self._delivered: dict[str, Survey] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
-        """Remove the objects that two collections found useless. Optionally, also remove cards and packs that are too old, or unused for
-        too long.
+        """Remove the objects that two collections found useless.
+
+        Optionally, also remove cards and packs that are too old, or unused for too long.
 
         Args:
             grace: the least time between the two collections, in seconds.
@@ -201,7 +202,7 @@ class GarbageCollector:
     # ----------------------------------------------------------------- deciding
 
     async def _remove(self, item: Listed, is_removable: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object if it is unchanged and `is_removable` confirms it; return whether it was removed.
+        """Remove an object if it is unchanged and `is_removable` confirms it. Returns whether it was removed.
 
         Raises:
             TimeoutError: the decision took longer than `DECISION_SECONDS`.
@@ -218,7 +219,7 @@ class GarbageCollector:
         return True
 
     async def _is_useless(self, key: str) -> bool:
-        """Request an object and everything that could make it useful; return whether the object is useless now."""
+        """Request an object and everything that could make it useful. Returns whether the object is useless now."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
@@ -248,7 +249,7 @@ class GarbageCollector:
     # -------------------------------------------------------------------- marks
 
     async def _write_mark(self, useless: list[Listed]) -> float:
-        """Write a mark for later collections; return its modification time by the store's clock.
+        """Write a mark for later collections. Returns its modification time by the store's clock.
 
         Raises:
             UncertainError: the store does not show the mark, or its time.
@@ -262,7 +263,7 @@ class GarbageCollector:
         return place.modified
 
     async def _read_mark(self, item: Listed) -> _Mark | None:
-        """Return a mark; None if it was removed. A damaged mark has no rows."""
+        """Return a mark, or None if it was removed. A damaged mark has no rows."""
         data = await self._get(item.key, _LARGEST_MARK)
         place = await self._backend.look(item.key)
         if data is None or place is None:

@@ -80,8 +80,9 @@ class StartUp:
 
 
 class Packs:
-    """Fetches and learns the packs of the stores of one helper process. The last argument of each callable is the positions of the
-    stores.
+    """Fetches and learns the packs of the stores of one helper process.
+
+    The last argument of each callable is the positions of the stores.
 
     Args:
         fetch: returns an object and the position of the store that had it, or None.
@@ -115,8 +116,9 @@ class Packs:
         return token in self._start_ups
 
     def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
-        """Return the start-up that a question belongs to, or None if it belongs to none. The first question starts the fetch of the
-        pack.
+        """Return the start-up that a question belongs to, or None if it belongs to none.
+
+        The first question starts the fetch of the pack.
         """
         named = [name for name in names if label_of(name) is not None]
         start_up = self._start_ups.get(token)

@@ -59,7 +59,7 @@ class Room:
 
     Args:
         tell: called before a module is fetched, with the seconds that compiling it took.
-        place: the directory for large modules, which are not held in memory; "" if there is none.
+        place: the directory for large modules, which are not held in memory, or "" if there is none.
 
     Attributes:
         files: the paths of the files for large modules.
@@ -72,14 +72,14 @@ class Room:
         self.files: list[str] = []
 
     def file(self, card: Card) -> str:
-        """Return the path of a new file for the module of this card; "" if the module is small, or if there is no directory."""
+        """Return the path of a new file for the module of this card, or "" if the module is small, or if there is no directory."""
         if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Reserve space for the module of this card; return whether there was enough."""
+        """Reserve space for the module of this card. Returns whether there was enough."""
         fits = card.size <= self._remaining
         self._remaining -= card.size if fits else 0
         if fits and not card.module:
@@ -127,8 +127,9 @@ class Reads:
             patience: the time limit of all tries of a request together, if that is longer.
             fresh: do not believe recent misses.
 
-        Returns: `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason, for example that
-          the module does not fit.
+        Returns:
+            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason, for example that the
+            module does not fit.
         """
         error: Exception | None = None
         try:
@@ -146,7 +147,7 @@ class Reads:
         return [MISSING, ""] if error is None else [UNAVAILABLE, describe_error(error)]
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Return whether a function has a card on one of the shelves; None if the store does not answer."""
+        """Return whether a function has a card on one of the shelves, or None if the store does not answer."""
         try:
             return bool(await self.cards(name, platform, shelves, LOOKUP_SECONDS, PATIENCE))
         except Exception:  # noqa: BLE001 - whatever the client raises
@@ -155,8 +156,9 @@ class Reads:
     async def cards(
         self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, the best of these shelves first. Concurrent callers share one request. Damaged cards
-        are ignored.
+        """Return the cards of a function by shelf, the best of these shelves first.
+
+        Concurrent callers share one request. Damaged cards are ignored.
 
         Raises:
             Exception: an error of the store's client. Then it is not known whether there are cards.
@@ -194,7 +196,7 @@ class Reads:
         return data
 
     async def fetch_module(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
-        """Return the intact module that a card names, or the path of its file; None if the module is missing or damaged.
+        """Return the intact module that a card names, or the path of its file, or None if the module is missing or damaged.
 
         Raises:
             TooLargeError: there is no room for the module.
@@ -221,8 +223,9 @@ class Reads:
         return self._damaged.pop(key, self) is None
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
-        """Return the module of a card that does not contain it, or None. With a `path`, the module is written there and the path is
-        returned.
+        """Return the module of a card that does not contain it, or None.
+
+        With a `path`, the module is written there and the path is returned.
 
         Raises:
             FormatError: the card states an impossible size.
@@ -238,13 +241,13 @@ class Reads:
             raise
 
     async def _save(self, key: str, largest: int, path: str, seconds: float, patience: float) -> str | None:
-        """Fetch an object into a file; return the path, or None if the object is missing or too large. Otherwise like `get`."""
+        """Fetch an object into a file. Returns the path, or None if the object is missing or too large. Otherwise like `get`."""
         most = max(seconds, patience)
         saving = self.requests.save(key, largest, path, seconds=seconds, patience=most, require=self._require_service)
         return path if await self._count_request(saving) else None
 
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
-        """Return an object; None if it is missing or too large. Raises the errors of the store's client."""
+        """Return an object, or None if it is missing or too large. Raises the errors of the store's client."""
         most, stores = max(seconds, patience), self._stores
         data = await self._count_request(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
         if data is None and stores == self._stores:  # if the number changed, the object may have been stored meanwhile

@@ -54,7 +54,7 @@ class Requests:
 
     Attributes:
         latency: a moving average of the seconds that a small request takes.
-        distance: the minimum over recent small requests, which a busy host does not raise; 0.0 before there were some.
+        distance: the minimum over recent small requests, which a busy host does not raise, or 0.0 before there were some.
         rate: a moving average of the seconds per byte that large requests take.
         repeated: the number of tries and copies other than first tries.
     """
@@ -80,8 +80,9 @@ class Requests:
         self, key: str, largest: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
     ) -> bytes | None:  # fmt: skip
-        """See `Backend.get`; `begun` is not called. Each try has `seconds`, and is preceded by a call of `require`, whose errors are
-        raised.
+        """See `Backend.get`. `begun` is not called.
+
+        Each try has `seconds`, and is preceded by a call of `require`, whose errors are raised.
         """
 
         async def get(begun: Callable[[], None]) -> bytes | None:
@@ -98,8 +99,9 @@ class Requests:
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part; return its size, or None if the object does not exist. See `get` for the other
-        arguments.
+        """Write an object into a new file, part by part. Returns its size, or None if the object does not exist.
+
+        See `get` for the other arguments.
         """
 
         async def save(_: Callable[[], None]) -> int | None:
@@ -193,7 +195,7 @@ class Requests:
                 task.cancel()
 
     def _spend(self, size: int) -> bool:
-        """Spend one try for an object of this size from the budget; return whether the budget was large enough."""
+        """Spend one try for an object of this size from the budget. Returns whether the budget was large enough."""
         price = 1.0 + size / _COSTLY
         is_affordable = price <= self._credit
         if is_affordable:

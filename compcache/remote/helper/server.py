@@ -166,8 +166,8 @@ class Helper:
             writes: the positions of the stores that the process may write to.
             asked: the monotonic time since when the asker waits.
             patience: a time limit in seconds. Functions that have not come by then are unavailable.
-            stake: about how many seconds compiling takes, 0.0 if that is unknown; None if the asker does not compile.
-            place: the directory for modules that are not held in memory; "" if there is none. The answer contains their paths.
+            stake: about how many seconds compiling takes, 0.0 if that is unknown, or None if the asker does not compile.
+            place: the directory for modules that are not held in memory, or "" if there is none. The answer contains their paths.
             first: the position of the first store to ask. The answers of the stores before it were not accepted.
             tell: called with the seconds that compiling took, for a module that takes longer to fetch than a card.
             gone: returns whether the asker has closed its connection.
@@ -217,8 +217,9 @@ class Helper:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
     def _choose_lease_store(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
-        """Return the store whose lease decides which host compiles; None if the asker does not compile, or if waiting takes longer than
-        compiling.
+        """Return the store whose lease decides which host compiles.
+
+        The result is None if the asker does not compile, or if waiting takes longer than compiling.
 
         The asker is told to wait until that is decided.
         """
@@ -250,7 +251,7 @@ class Helper:
             await tier.leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
-        """Probe the stores; return whether a store may be asked again."""
+        """Probe the stores. Returns whether a store may be asked again."""
         return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:
@@ -262,7 +263,7 @@ class Helper:
         self._packs.announce(names, platform, shelves, writes)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
-        """Return, for each function, whether it has a card on one of the shelves; None if the stores do not answer."""
+        """Return, for each function, whether it has a card on one of the shelves, or None if the stores do not answer."""
         return await asyncio.gather(*[self._chain.has(name, platform, shelves) for name in names])
 
     async def _do_status(self) -> list[dict[str, Any]]:
@@ -279,7 +280,7 @@ class Helper:
         }  # fmt: skip
 
     async def _do_states(self, key: str) -> list[str]:
-        """Request an object from each store now; return the problem of each store, or "" if it answers."""
+        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
@@ -327,7 +328,7 @@ class Helper:
     async def _do_collect(
         self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
     ) -> list[list[list[Any]]] | str:
-        """Collect garbage; return the objects that were removed and those left for a later collection, or a message if the store fails."""
+        """Collect garbage. Returns the objects that were removed and those left for a later collection, or a message if the store fails."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
             found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
@@ -338,7 +339,7 @@ class Helper:
     # ------------------------------------------------------------------- packs
 
     async def _locate(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
-        """Return the shelf of the best card of a function; "" if it has no card, or if the store fails."""
+        """Return the shelf of the best card of a function, or "" if it has no card, or if the store fails."""
         try:
             return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")
         except Exception:  # noqa: BLE001 - the status of the store has recorded it
@@ -358,7 +359,7 @@ class Helper:
 
 
 async def _gather_answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
-    """Return the answers that come within `seconds`. The other functions are unavailable; `stores` is the number of stores."""
+    """Return the answers that come within `seconds`. The other functions are unavailable. `stores` is the number of stores."""
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]
@@ -376,7 +377,7 @@ def _remove_files(paths: list[str]) -> None:
 
 
 def _code_version() -> tuple[int, int]:
-    """Return the inode and the time of this file, which change when another version of the code replaces it; zeros if it is gone."""
+    """Return the inode and the time of this file, which change when another version of the code replaces it, or zeros if it is gone."""
     try:
         status = os.stat(__file__)
     except OSError:
@@ -385,7 +386,7 @@ def _code_version() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve stores until the helper is idle; return the exit status.
+    """Serve stores until the helper is idle. Returns the exit status.
 
     `arguments` is the directory of the socket. Standard input has the URL, the mode and two directories of each store. If a store
     cannot be served, the reason is written to the file `REFUSED`.

@@ -52,8 +52,9 @@ class Survey(NamedTuple):
     modules: tuple[str, ...]
 
     def holds(self, state: tuple[int, int]) -> bool:
-        """Return whether the survey describes an object in this state. For a delivery only the size is compared, because it only
-        proposes.
+        """Return whether the survey describes an object in this state.
+
+        For a delivery only the size is compared, because it only proposes.
         """
         return self.state == state or self.state == (state[0], 0)
 
@@ -74,7 +75,7 @@ class Deliveries:
         """Store the recorded rows if there are many, or if `now` is set.
 
         Raises:
-            Exception: an error of the store's client; the rows are kept.
+            Exception: an error of the store's client. The rows are kept.
         """
         while self._rows and (now or len(self._rows) >= _ROWS):
             some = dict(list(self._rows.items())[:_ROWS])
@@ -90,7 +91,7 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """Decode a survey; return its rows by key.
+    """Decode a survey. Returns its rows by key.
 
     Raises:
         FormatError: the bytes are not a survey of a known version, or are damaged.
@@ -107,7 +108,7 @@ def decode_survey(data: bytes) -> dict[str, Survey]:
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
-    """Return the rows of surveys about these cards, by key; empty if there are few cards. Damaged surveys are ignored.
+    """Return the rows of surveys about these cards, by key. The result is empty if there are few cards. Damaged surveys are ignored.
 
     Raises:
         Exception: an error of the store's client.
@@ -163,7 +164,7 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
 
 def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
-    """Group the keys of cards by the key of their survey; return nothing if there are few cards."""
+    """Group the keys of cards by the key of their survey. Returns nothing if there are few cards."""
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():

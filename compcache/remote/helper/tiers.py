@@ -165,8 +165,9 @@ class Chain:
         return Found(Said(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Return whether a store has a card of a function on one of the shelves; None if no store has one and some store does not
-        answer.
+        """Return whether a store has a card of a function on one of the shelves.
+
+        The result is None if no store has one and some store does not answer.
         """
         answers = []
         for tier in self.tiers:
@@ -178,8 +179,9 @@ class Chain:
     async def cards(
         self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, from the nearest store that has any. Stores of `writes` that lack them receive
-        copies.
+        """Return the cards of a function by shelf, from the nearest store that has any.
+
+        Stores of `writes` that lack them receive copies.
 
         Raises:
             Exception: an error of a store's client. Then it is not known whether there are cards.
@@ -223,8 +225,9 @@ class Chain:
     # --------------------------------------------------------------- copies and uploads
 
     def _copy(self, place: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
-        """Put a card of a farther store, with its module, into the outbox of a nearer one. Repeated requests within a minute are
-        ignored.
+        """Put a card of a farther store, with its module, into the outbox of a nearer one.
+
+        Repeated requests within a minute are ignored.
         """
         now, what = asyncio.get_running_loop().time(), (place, key, shelf, card.module_id)
         if now - self._copied.get(what, float("-inf")) < _COPIED_SECONDS:
@@ -301,14 +304,15 @@ class Chain:
     # ------------------------------------------------------------------- tools
 
     def lease_store(self, writes: Sequence[int]) -> Tier | None:
-        """Return the store whose leases decide which host compiles, or None: the farthest writable store with leases, because most hosts
-        share it.
+        """Return the store whose leases decide which host compiles, or None.
+
+        It is the farthest writable store with leases, because most hosts share it.
         """
         candidates = [self.tiers[place] for place in writes if self.tiers[place].requests.compares and self.tiers[place].breaker.allows()]
         return candidates[-1] if candidates else None
 
     async def states(self, key: str) -> list[str]:
-        """Request an object from each store now; return the problem of each store, or "" if it answers."""
+        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
 
         async def ask(tier: Tier) -> str:
             try:
@@ -320,7 +324,7 @@ class Chain:
         return list(await asyncio.gather(*map(ask, self.tiers)))
 
     async def probe(self) -> bool:
-        """Probe the stores that are not asked after failures; return whether any store may be asked now."""
+        """Probe the stores that are not asked after failures. Returns whether any store may be asked now."""
         probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
         await asyncio.gather(*map(asyncio.shield, probes))
         return self.is_in_service()

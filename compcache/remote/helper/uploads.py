@@ -127,8 +127,9 @@ class Uploads:
         self._until = _now() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
-        """Count a refusal for each of these uploads, because the store has accepted another one since. After some refusals an upload is
-        dropped.
+        """Count a refusal for each of these uploads, because the store has accepted another one since.
+
+        After some refusals an upload is dropped.
         """
         for name in names:
             self._refusals[name] = self._refusals.get(name, 0) + 1
@@ -138,7 +139,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload one file of the outbox if that is worth it; return False if it failed and must be tried again."""
+        """Upload one file of the outbox if that is worth it. Returns False if it failed and must be tried again."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -156,8 +157,9 @@ class Uploads:
         return True
 
     async def _check_stored(self) -> None:
-        """Check, a while after each upload, that the store still has it. Uploads that a garbage collection (`garbage.py`) has removed
-        are queued again.
+        """Check, a while after each upload, that the store still has it.
+
+        Uploads that a garbage collection (`garbage.py`) has removed are queued again.
 
         Raises:
             Exception: an error of the store's client.
@@ -228,8 +230,9 @@ class Uploads:
         return True
 
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
-        """Add a card to the cards of its function. A card of the same shelf is replaced if its module is missing or damaged, or with
-        `replaces`.
+        """Add a card to the cards of its function.
+
+        A card of the same shelf is replaced if its module is missing or damaged, or with `replaces`.
 
         Raises:
             TimeoutError: other hosts changed the cards at the same time too often.

@@ -86,7 +86,7 @@ def encode_uses(names: set[bytes]) -> bytes:
 
 
 def decode_uses(data: bytes) -> set[bytes]:
-    """Decode the shortened keys in a note; empty if it is damaged."""
+    """Decode the shortened keys in a note. The result is empty if it is damaged."""
     if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         return set()
     names = data[len(_MAGIC) : -CHECK_SIZE]
@@ -94,7 +94,7 @@ def decode_uses(data: bytes) -> set[bytes]:
 
 
 def use_of(key: str) -> bytes:
-    """Return the shortened key that notes use for the function whose card or pack is at a key; b"" if the key has none."""
+    """Return the shortened key that notes use for the function whose card or pack is at a key, or b"" if the key has none."""
     try:
         return bytes.fromhex(key.rpartition("/")[2])[:_SIZE]
     except ValueError:

@@ -31,6 +31,7 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
+    """Return the fields of the summary as pairs of name and text."""
     state = "" if info.exists else ", does not exist yet"
     return [
         ("directory", f"{info.directory} ({chosen_by}{state})"),
@@ -51,6 +52,7 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
 
 
 def _other_formats(info: CacheInfo) -> list[tuple[str, str]]:
+    """Return the field about directories of other formats; an empty list if there are none."""
     if not info.other_formats:
         return []
     names = ", ".join(info.other_formats)
@@ -58,6 +60,7 @@ def _other_formats(info: CacheInfo) -> list[tuple[str, str]]:
 
 
 def _hit_rate(info: CacheInfo) -> str:
+    """Return the share of hits in all requests as text."""
     if not info.hits + info.misses:
         return "no requests yet"
     return f"{info.hit_rate:.1%} ({info.hits:,} of {plural(info.hits + info.misses, 'request')})"

@@ -101,6 +101,7 @@ def command(
 
 
 def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused: bool) -> str:
+    """Return the message for an empty listing."""
     if patterns:
         return f"nothing matches in {printable(directory)}"
     return f"nothing {'was refused' if is_refused else 'is cached'} in {printable(directory)}"
@@ -151,12 +152,14 @@ def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
 
 
 def _print_refusals(rows: Iterable[Refusal]) -> None:
+    """Print a table of the functions that the cache refused, with the reasons."""
     columns = [Column("function", flexible=True), Column("age", True), Column("reason", flexible=True)]
     age = age_text if is_terminal() else time_text
     print_rows(columns, [(row.name, age(row.created), row.reason) for row in rows])
 
 
 def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+    """Print functions and entries of data: a table on a terminal, one record per line in a pipe."""
     if is_terminal():
         _print_function_table(rows, layers)
         return
@@ -171,6 +174,7 @@ def _print_functions(rows: Iterable[FunctionSummary | EntrySummary], layers: tup
 
 
 def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], layers: tuple[str, ...]) -> None:
+    """Print a table of functions and entries of data, without columns that would be empty."""
     rows = [*map(_as_function, listed)]
     names = [split_name(row.func_name) if row.variants == 1 else (row.func_name, f"{row.variants} variants") for row in rows]
     prefix = common_prefix([label for label, _ in names])
@@ -203,6 +207,7 @@ def _attachments_text(parts: int, entries: int) -> str:
 
 
 def _print_modules(rows: Iterable[ModuleSummary], layers: tuple[str, ...]) -> None:
+    """Print a table of modules, with the directory of each module if there are layers."""
     columns = [
         Column("module"), Column("functions", True, spare=2), Column("size", True), Column("age", True, spare=3),
         Column("uses", True, spare=1), Column("last use", True), Column("cpu", spare=4), Column("llvm", spare=5),

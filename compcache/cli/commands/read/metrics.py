@@ -49,6 +49,7 @@ def command(session: Session, textfile: str | None) -> None:
 
 
 def _cache_metrics(stats: CacheStats) -> Iterator[_Metric]:
+    """Yield the metrics of the cache directory."""
     yield "hits_total", "counter", "Requested functions that were in the directory.", stats.hits, ""
     yield "misses_total", "counter", "Requested functions that were not in the directory.", stats.misses, ""
     yield "compilations_total", "counter", "Compiled modules.", stats.compilations, ""
@@ -73,6 +74,7 @@ def _remote_metrics(stats: CacheStats, remote: RemoteStore | None) -> Iterator[_
 
 
 def _store_metrics(store: str, counts: RemoteStats, breaker: Breaker, outbox: Outbox) -> Iterator[_Metric]:
+    """Yield the metrics of one remote store."""
     failures, seconds = breaker.state()
     yield "remote_hits_total", "counter", "Modules fetched from the store.", counts.hits, store
     yield "remote_fetched_bytes_total", "counter", "Size of the modules fetched from the store.", counts.size, store

@@ -131,6 +131,7 @@ def _provenance_fields(row: Provenance) -> list[tuple[str, str]]:
 
 
 def _print_group(group: GroupSummary) -> None:
+    """Print the modules of a group, and the exports of each member."""
     fields = [("group", group.name), ("size", size_text(group.size)), ("added", time_text(group.created))]
     fields += [("module", short_id(module_id)) for module_id in group.modules]
     fields += [
@@ -161,6 +162,7 @@ def _print(report: FunctionReport) -> None:
 
 
 def _print_realizations(report: FunctionReport) -> None:
+    """Print the realizations of a function: a table on a terminal, one line each in a pipe."""
     columns = [
         Column("realization"), Column("cpu"), Column("llvm"), Column("image"), Column("size", True), Column("age", True),
         Column("uses", True), Column("health", flexible=True),

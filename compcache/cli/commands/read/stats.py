@@ -40,6 +40,7 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
 
 
 def _remote_text(remote: RemoteStats) -> str:
+    """Return the counters of the remote stores as text."""
     parts = [f"{plural(remote.hits, 'hit')} ({size_text(remote.size)})", f"{remote.misses:,} {'miss' if remote.misses == 1 else 'misses'}"]
     for count, text in ((remote.late, "late"), (remote.skipped, "not asked"), (remote.rejected, "rejected"), (remote.dropped, "dropped")):
         parts += [f"{count:,} {text}"] * bool(count)
@@ -48,6 +49,7 @@ def _remote_text(remote: RemoteStats) -> str:
 
 
 def _fields(stats: CacheStats) -> list[tuple[str, str]]:
+    """Return the statistics as pairs of name and text."""
     remote = [("remote store", _remote_text(stats.remote))] if any(stats.remote) else []
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())
     return [

@@ -46,6 +46,7 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
     total_seconds, matching = 0.0, 0
 
     def select(costs: Iterable[Cost]) -> Iterator[Cost]:
+        """Yield the costs that match a PATTERN. Add up the seconds of all costs, and count the matches."""
         nonlocal total_seconds, matching
         for cost in costs:
             total_seconds += cost.seconds
@@ -65,6 +66,7 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
 
 
 def _print(shown: list[Cost]) -> None:
+    """Print a table of costs."""
     columns = [
         Column("function", flexible=True), Column("compiled in", True), Column("size", True), Column("misses", True, spare=1),
         Column("uses", True, spare=2), Column("copies", True, spare=3),

@@ -38,6 +38,7 @@ def command(session: Session, grace: float, as_json: bool) -> int:
 
 
 def _print(report: CompactReport) -> None:
+    """Print the number of packed modules, and the sizes before and after as a note."""
     removed = f", {plural(len(report.merged), 'duplicate')} removed" if report.merged else ""
     print_text(f"{plural(report.packed, 'module')} packed{removed}")
     before = f"{size_text(report.size_before)} in {plural(report.files_before, 'file')} before"

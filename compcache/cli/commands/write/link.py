@@ -44,6 +44,7 @@ def command(session: Session, names: tuple[str, ...], all_functions: bool, into:
 
 
 def _print(report: LinkReport, *, with_failures: bool) -> None:
+    """Print the linked functions. With `with_failures`, also write the functions that were not linked to standard error."""
     for closure in report.linked:
         shown = closure.functions[0] if len(closure.functions) == 1 else plural(len(closure.functions), "function")
         print_text(f"linked {shown} with code of {plural(len(closure.parts), 'module')}")

@@ -25,6 +25,7 @@ _SECONDS = "_seconds"
 
 
 def _url_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option --remote to a command."""
     return click.option(
         "--remote", "url", metavar="URL", help="The remote store, or several stores separated by spaces. Default: $COMPCACHE_REMOTE."
     )(function)

@@ -104,6 +104,7 @@ def _confirm(text: str, *, yes: bool) -> None:
 
 
 def _print(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:
+    """Print the removed functions. `verb` says whether they were removed, or would be."""
     if as_json:
         print_json({"functions": functions, "modules": modules, "dry_run": verb != "removed"})
         return

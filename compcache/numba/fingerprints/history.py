@@ -7,35 +7,42 @@ key would be computed from the present values, but the code would be compiled fr
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from compcache.numba.fingerprints.walk import Part
 
 __all__ = ["has_old_code", "is_latest", "note_code"]
 
-_made_of: weakref.WeakKeyDictionary[Any, dict[bytes, None]] = weakref.WeakKeyDictionary()
+#: The digests of each function by their kinds, the latest last.
+_made_of: weakref.WeakKeyDictionary[Any, dict[str, dict[bytes, None]]] = weakref.WeakKeyDictionary()
 
 
-def note_code(part: Part) -> None:
-    """Record that a function was compiled or loaded when the values that it reads had this digest."""
-    digests = _made_of.setdefault(part.function, {})
-    digests.pop(part.digest, None)
-    digests[part.digest] = None
+def note_code(parts: Iterable[Part]) -> None:
+    """Record that functions were compiled or loaded when the values that they read had these digests."""
+    for part in parts:
+        digests = _made_of.setdefault(part.function, {}).setdefault(part.kind, {})
+        digests.pop(part.digest, None)
+        digests[part.digest] = None
 
 
 def has_old_code(parts: Iterable[Part]) -> str | None:
     """Return the first function whose code in this process was compiled from other values than these; None if all match."""
     for part in parts:
-        known = _made_of.get(part.function)
-        if known is not None and list(known) != [part.digest]:
+        known = _known(part)
+        if known and list(known) != [part.digest]:
             return f"{part.function.__module__}.{part.function.__qualname__}"
     return None
 
 
 def is_latest(part: Part) -> bool:
     """Return whether the latest code of a function was compiled from the same values."""
-    known = _made_of.get(part.function)
+    known = _known(part)
     return not known or next(reversed(known)) == part.digest
+
+
+def _known(part: Part) -> dict[bytes, None]:
+    return _made_of.get(part.function, {}).get(part.kind, {})
