@@ -15,8 +15,6 @@ __all__ = ["DIRECTORY", "SUFFIXES", "open_in_volume", "volumes_of"]
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
-
-
 _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
 
