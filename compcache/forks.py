@@ -66,16 +66,16 @@ class Lock(Record):
 
 #: The locks in the order in which a fork acquires them. The holder of a lock may wait for later locks, but not for earlier locks.
 LOCKS = (
-    Lock("numba.core.compiler_lock", "global_compiler_lock._lock", 10.0, "Numba's: nobody compiles, or adds what was found"),
-    Lock("compcache.hit", "_mapping", 10.0, "the child would wait for the dynamic linker's own lock: nobody maps an image"),
-    Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's: nobody is inside LLVM"),
-    Lock("compcache.images.llvm_thread", "_stack_lock", 1.0, "the size of stacks is the program's own"),
+    Lock("numba.core.compiler_lock", "global_compiler_lock._lock", 10.0, "Numba's lock: no thread compiles or adds functions"),
+    Lock("compcache.hit", "_mapping", 10.0, "no thread maps an image, so that the dynamic linker's own lock is free in the child"),
+    Lock("compcache.images.llvm_thread", "llvm.ffi.lib._lock._lock", 5.0, "llvmlite's lock: no thread is inside LLVM"),
+    Lock("compcache.images.llvm_thread", "_stack_lock", 1.0, "the stack size of new threads is that of the program"),
     Lock("compcache.hit", "_lock", 1.0, "no table of modules and targets is half changed"),
     Lock("compcache.miss.builders", "_lock", 1.0, "no list of builders is half changed"),
-    Lock("compcache.numba.lazy.garbage", "_thresholds._guard", 1.0, "limits of the garbage collector and what is noted of them agree"),
+    Lock("compcache.numba.lazy.garbage", "_thresholds._guard", 1.0, "the recorded limits of the garbage collector are those in use"),
     Lock("compcache.miss.run_times", "_lock", 0.0, "held while a module is compiled"),
     Lock("compcache.batch.executors", "_lock", 0.0, "held while a cache is opened"),
-    Lock("compcache.numba.declarations.types", "_lock", 0.0, "held while types of Numba are made, which may import it"),
+    Lock("compcache.numba.declarations.types", "_lock", 0.0, "held while types of Numba are made, which may import Numba"),
     Lock("compcache.numba.declarations.ufuncs", "_adding", 0.0, "held while a loop is loaded"),
     Lock("compcache.numba.lazy.c_helpers", "_starting", 0.0, "held while a library of threads is loaded"),
 )
@@ -87,23 +87,23 @@ FORGOTTEN = (
     ("compcache.images.llvm_thread", "_forget_tasks", "work in LLVM's thread"),
     ("compcache.miss.entries", "_forget", "entries that wait to be written, with their locks: the parent writes them"),
     ("compcache.hit.recorder", "_forget_all", "counts that wait to be written: the parent writes them"),
-    ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child asks again by its own"),
+    ("compcache.remote.connection", "_forget_connections", "connections to the helper: the child opens its own"),
 )
 
 #: Locks, threads and pools that a fork does not wait for, by file and creator, and the reason why a fork does not break them.
 OTHERS = {
-    ("images/llvm_thread.py", "_Task._waiting"): "of one piece of work; the child of a thread that waits for it gets CompileError",
-    ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the step under way, by llvmlite's lock",
-    ("miss/entries.py", "PendingEntries._lock"): "made anew by `_forget`",
-    ("remote/helper/uploads.py", "Uploads._turn"): "of the helper process, which does not fork",
-    ("remote/helper/requests.py", "Requests._slots"): "likewise",
+    ("images/llvm_thread.py", "_Task._waiting"): "belongs to one piece of work; the child of a waiting thread gets CompileError",
+    ("images/llvm_thread.py", "start_new_thread"): "ends with its work; a fork waits for the current step by llvmlite's lock",
+    ("miss/entries.py", "PendingEntries._lock"): "`_forget` creates a new one in the child",
+    ("remote/helper/uploads.py", "Uploads._turn"): "belongs to the helper process, which does not fork",
+    ("remote/helper/requests.py", "Requests._slots"): "belongs to the helper process, which does not fork",
     ("batch/worker.py", "Thread"): "watches the parent of a worker process; children of a job are ended by the pool",
-    ("miss/many.py", "ThreadPoolExecutor"): "of one call; a child of its thread has no result to wait for",
-    ("publish/atomic_file.py", "ThreadPoolExecutor"): "of one call, likewise",
-    ("hit/native/linking.c", "lock"): "its own pthread_atfork, which forks past Python need as well",
-    ("numba/exports/native/threads.c", "in_use"): "its own pthread_atfork: in programs without this package as well",
-    ("numba/exports/native/threads.c", "lock"): "likewise",
-    ("numba/exports/native/threads.c", "started"): "likewise, and the pool is started anew",
+    ("miss/many.py", "ThreadPoolExecutor"): "belongs to one call; a child of its thread waits for no result",
+    ("publish/atomic_file.py", "ThreadPoolExecutor"): "belongs to one call; a child of its thread waits for no result",
+    ("hit/native/linking.c", "lock"): "has its own pthread_atfork, also for forks that Python does not run",
+    ("numba/exports/native/threads.c", "in_use"): "has its own pthread_atfork, also in programs without this package",
+    ("numba/exports/native/threads.c", "lock"): "has its own pthread_atfork, also in programs without this package",
+    ("numba/exports/native/threads.c", "started"): "has its own pthread_atfork; the child starts a new pool",
 }
 
 #: The locks that each thread has acquired for its current forks. A signal handler may fork while another fork waits.

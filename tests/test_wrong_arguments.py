@@ -87,7 +87,7 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
             "names must be an iterable of .*not int",
         ),
         (lambda cache: frontend.add_missing(cache, ["f"], cast("Any", "f")), "build must be a function"),
-        (lambda cache: cache.add_modules(ModuleSource("")), "takes several sources"),
+        (lambda cache: cache.add_modules(ModuleSource("")), "must be several sources"),
         (lambda cache: cache.explain("f", {"a": "b"}), "identity must be a compcache.Identity, not dict"),
         (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
         (lambda cache: cache.module(""), "32 hexadecimal digits"),

@@ -1,1 +1,1 @@
-"""CPU architectures: one file each with everything that differs, and the tables of their CPUs and features."""
+"""CPU architectures: one module for each architecture, and the tables of CPUs and features."""

@@ -1,9 +1,9 @@
 """AArch64.
 
-Features are bits of the kernel's auxiliary vector. LLVM itself parses `/proc/cpuinfo`, which shows another machine's CPU under an emulator
-and names fewer features. The bits are the kernel's (``arch/arm64/include/uapi/asm/hwcap.h``, ``Documentation/arch/arm64/elf_hwcaps.rst``).
-Features without a bit are never required of a host: they concern the operating system, or compilers do not choose their instructions. No
-disassembler for Python reports the features of instructions.
+Features are read from the kernel's auxiliary vector, whose bits are defined in ``arch/arm64/include/uapi/asm/hwcap.h`` and described in
+``Documentation/arch/arm64/elf_hwcaps.rst``. LLVM reads `/proc/cpuinfo`, which contains fewer features, and describes another machine's CPU
+under an emulator. Features without a bit are never required of a host: they concern the operating system, or compilers do not choose their
+instructions. No disassembler for Python reports the features of instructions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VERSION = re.compile(r"armv([89](?:\.[0-9])?)-a")
 _ABS64, _PREL32, _GLOB_DAT, _JUMP_SLOT = 257, 261, 1025, 1026
 _INSTRUCTION = 4
 
-#: (word of the processor, the bits that must all be set, LLVM's feature)
+#: (the word of the processor, the bits that must all be set, LLVM's name of the feature)
 _HWCAPS: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("hwcap", (0,), "fp-armv8"),
     ("hwcap", (1,), "neon"),
@@ -131,7 +131,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _version_changes(name: str) -> str | None:
-    """Return the change of features that selects this version of the architecture, as LLVM spells it; None for other names."""
+    """Return LLVM's change of features that selects a version of the architecture (``armv8.2-a``); None for other names."""
     match = _VERSION.fullmatch(name)
     return f"+v{match[1]}a" if match is not None else None
 
@@ -143,7 +143,7 @@ def _changed(offset: int, kind: int) -> tuple[int, int]:
 
 _SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
 _STUB = Struct("<IIII")
-_PAGES = 1 << 20  # the reach of adrp, in both directions
+_PAGES = 1 << 20  # the range of adrp in pages, in both directions
 
 
 def _store64(data: bytearray, at: int, value: int) -> None:
@@ -158,7 +158,7 @@ def _insert(data: bytearray, at: int, mask: int, bits: int) -> None:
 def _page_bits(distance: int) -> int:
     pages = distance >> 12
     if not -_PAGES <= pages < _PAGES:
-        raise ValueError(f"a page at a distance of {distance} bytes cannot be addressed")
+        raise ValueError(f"the page at a distance of {distance} bytes is out of the range of adrp")
     return (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
 
 
@@ -167,25 +167,27 @@ def _store_page(data: bytearray, at: int, distance: int) -> None:
 
 
 def _store_branch(data: bytearray, at: int, distance: int) -> None:
-    if distance & 3 or not -(1 << 27) <= distance < 1 << 27:
-        raise ValueError(f"a branch cannot reach over {distance} bytes")
+    if distance & 3:
+        raise ValueError(f"the distance of a branch, {distance} bytes, must be a multiple of 4")
+    if not -(1 << 27) <= distance < 1 << 27:
+        raise ValueError(f"the target at a distance of {distance} bytes is out of the range of a branch")
     _insert(data, at, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
 
 
 def _store_low(scale: int) -> Store:
-    """Store the offset within a page, in units of a power of two."""
+    """Return the function that stores an address's offset in its page, in units of ``2**scale`` bytes."""
 
     def store(data: bytearray, at: int, address: int) -> None:
         offset = address & 0xFFF
         if offset & (1 << scale) - 1:
-            raise ValueError(f"the address {address:#x} is not aligned")
+            raise ValueError(f"the address {address:#x} must be a multiple of {1 << scale}")
         _insert(data, at, 0x3FFC00, offset >> scale << 10)
 
     return store
 
 
 def _stub(address: int, entry: int) -> bytes:
-    """Write a stub (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
+    """Return the code of a stub (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
     page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
     low = entry & 0xFFF
     return _STUB.pack(page, 0xF9400211 | low >> 3 << 10, 0x91000210 | low << 10, 0xD61F0220)
@@ -238,7 +240,7 @@ ARCHITECTURE = Architecture(
     basic_features=frozenset(("fp-armv8", "neon")),
     version_changes=_version_changes,
     feature_words=_feature_words,
-    kernels_tell=frozenset(("linux",)),
+    kernels_with_features=frozenset(("linux",)),
     intrinsics="llvm.aarch64.",
     conventions=("aarch64_",),
     elf_machine=183,

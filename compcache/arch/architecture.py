@@ -1,4 +1,4 @@
-"""What differs between CPU architectures. The defaults hold for an architecture of which nothing is known."""
+"""The properties of a CPU architecture. The defaults are the properties of an unknown architecture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    #: Puts a number into machine code or data at an offset; `ValueError` or `struct.error` if it does not fit.
+    #: Stores a number in machine code or data at an offset. Raises `ValueError` or `struct.error` if the number does not fit.
     Store = Callable[[bytearray, int, int], None]
 
 __all__ = [
@@ -29,19 +29,22 @@ __all__ = [
     "Relocations",
 ]  # fmt: skip
 
-#: What a relocation refers to: a symbol; a symbol that is called, which may stand elsewhere; the entry of the global offset table with its
-#: address; the two entries of a thread-local variable, or of this module's variables; the offset of a variable among these.
+#: The target of a relocation. SYMBOL: the symbol. CALL: the symbol or a stub that jumps to it. TABLE: the entry of the global offset table
+#: with the symbol's address. TLS_PAIR: the two entries of a thread-local variable. TLS_MODULE: the two entries of the module's thread-local
+#: variables. TLS_OFFSET: the offset of a thread-local variable from the module's first. NOTHING: no target.
 SYMBOL, CALL, TABLE, TLS_PAIR, TLS_MODULE, TLS_OFFSET, NOTHING = range(7)
-#: What is stored: the address, which depends on the place of the image; the distance; the distance of the page; the low bits.
+#: The number that a relocation stores. ADDRESS: the target's address, which depends on the address of the image. DISTANCE: the distance of
+#: the target. PAGE: the distance of the target's page. LOW: the low bits of the address.
 ADDRESS, DISTANCE, PAGE, LOW = range(4)
 
 
 class Relocations(NamedTuple):
     """Types of relocations, by their numbers in ELF files.
 
-    `with_addend` store the address of a symbol plus the addend, `in_table` in the global offset table, without it. `changed` gives the
-    range of bytes that linking may change for a relocation of a section of code, by offset and type; None where linking moves code.
-    `distance` stores the distance of a symbol from the place, in four bytes.
+    The types `with_addend` store the address of a symbol plus the addend. The types `in_table` store the address of a symbol, without the
+    addend, in the global offset table. `changed` returns the range of bytes that linking may change for a relocation in code, by offset and
+    type; it is None if linkers of the architecture move code. The type `distance` stores the distance of a symbol from the address of the
+    relocation in four bytes.
     """
 
     with_addend: tuple[int, ...] = ()
@@ -51,8 +54,10 @@ class Relocations(NamedTuple):
 
 
 class Fixup(NamedTuple):
-    """Describe a type of relocation: what it refers to, which part of that is stored, and how. `relaxes`: code that reads the address from
-    the global offset table may be replaced by code that knows it.
+    """A type of relocation.
+
+    `to` is the target, `form` the number to store, and `store` the function that stores the number. If `relaxes` is true, code that reads
+    the target's address from the global offset table may be replaced by code that contains the distance.
     """
 
     to: int
@@ -66,12 +71,14 @@ class Linking(NamedTuple):
 
     #: The largest page that the system may have.
     page: int
-    #: By type, for sections that are mapped.
+    #: The types for sections that are mapped.
     fixups: Mapping[int, Fixup]
-    #: By type, for sections that are not mapped: how an address is stored, and which types store the offset of a thread-local variable.
+    #: The types for sections that are not mapped, with the functions that store an address. `debug_tls` are the types that store the offset
+    #: of a thread-local variable.
     debug: Mapping[int, Store]
     debug_tls: frozenset[int]
-    #: Types for the dynamic linker: an address in the image; the address of a symbol; the same in the global offset table.
+    #: The types for the dynamic linker that store an address in the image, the address of a symbol, and the address of a symbol in the
+    #: global offset table.
     relative: int
     absolute: int
     in_table: int
@@ -80,7 +87,8 @@ class Linking(NamedTuple):
     #: Returns the code of an entry of the procedure linkage table at one address, for the entry of the global offset table at another.
     stub: Callable[[int, int], bytes]
     stub_size: int
-    #: Returns whether the code at an offset, with an addend, can do without the table; and the changed code, with the distance to store.
+    #: `can_relax` returns whether the code at an offset, with an addend, can be replaced by code that does not read the global offset
+    #: table. `relax` replaces the code, and stores the distance.
     can_relax: Callable[[memoryview, int, int], bool] = lambda _, __, ___: False
     relax: Store = lambda _, __, ___: None
     #: The type of sections with unwinding tables, if it is not the usual one.
@@ -88,71 +96,74 @@ class Linking(NamedTuple):
 
 
 class CodeReader(Protocol):
-    """Finds out what machine code uses."""
+    """Reads the instructions of machine code."""
 
     def used(self, code: bytes) -> frozenset[str] | None:
-        """Return the features that instructions use, by LLVM's names; None if an instruction is not understood."""
+        """Return LLVM's names of the features that the instructions use; None if an instruction or its feature is unknown."""
 
     def is_padding(self, code: bytes) -> bool:
-        """Return whether the bytes only fill the space between functions."""
+        """Return whether the bytes are only instructions that fill the space between functions."""
 
 
 class Architecture(NamedTuple):
     """A CPU architecture; 64-bit and little-endian."""
 
-    #: Its name for modules and systems: the first part of ``x86_64-linux-elf``.
+    #: The architecture's name in platforms: the first part of ``x86_64-linux-elf``.
     name: str
-    #: Further names of it in triples. Those of systems are in `compcache.formats.host`, because hits name their platform.
+    #: Further names of the architecture in triples. `compcache.formats.host` has the names that operating systems use.
     spellings: tuple[str, ...] = ()
 
-    # What describes a CPU.
-    #: LLVM's name for the least CPU.
+    # CPUs
+    #: LLVM's name for the least capable CPU.
     baseline: str = "generic"
     #: The CPU for which packages are built by default.
     package_target: str = "native"
-    #: The levels of CPUs by which remote stores keep modules apart, the least first. All hosts of a fleet must agree on them.
+    #: The CPU levels by which remote stores separate modules, from the least to the most capable. All hosts of a fleet must have the same
+    #: levels.
     levels: tuple[str, ...] = ()
-    #: The features that the code generator has without the name of a CPU: LLVM's defaults for the triple.
+    #: The features that LLVM enables by default for the triple, without the name of a CPU.
     first_features: tuple[str, ...] = ()
     #: Features that the calling convention requires.
     basic_features: frozenset[str] = frozenset()
-    #: Features that contradict the triple. Front ends that write down all features (Zig) name these with a minus.
+    #: Features that contradict the triple. Compilers that write all features into the code (Zig) disable these features with a minus.
     other_modes: frozenset[str] = frozenset()
-    #: A version of the architecture, such as ``armv8.2-a``, as changes to the baseline; None for other names.
+    #: Returns the changes to the baseline that select a version of the architecture (``armv8.2-a``); None for other names.
     version_changes: Callable[[str], str | None] = lambda _: None
 
-    # What describes a host.
-    #: For each feature whose bits are known, the words of the processor that tell of it (docs/format.md, "Requirements").
+    # Hosts
+    #: Returns, for each feature whose bits are known, the words and bits of the processor that indicate the feature (docs/format.md,
+    #: "Requirements").
     feature_words: Callable[[], Mapping[str, str]] = dict
-    #: Systems whose kernels report more features than LLVM looks for.
-    kernels_tell: frozenset[str] = frozenset()
+    #: The operating systems whose kernels report more features than LLVM reads.
+    kernels_with_features: frozenset[str] = frozenset()
 
-    # What code uses.
-    #: Features of the operating system's side, and what their instructions, and so their intrinsics, are called; nothing where that is the
-    #: feature's name. Another's intrinsic or assembly that has the word in its name counts, too, which does no harm.
+    # Features that code uses
+    #: Features for operating systems, with the names of their instructions and intrinsics; an empty tuple if the only name is the
+    #: feature's. Code is taken to use the feature if an intrinsic or assembly contains one of the names.
     system_features: Mapping[str, tuple[str, ...]] = {}
-    #: The prefix of its intrinsics' names.
+    #: The prefix of the names of the architecture's intrinsics.
     intrinsics: str = ""
-    #: The feature of an intrinsic, by the first word of its name, if that is not the feature's; None if names do not show features.
+    #: The features of intrinsics, by the first word of the intrinsic's name, if this word is not the feature's name. None if the names of
+    #: intrinsics do not contain features.
     intrinsic_features: Mapping[str, str] | None = None
     #: Returns the reader of machine code, or None if it is not installed.
     code_reader: Callable[[], CodeReader | None] = lambda: None
 
-    # How code is called and linked.
-    #: How the names of its own calling conventions begin in LLVM's code.
+    # Calling and linking
+    #: The prefixes of the names of the architecture's calling conventions in LLVM's assembly language.
     conventions: tuple[str, ...] = ()
-    #: The size in bits of vectors that have registers on every CPU.
+    #: The size in bits of the vector registers that every CPU has.
     vector_bits: int = 128
-    #: Whether the address for a returned structure is passed like a first argument, not in its own register.
+    #: Whether the address for a returned structure is passed as the first argument, and not in a register of its own.
     result_address_is_argument: bool = True
-    #: LLVM's name for the calling convention of C, if there is one in addition to `ccc`.
+    #: LLVM's name for the calling convention of C.
     convention: str = "ccc"
-    #: Its number in ELF files (`e_machine`); 0 if it has none here.
+    #: The architecture's number in ELF files (`e_machine`); 0 if it is not known.
     elf_machine: int = 0
     relocations: Relocations = Relocations()
-    #: How shared objects are written; None if linkers make all of them.
+    #: The relocations for writing shared objects; None if only linkers write shared objects of the architecture.
     linking: Linking | None = None
     #: The first bytes of COFF objects.
     coff_magic: bytes = b""
-    #: The name of the dynamic linker, which defines symbols as well.
+    #: The file name of the dynamic linker, whose symbols every process has.
     dynamic_linker: str = ""

@@ -1,4 +1,4 @@
-"""LoongArch, 64-bit: without a table of CPUs or of features, so that code serves the processor that it was compiled on."""
+"""LoongArch, 64-bit. There are no tables of CPUs and features, so that code runs only on the processor on which it was compiled."""
 
 from __future__ import annotations
 

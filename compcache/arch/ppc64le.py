@@ -1,4 +1,6 @@
-"""POWER, 64-bit and little-endian: without a table of CPUs or of features, so that code serves the processor that it was compiled on."""
+"""POWER, 64-bit and little-endian. There are no tables of CPUs and features, so that code runs only on the processor on which it was
+compiled.
+"""
 
 from __future__ import annotations
 

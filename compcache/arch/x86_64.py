@@ -1,8 +1,8 @@
 """x86-64.
 
-The bits of CPUID that tell of a feature are in `tables/x86_64-words.json`, which ``tools/cpu_tables.py`` writes: it asks LLVM itself under
-made-up answers of CPUID. Which features machine code uses is read by a disassembler that knows the feature of each instruction
-(`iced-x86`).
+`tables/x86_64-words.json` contains the bits of CPUID that indicate each feature. ``tools/cpu_tables.py`` writes the table: it runs LLVM's
+detection of features with made-up results of CPUID. The features of machine code are found with a disassembler that reports the features of
+each instruction (`iced-x86`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ARCHITECTURE"]
 
-#: The feature of the intrinsics ``llvm.x86.<family>.*``, if it has another name.
+#: The feature of the intrinsics ``llvm.x86.<family>.*``, for families that do not have the name of their feature.
 _FAMILIES = {
     "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
     "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
 }  # fmt: skip
-#: Features of the operating system's side. No instruction of theirs is chosen by a compiler: code has them by intrinsics or assembly
-#: alone. Hypervisors hide them, so that a host rarely has all of those that its CPU's name stands for.
+#: Features for operating systems. Compilers do not choose their instructions, so that code uses these features only in intrinsics and
+#: assembly. Hypervisors hide these features, so that a host rarely has all of the features that LLVM lists for its CPU.
 _SYSTEM_FEATURES = {
     "clzero": (),
     "enqcmd": (),
@@ -64,19 +64,19 @@ _SYSTEM_FEATURES = {
     "xsaveopt": (),
     "xsaves": ("xsaves", "xrstors"),
 }
-#: https://gitlab.com/x86-psABIs/x86-64-ABI (relocation types, and which may be relaxed)
+#: https://gitlab.com/x86-psABIs/x86-64-ABI (the types of relocations, and the types that may be relaxed)
 _OF_8_BYTES = frozenset((1, 16, 17, 18, 24, 25, 27, 28, 29, 30, 31, 33))
 _THROUGH_GOT = frozenset((9, *range(41, 49)))
 _ABS64, _PC32, _GLOB_DAT, _JUMP_SLOT = 1, 2, 6, 7
-_OPCODE = 4  # the most bytes of the instruction before the operand
-#: The names of `iced_x86.CpuidFeature` that every x86-64 processor has, that system calls and old coprocessors go by, or whose
-#: instructions do nothing where the feature is missing (hints).
+_OPCODE = 4  # the largest number of bytes before the operand of the instruction
+#: The members of `iced_x86.CpuidFeature` that require no feature: every x86-64 processor has the feature, the feature concerns system calls
+#: or old coprocessors, or its instructions have no effect on processors without the feature (hints).
 _EVERYWHERE = frozenset((
     "CET_IBT", "CLFSH", "CMOV", "CPUID", "CX8", "FPU", "FPU287", "FPU387", "FXSR", "HLE", "HLE_OR_RTM", "INTEL186", "INTEL286", "INTEL386",
     "INTEL486", "INTEL8086", "MMX", "MSR", "MULTIBYTENOP", "PAUSE", "PREFETCHITI", "PREFETCHWT1", "RDTSCP", "SSE", "SSE2", "SYSCALL",
     "TSC", "X64",
 ))  # fmt: skip
-#: LLVM's names for the others. Names in neither table are unknown, and prevent narrowing.
+#: LLVM's names of the other features. If code uses a feature that is in neither table, it requires all features for which it was compiled.
 _NAMES = {
     "ADX": "adx", "AES": "aes", "AESKLE": "kl", "AMX_BF16": "amx-bf16", "AMX_COMPLEX": "amx-complex", "AMX_FP16": "amx-fp16",
     "AMX_INT8": "amx-int8", "AMX_TILE": "amx-tile", "AVX": "avx", "AVX2": "avx2", "AVX512BW": "avx512bw", "AVX512CD": "avx512cd",
@@ -96,7 +96,7 @@ _NAMES = {
     "WBNOINVD": "wbnoinvd", "WIDE_KL": "widekl", "XOP": "xop", "XSAVE": "xsave", "XSAVEC": "xsavec", "XSAVEOPT": "xsaveopt",
     "XSAVES": "xsaves",
 }  # fmt: skip
-#: Instructions of which the disassembler says less: in 64-bit mode the first processors lacked them.
+#: The features of instructions for which the disassembler reports no feature, although the first 64-bit processors lacked the instructions.
 _BY_MNEMONIC = {"LAHF": "sahf", "SAHF": "sahf"}
 _BITS = 64
 
@@ -108,7 +108,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _changed(offset: int, kind: int) -> tuple[int, int]:
-    """Return the bytes of the whole instruction if linkers may relax it."""
+    """Return the range of bytes that linking may change: the operand, or the whole instruction if linkers may relax it."""
     start = offset - _OPCODE if kind in _THROUGH_GOT else offset
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 
@@ -132,7 +132,10 @@ def _can_relax(code: memoryview, at: int, addend: int) -> bool:
 
 
 def _relax(code: bytearray, at: int, distance: int) -> None:
-    """Relax an instruction (ABI, B.2): `mov` becomes `lea`, an indirect call or jump becomes direct; a jump gets one byte shorter."""
+    """Relax an instruction (ABI, B.2): replace `mov` by `lea`, and an indirect call or jump by a direct call or jump.
+
+    A direct jump is one byte shorter than an indirect jump.
+    """
     if code[at - 2] == _LOAD:
         code[at - 2] = _LEA
     elif code[at - 2 : at] == _INDIRECT_CALL:
@@ -172,7 +175,7 @@ _LINKING = Linking(
 
 
 class _Reader:
-    """Reads machine code with `iced-x86`. It keeps the features of each form of instruction that it meets."""
+    """Reads machine code with `iced-x86`, and remembers the features of each form of instruction."""
 
     def __init__(self, decoder: Any, features: Mapping[int, str], special: Mapping[int, str], padding: frozenset[int]) -> None:
         self._decoder = decoder
@@ -182,7 +185,7 @@ class _Reader:
         self._known: dict[int, frozenset[str] | None] = {}
 
     def used(self, code: bytes) -> frozenset[str] | None:
-        """See `CodeReader.used`."""
+        """Return LLVM's names of the features that the instructions use; None if an instruction or its feature is unknown."""
         forms = set()
         for instruction in self._decoder(_BITS, code):
             form = instruction.code
@@ -202,7 +205,7 @@ class _Reader:
         return frozenset(_NAMES[name] for name in wanted) if wanted <= _NAMES.keys() else None
 
     def is_padding(self, code: bytes) -> bool:
-        """See `CodeReader.is_padding`."""
+        """Return whether the bytes are only instructions that fill the space between functions."""
         return not code or all(instruction.mnemonic in self._padding for instruction in self._decoder(_BITS, code))
 
 
@@ -210,7 +213,7 @@ class _Reader:
 def _code_reader() -> CodeReader | None:
     try:
         from iced_x86 import CpuidFeature, Decoder, Mnemonic
-    except Exception as error:  # noqa: BLE001 - a broken installation is none
+    except Exception as error:  # noqa: BLE001 - a broken installation counts as a missing one
         reraise_interrupt(error)
         return None
     names = {value: name for name, value in vars(CpuidFeature).items() if name.isupper()}

@@ -127,7 +127,7 @@ def _without_pie(line: str) -> str:
 
 
 def _for_shared_object(line: str) -> str:
-    """Return the line of a definition or declaration without such constructs."""
+    """Return the line of a definition or declaration in a form that is valid in shared objects."""
     if line.startswith(_OF_IMAGE):
         return line
     line = _MODEL.sub(r"\1", _DSO_LOCAL.sub(r"\1", _HIDDEN.sub(r"\1\2", line)))

@@ -20,6 +20,7 @@ from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
+from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -42,7 +43,7 @@ class _Candidate:
 
 
 def export(
-    store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool, minisign: bool
+    store: Store, names: Iterable[str], path: str, targets: Iterable[str] | str | None, *, closure: bool, minisign: bool, linked: bool
 ) -> tuple[str, ...]:
     """Write functions to a bundle at `path`; return the names of the functions in it, sorted. See `Cache.export`."""
     pending = list(dict.fromkeys(names))
@@ -68,6 +69,9 @@ def export(
             imports = [imported for imported in rows[module_id].imports if closure and imported not in seen]
             seen.update(imports)
             pending += imports
+    for module_id, entry in linked_closures(store).items() if linked else ():
+        if contents.keys() >= {*entry.requires}:
+            contents[module_id], rows[module_id], signatures[module_id] = _read(store, module_id)
     pack = _make_pack(store, contents, seen)
     if pack is not None:
         key, contents[key], signatures[key] = pack

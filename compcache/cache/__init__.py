@@ -203,7 +203,7 @@ class Cache(_Parts):
         self._max_size = self._max_size if self._max_size is None else _size_in_bytes(self._max_size)
         self._checks = sys.flags.dev_mode or is_on(CHECK_VARIABLE)
         if link not in (None, "background"):
-            raise ValueError(f"link must be 'background' or None, not {link!r}")
+            raise ValueError(f"Cache(): link must be 'background' or None, not {link!r}")
         self._tunes = tune
         self._tuners = {} if (tune or link) and not readonly else None
         if remote is not None or remote_mode is not None:

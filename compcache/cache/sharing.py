@@ -31,6 +31,7 @@ class Sharing(Questions):
         *,
         closure: bool = True,
         minisign: bool = False,
+        linked: bool = False,
     ) -> tuple[str, ...]:
         """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or for use as a layer.
 
@@ -45,6 +46,7 @@ class Sharing(Questions):
             closure: include all functions that these functions import, transitively.
             minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``) for `minisign -V`, with the
                 key that ``compcache key show --minisign`` prints.
+            linked: include the linked closures (see `link`) all of whose parts are in the bundle.
 
         Returns:
             The func_names in the bundle, sorted.
@@ -62,7 +64,7 @@ class Sharing(Questions):
 
         wanted = func_names_of(names)
         with Suggesting(self):
-            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign)
+            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign, linked=linked)
 
     def import_bundle(self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None) -> tuple[str, ...]:
         """Add the modules of a bundle, all of them or none.

@@ -1,13 +1,13 @@
-"""C, C++, Fortran and Rust through the compilers that are installed: compiled once ever, called as typed Python functions.
+"""Compiles C, C++, Fortran and Rust with an installed compiler, once per source. The functions are called as typed Python functions.
 
     from compcache import clang
 
     kernels = clang.compile("double scale(double x) { return 2.5 * x; }")
     kernels.scale(4.0)
 
-The names that the functions get in the cache stand for the preprocessed source, the version of the compiler and the flags, as in
-ccache. A program that asks again finds them by the source, the flags and the headers that were read: it runs no compiler, and
-imports no LLVM.
+The names of the functions in the cache contain a digest of the preprocessed source, the version of the compiler and the flags, as in
+ccache. A later call finds the functions by the source, the flags and the headers that the compiler read: it runs no compiler, and does
+not import LLVM.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ def compile(  # noqa: A001 - the public name
     cache: Cache | None = None,
     **options: Any,
 ) -> CompiledFunctions:
-    """Compile source code once ever, and return its functions.
+    """Return the functions of source code. Compile the code if the cache does not contain the functions.
 
     Args:
-        source: source code, or the path of a file of it: a `pathlib.Path`, or a text without newlines that ends like the name
-            of one (``"kernels/scale.c"``).
-        flags: for the compiler, as it takes them on its command line; None optimizes at level 2. Flags without a level leave code
-            unoptimized.
-        cc: the compiler, a name on the path or a path; None is clang, clang++, flang or rustc, by the language.
-        language: "c", "c++", "fortran" or "rust"; None derives it from the file's suffix; text without a file is C.
-        functions: the functions to export with their signatures, as `ModuleSource` takes them; None is every visible function, by
-            its LLVM type.
-        cache: where to keep the result; None opens the default cache.
+        source: source code, or the path of a source file: a `pathlib.Path`, or a text without newlines that has the suffix of a source
+            file (``"kernels/scale.c"``).
+        flags: the flags for the compiler's command line. None selects optimization level 2. Code is not optimized if there are flags, but
+            no flag for the level.
+        cc: the compiler: a path, or a name to find in PATH. None selects clang, clang++, flang or rustc, by the language.
+        language: "c", "c++", "fortran" or "rust". None derives the language from the file's suffix; code without a file is C.
+        functions: the functions to export with their signatures, in the form of `ModuleSource.functions`. None exports every visible
+            function, with the signature of its LLVM type.
+        cache: the cache for the functions; None opens the default cache.
         options: further options of `ModuleSource`: ``globals``, ``imports``, ``libraries``, ``cpu``.
 
     Returns:
-        A mapping of plain names to call targets; ``kernels["scale"]`` is ``kernels.scale``.
+        A mapping of the functions' names in the source to call targets; ``kernels["scale"]`` is ``kernels.scale``.
 
     Raises:
-        CompileError: no such compiler is installed, it reports errors, or its LLVM is newer than the one that is to read its code.
+        CompileError: the compiler is not installed, or reports errors, or its LLVM is newer than llvmlite's LLVM.
         OSError: the file cannot be read.
-        LinkError, ...: what `Cache.add_module` raises.
+        LinkError, ...: the exceptions of `Cache.add_module`.
     """
     if cache is None:
         from compcache.cache import Cache

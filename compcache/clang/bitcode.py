@@ -1,4 +1,4 @@
-"""Reads bitcode from a compiler with LLVM, and changes it."""
+"""Reads and changes the bitcode of a compiler that is built on LLVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ __all__ = ["Symbols", "printed", "symbols_of", "with_text"]
 
 
 class Symbols(NamedTuple):
-    """The symbols that a module defines and declares: the externally visible functions, without inline ones from headers; and all names."""
+    """The symbols of a module.
+
+    `exported` are the externally visible functions, without inline functions. `declared` and `defined` are the names of all functions and
+    variables that the module declares and defines.
+    """
 
     exported: tuple[str, ...]
     declared: tuple[str, ...]
@@ -22,12 +26,20 @@ class Symbols(NamedTuple):
 
 
 def printed(code: bytes) -> str:
-    """Return the code as LLVM prints it. Raises `CompileError` if LLVM rejects it."""
+    """Return code as LLVM's assembly language.
+
+    Raises:
+        CompileError: LLVM rejects the code.
+    """
     return codegen.run(lambda context: str(codegen.parse(code, context)))
 
 
 def symbols_of(code: bytes) -> Symbols:
-    """Return the symbols of a module. Raises `CompileError` if LLVM rejects the code."""
+    """Return the symbols of a module.
+
+    Raises:
+        CompileError: LLVM rejects the code.
+    """
 
     def look(context: Any) -> Symbols:
         module = codegen.parse(code, context)
@@ -46,8 +58,16 @@ def symbols_of(code: bytes) -> Symbols:
 
 
 def with_text(code: bytes, text: str) -> bytes:
-    """Return the code with `text` linked in, as LLVM assembly: writing bitcode would assemble inline assembly, which may end the process.
-    Raises `CompileError` if LLVM rejects either.
+    """Return a module with the definitions of another module, as LLVM's assembly language.
+
+    The result is not bitcode, because LLVM assembles inline assembly when it writes bitcode, and errors in assembly may end the process.
+
+    Args:
+        code: the first module.
+        text: the other module, in LLVM's assembly language.
+
+    Raises:
+        CompileError: LLVM rejects one of the modules.
     """
 
     def link(context: Any) -> bytes:

@@ -1,5 +1,6 @@
-"""Compilation databases of CMake, Meson and Bear, which say how each file of a project is compiled (Clang's documentation, "JSON
-Compilation Database Format Specification").
+"""Reads compilation databases of CMake, Meson and Bear, which contain the compiler's command for each file of a project.
+
+The format is described in Clang's documentation, "JSON Compilation Database Format Specification".
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ __all__ = ["CompileCommand", "read_compile_commands"]
 
 _NAME = "compile_commands.json"
 _LANGUAGES = ("c", "c++", "fortran")
-#: Programs that run the compiler named after them.
+#: Programs that run the compiler whose name is the next word of the command.
 _LAUNCHERS = frozenset(("ccache", "sccache", "distcc", "icecc"))
-#: Flags that say what a build writes and where: an object, a list of headers for make. Those of the second kind have a value, which is the
-#: next word or follows at once.
+#: Flags that select the output of a compiler (an object, a list of headers for make) and its file. `_OUTPUT_OPTIONS` have a value, in the
+#: same or the next word.
 _OUTPUT_FLAGS = frozenset(("-c", "-MD", "-MMD", "-MP", "-MG", "-MV", "--"))
 _OUTPUT_OPTIONS = ("-o", "-MF", "-MT", "-MQ", "-MJ")
-#: GNU compilers, which give no bitcode: clang takes their place.
+#: GNU compilers, which cannot write LLVM bitcode. The cache compiles with clang instead.
 _GNU = re.compile(r"(?:.*-)?(?:cc|c\+\+|gcc|g\+\+|gfortran|c89|c99)(?:-[\d.]+)?\Z")
 
 
 class CompileCommand(NamedTuple):
     """The command that compiles a file.
 
-    `path` is absolute; `name` is the file's name in the command, which runs in `directory`. `compiler` is None for GNU compilers. `flags`
-    leave out the kind of output and its place.
+    `path` is the file's absolute path, `name` its name in the command, `directory` the working directory of the command. `compiler` is None
+    for GNU compilers. `flags` do not contain the flags that select the output and its file.
     """
 
     path: str
@@ -46,14 +47,14 @@ class CompileCommand(NamedTuple):
 
 
 def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand, ...]:
-    """Return the commands for files in C, C++ and Fortran, in the order of the file, each of them once.
+    """Return the commands for files in C, C++ and Fortran, in the order of the database, without duplicates.
 
     Args:
-        path: the file, or the directory that has it under its usual name.
+        path: the database, or the directory that contains it as ``compile_commands.json``.
 
     Raises:
-        CompileError: the file is not a compilation database; the message names the entry and what is wrong with it.
-        OSError: it cannot be read.
+        CompileError: the file is not a compilation database. The message contains the number of the entry and the error in it.
+        OSError: the file cannot be read.
     """
     path = os.fspath(path)
     path = os.path.join(path, _NAME) if os.path.isdir(path) else path
@@ -65,7 +66,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         reraise_interrupt(error)
         raise CompileError(f"{path} is not a compilation database: {error}") from error
     if not isinstance(entries, list):
-        raise CompileError(f"{path} is not a compilation database, which is a list of entries")
+        raise CompileError(f"{path} is not a compilation database: the JSON text must be a list of entries")
     here = os.path.dirname(os.path.abspath(path))
     commands = [_read_entry(entry, here, f"{path}: entry {number}") for number, entry in enumerate(entries)]
     return tuple(dict.fromkeys([command for command in commands if language_of(command.path) in _LANGUAGES]))
@@ -73,10 +74,12 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
 
 def _read_entry(entry: Any, here: str, where: str) -> CompileCommand:
     if not isinstance(entry, dict):
-        raise CompileError(f"{where} is not an object")
+        raise CompileError(f"{where} must be a JSON object")
     name, directory = entry.get("file"), entry.get("directory", here)
-    if not isinstance(name, str) or not isinstance(directory, str):
-        raise CompileError(f"{where} does not name its file and directory")
+    if not isinstance(name, str):
+        raise CompileError(f"{where} must contain the name of the file as a string `file`")
+    if not isinstance(directory, str):
+        raise CompileError(f"{where} must contain the working directory as a string `directory`")
     words = _words_of(entry, f"{where} ({name})")
     while len(words) > 1 and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]
@@ -85,7 +88,7 @@ def _read_entry(entry: Any, here: str, where: str) -> CompileCommand:
     is_gnu = _GNU.match(os.path.basename(words[0])) is not None
     compiler = words[0] if not os.path.dirname(words[0]) else os.path.join(directory, words[0])
     flags = tuple(_flags_in(words[1:], path, directory))
-    if is_gnu:  # warnings that are errors are meant for that compiler's warnings
+    if is_gnu:  # with -Werror, warnings that only clang gives would be errors
         flags = tuple([flag for flag in flags if not flag.startswith("-Werror")])
     return CompileCommand(path, name, directory, None if is_gnu else compiler, flags)
 
@@ -97,9 +100,9 @@ def _words_of(entry: dict[str, Any], where: str) -> list[str]:
             words = shlex.split(entry["command"])
         except ValueError as error:
             reraise_interrupt(error)
-            raise CompileError(f"{where} has a command that a shell could not split: {error}") from error
+            raise CompileError(f"{where} has a command that cannot be split into words: {error}") from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise CompileError(f"{where} has neither arguments nor a command")
+        raise CompileError(f"{where} must contain the command as a list of strings `arguments` or a string `command`")
     return list(words)
 
 

@@ -9,7 +9,7 @@ from compcache.record import Record
 
 __all__ = ["LANGUAGES", "Compiler", "find_compiler", "language_of"]
 
-#: By language: the compilers, the first choice first, and the suffixes of files.
+#: The compilers of each language, in the order in which they are tried, and the suffixes of its files.
 LANGUAGES = {
     "c": (("clang",), (".c",)),
     "c++": (("clang++",), (".cpp", ".cc", ".cxx", ".c++", ".C", ".cppm", ".cxxm", ".c++m")),
@@ -19,7 +19,7 @@ LANGUAGES = {
 
 
 class Compiler(Record):
-    """A runnable compiler: its language, the path of its program, and a stamp that changes with the program."""
+    """An installed compiler: its language, the path of its program, and the program's real path, size and modification time as a text."""
 
     __slots__ = ("language", "path", "stamp")
     language: str
@@ -28,7 +28,7 @@ class Compiler(Record):
 
 
 def language_of(path: str) -> str | None:
-    """Return the language of a file by its suffix; None if it is none of `LANGUAGES`."""
+    """Return the language of a file by its suffix; None if the suffix is not in `LANGUAGES`."""
     ending = os.path.splitext(path)[1]
     return next((language for language, (_, endings) in LANGUAGES.items() if ending in endings), None)
 
@@ -36,11 +36,15 @@ def language_of(path: str) -> str | None:
 def find_compiler(language: str, cc: str | None = None) -> Compiler:
     """Return the compiler of a language.
 
+    Args:
+        language: a key of `LANGUAGES`.
+        cc: a path, or a name to find in PATH; None selects the first installed compiler of the language in `LANGUAGES`.
+
     Raises:
-        CompileError: it is not installed; the message says what to install.
+        CompileError: the compiler is not installed, or the language is not known.
     """
     if language not in LANGUAGES:
-        raise CompileError(f"the language {language!r} is not known; there are {', '.join(map(repr, LANGUAGES))}")
+        raise CompileError(f"the language {language!r} is not known: use one of {', '.join(map(repr, LANGUAGES))}")
     names = (cc,) if cc else LANGUAGES[language][0]
     for name in names:
         path = _which(name)
@@ -48,13 +52,13 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
             status = os.stat(path)
             return Compiler(language, path, f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}")
     raise CompileError(
-        f"{language} needs {' or '.join(names)}, which is not installed: install it, or name another compiler that emits LLVM "
-        "bitcode (cc=, --cc)"
+        f"the compiler {' or '.join(names)} for {language} is not installed: install the compiler, or choose another compiler that is "
+        "built on LLVM (cc=, --cc)"
     )
 
 
 def _which(name: str) -> str | None:
-    """Implement `shutil.which` without its imports."""
+    """Return the absolute path of an executable, like `shutil.which`, which would import more modules; None if there is no such file."""
     if os.path.dirname(name):
         return os.path.abspath(name) if os.access(name, os.X_OK) and os.path.isfile(name) else None
     for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):

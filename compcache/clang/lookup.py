@@ -1,8 +1,8 @@
 """Finds the compiled functions of a unit, or compiles it.
 
-A unit has two names. The first covers everything that is known without running the compiler; its entry of data has the headers that were
-read, and the second name. The second covers the preprocessed source, the compiler's version and the flags; a function of that name lists
-the unit's functions.
+A unit has two names. The first name contains a digest of everything that is known without running the compiler. The entry of this name
+contains the second name and the headers that the compiler read. The second name contains a digest of the preprocessed source, the
+compiler's version and the flags. The function of the second name returns the list of the unit's functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["compiled_functions", "source_of_unit"]
 
 _LIST = "compcache.functions"
-#: The kind of the entries that lead to what was compiled without running the compiler.
+#: The kind of the entries with which a unit's functions are found without running the compiler.
 _KIND = "clang"
 _TEXT = """\
 @compcache.text = private constant [{size} x i8] c"{text}"
@@ -36,31 +36,43 @@ define ptr @{name}() {{ ret ptr @compcache.text }}
 
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
-    """See `compcache.clang.compile`."""
-    beside = seal(ModuleSource("", functions, **options)).digest  # everything but the code that affects what functions do
+    """Return the functions of a unit. Compile the unit if the cache does not contain the functions.
+
+    Args:
+        cache: the cache for the functions.
+        unit: the source, the compiler and the flags.
+        functions: the functions to export with their signatures, in the form of `ModuleSource.functions`; None exports every visible one.
+        options: further options of `ModuleSource`.
+
+    Raises:
+        CompileError: the compiler reports errors.
+    """
+    options_digest = seal(ModuleSource("", functions, **options)).digest  # everything except the code that affects the functions
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
-    asked = {"functions": _described(functions), "options": {"digest": beside, **stored} if options else {}}
-    given = Identity(f"{unit.label}.given", given=unit.given(), **asked).func_name
+    fields = {"functions": _signature_texts(functions), "options": {"digest": options_digest, **stored} if options else {}}
+    given = Identity(f"{unit.label}.given", given=unit.given(), **fields).func_name
     names = _names_of(cache, given)
     if names is None:
-        names = _compile(cache, unit, given, functions, options, asked)
+        names = _compile(cache, unit, given, functions, options, fields)
 
     def build() -> ModuleSource:
-        """Compile again: the stored code has been removed since the look-up, or cannot be read."""
-        source = _source(unit, functions, options, asked)
+        """Return the source for compiling again. The stored code was removed after the look-up, or cannot be read."""
+        source = _source(unit, functions, options, fields)
         if not set(names.values()) <= set(source.functions or ()):
-            raise CompileError(f"{unit.label} was changed after it was compiled, and its old code is gone from the cache: compile it again")
+            raise CompileError(
+                f"{unit.label} was changed after it was compiled, and the earlier code was removed from the cache: compile the source again"
+            )
         return source
 
     return CompiledFunctions(names, lambda name: cache.get_or_compile(name, build))
 
 
-def _described(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
+def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | None:
     return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
 
 
 def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
-    """Return the names of the functions, if the headers are unchanged."""
+    """Return the functions' names in the cache, by their names in the source; None if the unit is not stored, or a header has changed."""
     try:
         data = frontend.get_entry(cache, given, _KIND)
         if data is None:
@@ -79,33 +91,36 @@ def _functions_in(target: Callable[[], object]) -> dict[str, str]:
 
 
 def _compile(
-    cache: Cache, unit: Unit, given: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], asked: Mapping[str, Any]
+    cache: Cache, unit: Unit, given: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
-    identity = _identity(unit, translation, asked)
+    identity = _identity(unit, translation, fields)
     listed = identity.func_name
     target = cache.get_or_compile(listed, lambda: source_of_unit(unit, translation, identity, functions, options))
     _keep_shortcut(cache, unit, translation, given, listed)
     return _functions_in(target)
 
 
-def _identity(unit: Unit, translation: Translation, asked: Mapping[str, Any]) -> Identity:
+def _identity(unit: Unit, translation: Translation, fields: Mapping[str, Any]) -> Identity:
     from compcache.clang.run import identity_of_unit
 
-    return identity_of_unit(unit, translation).extend(**asked)
+    return identity_of_unit(unit, translation).extend(**fields)
 
 
-def _source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], asked: Mapping[str, Any]) -> ModuleSource:
+def _source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
-    return source_of_unit(unit, translation, _identity(unit, translation, asked), functions, options)
+    return source_of_unit(unit, translation, _identity(unit, translation, fields), functions, options)
 
 
 def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: str, listed: str) -> None:
-    """Let the next call find the functions without the compiler, unless a change of a header could go unnoticed."""
+    """Store the entry with which later calls find the functions without the compiler.
+
+    The entry is not stored if its digests could not show every change: a header was written while it was read, or has an ambiguous name.
+    """
     files = translation.files
     if files is None or any("\n" in path for path in files):
         return
@@ -122,10 +137,17 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
 def source_of_unit(
     unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
-    """Return the code of a unit with content names, and a function that lists these names.
+    """Return the module of a unit. Its functions have content names, and one further function returns the list of these names.
+
+    Args:
+        unit: the source, the compiler and the flags.
+        translation: the preprocessed source.
+        identity: the identity of the module, from which the content names are derived.
+        functions: the functions to export with their signatures; None exports every visible function.
+        options: further options of `ModuleSource`.
 
     Raises:
-        CompileError: the compiler reports errors.
+        CompileError: the compiler reports errors, or the source defines no externally visible function.
     """
     from compcache.clang.bitcode import symbols_of, with_text
     from compcache.clang.run import makers_of_unit, optimization_level, translate
@@ -136,7 +158,7 @@ def source_of_unit(
     code, options = with_runtime(unit, code, options, symbols)
     exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(symbols.exported)
     if not exports:
-        raise CompileError("the source defines no externally visible function")
+        raise CompileError(f"{unit.label} defines no externally visible function")
     names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
     named: dict[str, Any] = {}
     for plain, value in exports.items():

@@ -1,4 +1,4 @@
-"""Runs compilers, for the preprocessed source, the files that they read, and bitcode."""
+"""Runs compilers to get the preprocessed source, the names of the files that the compiler reads, and bitcode."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _LEVEL = re.compile(r"-O(\w*)$")
 #: A compiler and its version in its own version text.
 _COMPILER = re.compile(r"\b(clang|flang|rustc)\b(?:-new)?(?: version)? (\d\S*)")
 _MAX_OUTPUT = 8_000
-_NO_BITCODE = "{} gives no LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
+_NO_BITCODE = "the compiler {} does not write LLVM bitcode: choose a compiler that is built on LLVM (cc=, --cc)"
 _VERSIONS: dict[str, str] = {}
-#: The options that name the language to compilers that read from standard input.
+#: The values of the option ``-x``, which sets the language if the compiler reads from standard input.
 _INPUT = {"c": "c", "c++": "c++", "fortran": "f95-cpp-input"}
-#: The line by which preprocessors say that another file begins (GCC's manual, "Preprocessor Output"); the name is written as in C.
+#: The line that a preprocessor writes where another file begins (GCC's manual, "Preprocessor Output"). The file name has C's escapes.
 _MARKER = re.compile(rb'#(?:line)? \d+ "((?:[^"\\]|\\.)*)"((?: \d)*)\s*\Z')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
 #: Flags and words of a source that put line numbers into the code.
 _LINE_FLAGS = ("-g", "-fsanitize", "-fprofile", "-fcoverage")
 _LINE_WORDS = (b"__builtin_LINE", b"__builtin_COLUMN", b"__builtin_FILE", b"__builtin_source_location")
-#: Where a text over several lines may begin, in which any line counts (C++, "String literals").
+#: The beginning of a raw string, which may contain several lines (C++, "String literals"). Each line is part of the value.
 _RAW_STRING = re.compile(rb'\b(?:u8|[uUL])?R"')
-#: The line of rustc about an environment variable that code reads (env!), and its value.
+#: The beginning of the line that rustc writes for an environment variable that code reads (``env!``). The line contains the value.
 _VARIABLE = b"# env-dep:"
-#: The words by which assembly names files to read.
+#: The directives of assembly that read files.
 _ASSEMBLER_WORDS = (b"incbin", b".include")
-#: File systems may take times from a clock that is late by this many seconds.
+#: The seconds by which the clock of a file system may be behind the system's clock.
 _TICK = 0.02
 _ATTEMPTS = 2
 
@@ -48,8 +48,8 @@ _ATTEMPTS = 2
 class Translation(NamedTuple):
     """The components of a unit's identity: the preprocessed source and the compiler's version.
 
-    `files` are the headers that were read; None if one of them has no unambiguous name, or if other files were read. `started` is the time
-    when reading began, in seconds since the epoch.
+    `files` are the headers that the compiler read; None if the name of a header is ambiguous, or if the compiler reads other files.
+    `started` is the time at which the compiler was started, in seconds since the epoch.
     """
 
     preprocessed: bytes
@@ -58,7 +58,7 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Return whether source and headers are unchanged: none was written after, or just before, it was read."""
+        """Return whether the source and the headers are unchanged: none of the files was written shortly before the start, or later."""
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
         try:
             late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
@@ -69,7 +69,7 @@ class Translation(NamedTuple):
 
 
 def optimization_level(unit: Unit) -> int:
-    """Return LLVM's level for the flags of a unit; the last one counts."""
+    """Return LLVM's optimization level for the flags of a unit. The last flag for a level is valid, as in compilers."""
     levels = [match[1] for match in map(_LEVEL.match, unit.flags) if match]
     if unit.compiler.language == "rust":
         levels += [flag.rpartition("=")[2] for flag in unit.flags if "opt-level=" in flag]
@@ -78,10 +78,10 @@ def optimization_level(unit: Unit) -> int:
 
 
 def preprocess(unit: Unit) -> Translation:
-    """Run the preprocessor, twice if a file was being written.
+    """Run the preprocessor, twice if a file was written in the meantime.
 
     Raises:
-        CompileError: it reports errors.
+        CompileError: the preprocessor reports errors.
     """
     for _ in range(_ATTEMPTS):
         translation = _preprocess(unit)
@@ -107,14 +107,14 @@ def _preprocess(unit: Unit) -> Translation:
             others = _read_by_assembler(unit, code)
             code = b"\0".join([code, *others])
     files = _paths(names, unit)
-    told = not others and all(map(os.path.isfile, files))
-    if not told or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
+    is_complete = not others and all(map(os.path.isfile, files))
+    if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
         return Translation(code, _version(unit), None, started)
     return Translation(code, _version(unit), files, started)
 
 
 def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
-    """Return the names and digests of files that inline assembly reads. The compiler leaves these to the assembler."""
+    """Return the names and digests of the files that inline assembly reads. Preprocessors do not list these files."""
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
     from compcache.clang.bitcode import printed
@@ -134,7 +134,7 @@ def _without_markers(code: bytes) -> bytes:
 
 
 def _entered_names(code: bytes) -> list[str]:
-    """Return the files that line markers enter (flag 1). Other markers come from the source itself."""
+    """Return the names of the files in line markers with flag 1, which preprocessors write. A source may itself contain other markers."""
     found: dict[bytes, None] = {}
     for line in code.splitlines():
         match = _MARKER.match(line) if line.startswith(b"#") else None
@@ -149,7 +149,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
-    """Return the identity of a unit: the preprocessed source, the compiler and its version, the flags."""
+    """Return the identity of a unit, which consists of the preprocessed source, the compiler, its version and the flags."""
     return Identity(
         unit.label,
         source=translation.preprocessed,
@@ -162,20 +162,20 @@ def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
 
 
 def makers_of_unit(translation: Translation) -> dict[str, str]:
-    """Return the compiler and its version, as `ModuleSource.makers` names them; nothing if the version is unknown."""
+    """Return the compiler and its version in the form of `ModuleSource.makers`; an empty dict if the version is unknown."""
     match = _COMPILER.search(translation.version)
     return {match[1]: match[2]} if match else {}
 
 
 def translate(unit: Unit, translation: Translation) -> bytes:
-    """Return the bitcode of a unit, unoptimized if the optimization can be left to the LLVM that makes its machine code.
+    """Return the bitcode of a unit. The code is not optimized if llvmlite's LLVM can run the same passes when it makes machine code.
 
     Raises:
-        CompileError: the compiler reports errors or does not return bitcode, or the source has changed since `preprocess`.
+        CompileError: the compiler reports errors or does not write bitcode, or the source has changed since `preprocess`.
     """
     bitcode = _translate(unit)
     if not translation.is_settled(unit) and _preprocess(unit).preprocessed != translation.preprocessed:
-        raise CompileError(f"{unit.label}, or a file that it includes, was changed while it was compiled: compile it again")
+        raise CompileError(f"{unit.label} or an included file was changed during compilation: compile the source again")
     return bitcode
 
 
@@ -194,14 +194,14 @@ def _translate(unit: Unit) -> bytes:
 
 
 def _leaves_passes(unit: Unit) -> bool:
-    """Return whether only LLVM's usual passes are requested; instrumentation counts as a pass."""
+    """Return whether llvmlite's LLVM can run the passes that the flags request. Instrumentation needs other passes."""
     return optimization_level(unit) > 0 and not any(
         flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags
     )
 
 
 def _version(unit: Unit) -> str:
-    """Return the first line of the compiler's version text."""
+    """Return the compiler's version text without the directory of the installation."""
     stamp = unit.compiler.stamp
     if stamp not in _VERSIONS:
         done = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)
@@ -211,7 +211,11 @@ def _version(unit: Unit) -> str:
 
 
 def _run(unit: Unit, arguments: list[str]) -> bytes:
-    """Return the compiler's output. It reads the file if there is one, otherwise standard input."""
+    """Return the standard output of the compiler, which reads the unit's file, or the code from standard input if there is no file.
+
+    Raises:
+        CompileError: the compiler reports errors, cannot be started, or does not end in time.
+    """
     where = [unit.path] if unit.path else ["-x", _INPUT[unit.compiler.language], "-"] if unit.compiler.language in _INPUT else ["-"]
     command = [unit.compiler.path, *arguments, *where]
     try:
@@ -225,10 +229,10 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
             cwd=unit.directory,
         )
     except subprocess.TimeoutExpired as error:
-        raise CompileError(f"{unit.compiler.path} did not finish within {_SECONDS:g} s and was stopped") from error
+        raise CompileError(f"the compiler {unit.compiler.path} was stopped, because it did not end within {_SECONDS:g} s") from error
     except OSError as error:
         reraise_interrupt(error)
-        raise CompileError(f"{unit.compiler.path} cannot be started: {error.strerror}") from error
+        raise CompileError(f"the compiler {unit.compiler.path} cannot be started: {error.strerror}") from error
     if done.returncode:
         if b"-Xclang" in done.stderr or b"-emit-llvm" in done.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))
@@ -238,14 +242,14 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
 
 
 def _listed_names(path: str) -> list[str]:
-    """Return the files in a makefile rule, as far as makefile syntax can express their names."""
+    """Return the file names in a makefile rule. Names that makefiles cannot express are not correct in the result."""
     text = _content(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
     rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
     return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
 
 
 def _paths(names: list[str], unit: Unit) -> tuple[str, ...]:
-    """Return the absolute paths of these files, without the source itself."""
+    """Return the absolute paths of files, without the unit's source."""
     found = [os.path.join(unit.directory, name) for name in names if name not in (unit.path, "-", "<stdin>")]
     return tuple(dict.fromkeys(found))
 

@@ -1,7 +1,7 @@
-"""The libraries with which a compiler links programs: its language's run time, and those that flags request.
+"""Finds the libraries with which a compiler links programs: the runtime libraries of the language, and the libraries in the flags.
 
-Drivers of clang and flang print the linker's command for ``-###``; Rust's libraries are archives below ``rustc --print sysroot``, to
-which rustc adds the functions that choose the allocator (`rustc_codegen_ssa`, "allocator shim").
+clang and flang print the linker's command if the flag ``-###`` is set. Rust's libraries are archives below ``rustc --print sysroot``.
+rustc adds the functions that choose the allocator (`rustc_codegen_ssa`, "allocator shim").
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["with_runtime"]
 
 _SECONDS = 60.0
-#: Libraries of the platform, which every module has.
+#: Libraries of the platform, with which every module is linked.
 _ALWAYS = frozenset(("c", "m", "gcc", "gcc_s", "gcc_eh", "pthread", "dl", "rt"))
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 _LANGUAGE = {"c": "c", "c++": "c++", "fortran": "f95"}
-#: Names of the functions that choose Rust's allocator, before and behind what stands for the compiler's version; old compilers have
-#: neither.
+#: The name of a function that chooses Rust's allocator. New compilers write the name in mangling v0, with a prefix for their version.
 _RUST_ALLOCATOR = re.compile(r"(?:(?P<before>_R\w*?7___rustc)\d+_)?__rdl_alloc")
 _RUST_FUNCTIONS = {
     "alloc": ("ptr", "i64, i64"),
@@ -50,7 +49,7 @@ _OLD_RUST_MARKS = ("__rust_no_alloc_shim_is_unstable", "__rust_alloc_error_handl
 
 
 class _Runtime(NamedTuple):
-    """The libraries that a module is linked with, in the form of `ModuleSource`, and code to add to it."""
+    """The libraries with which a module is linked, in the form of `ModuleSource`, and code to add to the module."""
 
     libraries: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
@@ -58,39 +57,38 @@ class _Runtime(NamedTuple):
 
 
 def with_runtime(unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None) -> tuple[bytes, dict[str, Any]]:
-    """Return the code of a unit and the options of its `ModuleSource`, with the libraries that its compiler links, if it needs more than
-    the platform.
+    """Return the code of a unit and the options of its `ModuleSource`, with the compiler's libraries if the code uses their symbols.
 
     Args:
-        unit: what was compiled.
-        code: its bitcode.
-        given: the caller's options, which come first; their `imports` and `globals` provide for symbols, too.
-        symbols: those of the code, where they are known.
+        unit: the unit.
+        code: the unit's bitcode.
+        given: the caller's options. Their libraries come first, and symbols in their `imports` and `globals` need no library.
+        symbols: the symbols of the code; None reads them from the code.
 
     Raises:
         CompileError: LLVM rejects the code.
     """
     symbols = symbols or symbols_of(code)
-    provided = {*STATIC_RUNTIME, *_several(given.get("imports")), *(given.get("globals") or ())}
+    provided = {*STATIC_RUNTIME, *_as_list(given.get("imports")), *(given.get("globals") or ())}
     if all(name in provided or name.startswith("llvm.") or is_platform_symbol(name) for name in symbols.declared):
         return code, dict(given)
-    found = _of_rust(unit, symbols.defined) if unit.compiler.language == "rust" else _of_driver(unit)
+    found = _runtime_of_rust(unit, symbols.defined) if unit.compiler.language == "rust" else _runtime_of_driver(unit)
     own = {"libraries": found.libraries, "archives": found.archives}
-    options = {**given, **{name: [*_several(given.get(name)), *value] for name, value in own.items() if value}}
+    options = {**given, **{name: [*_as_list(given.get(name)), *value] for name, value in own.items() if value}}
     return (with_text(code, found.code) if found.code else code), options
 
 
-def _several(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
 
 
 # ---------------------------------------------------------------- clang and flang
 
 
-def _of_driver(unit: Unit) -> _Runtime:
+def _runtime_of_driver(unit: Unit) -> _Runtime:
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
     command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
-    lines = _printed(unit, command, errors=True).splitlines()
+    lines = _output_of(unit, command, errors=True).splitlines()
     words = next((found for line in reversed(lines) if "-shared" in (found := _words(line))), [])
     places, found = [], []
     for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -115,7 +113,9 @@ def _words(line: str) -> list[str]:
 
 
 def _library(name: str, places: Iterable[str]) -> str | None:
-    """Return a library in the form of `ModuleSource`: by its name alone, if the system finds it by that."""
+    """Return a library in the form of `ModuleSource`: its name if the system finds the library by name, otherwise its path; None if the
+    library does not exist.
+    """
     if "/" in name:
         return name if os.path.exists(name) else None
     is_file = name.startswith(":")  # -l:name
@@ -127,7 +127,7 @@ def _library(name: str, places: Iterable[str]) -> str | None:
 
 
 def _is_elf(path: str) -> bool:
-    """Return whether a file is a library rather than a linker script."""
+    """Return whether a file is an ELF file. Files with the suffix of a library may be linker scripts."""
     try:
         with open(path, "rb") as file:
             return is_elf(file.read(len(ELF_MAGIC)))
@@ -136,7 +136,7 @@ def _is_elf(path: str) -> bool:
         return False
 
 
-def _printed(unit: Unit, command: list[str], *, errors: bool = False) -> str:
+def _output_of(unit: Unit, command: list[str], *, errors: bool = False) -> str:
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -148,9 +148,9 @@ def _printed(unit: Unit, command: list[str], *, errors: bool = False) -> str:
 # ----------------------------------------------------------------------- Rust
 
 
-def _of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
+def _runtime_of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
-    directory = _printed(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
+    directory = _output_of(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)
     left_out = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
     found = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []
@@ -161,7 +161,7 @@ def _of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
 
 
 def _crates(unit: Unit) -> list[str]:
-    """Return the libraries that the flags of a Rust unit name: ``--extern name=path``, and those in the directories of ``-L kind=path``."""
+    """Return the Rust libraries in the flags ``--extern name=path`` of a unit, and in the directories of the flags ``-L kind=path``."""
     found: list[str] = []
     for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
         value = following if word in ("--extern", "-L") else word.removeprefix("--extern=").removeprefix("-L")
@@ -174,9 +174,9 @@ def _crates(unit: Unit) -> list[str]:
 
 
 def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
-    """Return the functions by which Rust's libraries call their default allocator, unless the code has chosen another.
+    """Return the functions with which Rust's libraries call the default allocator, except those that the code itself defines.
 
-    They are merged, so that each file of a group may have them.
+    The linkage of the functions lets linkers merge them, so that each file of a group may define them.
     """
     match = next(filter(None, map(_RUST_ALLOCATOR.fullmatch, symbols)), None)
     if match is None:
@@ -202,5 +202,8 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
 
 
 def _rust_name(before: str, name: str) -> str:
-    """Return a function of the compiler's own crate in mangling v0: the length, and an underscore before names that begin with one."""
+    """Return the name of a function in the compiler's own crate, in mangling v0 if there is a prefix.
+
+    Mangling v0 writes the length before a name, and a separating underscore before a name that begins with an underscore.
+    """
     return f"{before}{len(name)}_{name}" if before else name

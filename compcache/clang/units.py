@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["OVERRIDE", "Unit", "file_digest", "make_unit"]
 
 _SIZE = 16
-#: Flags that name a file of options.
+#: Flags whose value is a file of options.
 _CONFIG = ("--config",)
-#: Flags by which compilers write something else than object code, and what that is.
+#: Flags that select another output than object code, and this output.
 _OTHER_OUTPUT = {
     "-S": "assembly", "--assemble": "assembly", "-E": "preprocessed source", "--preprocess": "preprocessed source",
     "-M": "a list of headers", "-MM": "a list of headers", "--precompile": "an interface", "-fsyntax-only": "nothing", "-###": "nothing",
 }  # fmt: skip
-#: Flags that clang takes from the environment, beside those that it is given.
+#: The environment variable from which clang takes further flags.
 OVERRIDE = "CCC_OVERRIDE_OPTIONS"
-#: Environment variables that change what a compiler reads.
+#: Environment variables that affect the files that a compiler reads, or the code that it makes.
 _VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH", OVERRIDE, "RUSTFLAGS")
 
 
 class Unit(Record):
-    """Source code and how to compile it. `path` is "" for code that was given as text; `directory` is the working directory."""
+    """Source code, its compiler and the flags. `path` is "" if there is no file; `directory` is the working directory of the compiler."""
 
     __slots__ = ("code", "path", "compiler", "flags", "directory")
     code: bytes
@@ -42,11 +42,11 @@ class Unit(Record):
 
     @property
     def label(self) -> str:
-        """Return its name for messages: the name of the file or of the language."""
+        """The unit's name in messages: the name of the file, or of the language if there is no file."""
         return os.path.basename(self.path) or self.compiler.language
 
     def given(self) -> bytes:
-        """Return a digest of everything that is known without running the compiler. Headers are not."""
+        """Return a digest of everything that is known without running the compiler. The headers are not known."""
         path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
         parts = [self.code, path.encode("utf-8", "surrogateescape")]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
@@ -55,9 +55,9 @@ class Unit(Record):
         return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
 
     def flag_files(self) -> tuple[str, ...]:
-        """Return the files that flags name (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
+        """Return the files in flags (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
 
-        Files that a file of options names may lie beside it. Libraries count as well (``-Lplace -lname``).
+        Libraries (``-Lplace -lname``) are included. Paths in a file of options are relative to the working directory or to this file.
         """
         found: dict[str, str] = {}
         words = [(word, self.directory) for word in self.flags]
@@ -74,7 +74,7 @@ class Unit(Record):
         return tuple([f"{found[path]} {path}" for path in sorted(found)])
 
     def _libraries(self) -> list[str]:
-        """Return the libraries that flags name. Static ones become part of the code; the linker prefers shared ones."""
+        """Return the paths of static and shared libraries in the flags. The code of static libraries becomes part of the unit's code."""
         named: dict[str, list[str]] = {"-L": [], "-l": []}
         for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
             if word[:2] in named:
@@ -89,7 +89,7 @@ class Unit(Record):
 
 
 def _words_of(path: str) -> list[str]:
-    """Return the words of a file of options, which may name further files."""
+    """Return the words of a file of options; an empty list if the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             return file.read().split()
@@ -105,25 +105,32 @@ def make_unit(
     language: str | None = None,
     directory: str | None = None,
 ) -> Unit:
-    """Read the source, and find its compiler. The compiler runs in `directory`, to which paths are relative; None is the current one.
+    """Read a source file and find the compiler. Return the unit.
+
+    Args:
+        source: source code, or the path of a source file.
+        flags: the flags for the compiler; None selects optimization level 2.
+        cc: the compiler; None selects the first installed compiler of the language.
+        language: the language; None derives it from the file's suffix.
+        directory: the working directory of the compiler, to which paths are relative; None is the current directory.
 
     Raises:
-        CompileError: the compiler is not installed, or flags are not texts, or ask for something other than object code.
+        CompileError: the compiler is not installed, the language is not known, a flag is not a text, or a flag selects another output.
         OSError: the file cannot be read.
     """
     path = _path_of(source)
     if path.startswith(("-", "@")):
-        path = f"./{path}"  # otherwise compilers take it for an option, or for a file of options
+        path = f"./{path}"  # compilers would read the path as an option, or as the name of a file of options
     if path:
         with open(os.path.join(directory or "", path), "rb") as file:
             code = file.read()
     elif isinstance(source, str):
         code = source.encode()
     else:
-        raise CompileError(f"expected source code or the path of a file, not {type(source).__name__}")
+        raise CompileError(f"the source must be source code or the path of a file, not {type(source).__name__}")
     found = language or language_of(path) or ("c" if not path else None)
     if found is None:
-        raise CompileError(f"{path}: the ending does not tell the language; name it (language=)")
+        raise CompileError(f"the suffix of {path} is not that of a known language: set the language (language=)")
     return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), absolute_path(directory or os.curdir))
 
 
@@ -132,11 +139,11 @@ def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     given = tuple(flags.split() if isinstance(flags, str) else flags)
     if not all(isinstance(flag, str) and "\0" not in flag for flag in given):
-        raise CompileError(f"flags must be an iterable of str, as the compiler takes them, not {given!r}")
+        raise CompileError(f"the flags must be strings without null characters, not {given!r}")
     other = next((flag for flag in given if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
     if other is not None:
         raise CompileError(
-            f"the flag {other} asks the compiler for {_OTHER_OUTPUT.get(other, 'another output')}, and the cache needs code: leave it out"
+            f"the flag {other} makes the compiler write {_OTHER_OUTPUT.get(other, 'another output')} instead of code: remove the flag"
         )
     return given
 

@@ -287,7 +287,7 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
-    """Return a digest of the inputs, apart from the code, that decide the behaviour of a frozen source's functions."""
+    """Return a digest of the inputs of a frozen source that decide the functions' behaviour and are not in the code."""
     given = given_parts(source)
     parts = [part for symbol in sorted(given) for part in [*_texts([symbol]), *given[symbol]]]
     return digest_of([*_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archives_of(source)]), *parts])

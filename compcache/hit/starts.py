@@ -1,7 +1,6 @@
 """Runs the constructors of modules that have waited for their imports."""
 
-from __future__ import annotations
-
+# On the path of plain hits: no `__future__`, annotations are in quotes.
 from compcache.hit import LoadedModule
 
 TYPE_CHECKING = False
@@ -22,7 +21,7 @@ class _StartedModule(LoadedModule):
 
 
 def start_modules(
-    runtime: Any, bindings: tuple[bytes, list[dict[Any, Any]]], functions: dict[str, tuple[LoadedModule, int | None, list[str]]]
+    runtime: "Any", bindings: "tuple[bytes, list[dict[Any, Any]]]", functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]"
 ) -> None:
     """Run the constructors that have waited for the imports of their modules, each after those of the modules that it imports from.
 
@@ -51,7 +50,7 @@ def start_modules(
             raise before_start(module.module_id)
 
 
-def _providers_first(functions: dict[str, tuple[LoadedModule, int | None, list[str]]]) -> list[str]:
+def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]") -> "list[str]":
     """Return the names in an order in which each comes after its imports, except in cycles."""
     order: list[str] = []
     seen: set[str] = set()
@@ -68,7 +67,7 @@ def _providers_first(functions: dict[str, tuple[LoadedModule, int | None, list[s
     return order
 
 
-def _start(runtime: Any, module: LoadedModule, number: int) -> None:
+def _start(runtime: "Any", module: LoadedModule, number: int) -> None:
     """Run the constructors of a module by its function with this number. The function with the next number runs the destructors."""
     image, finish = module.image, runtime.finish
     try:

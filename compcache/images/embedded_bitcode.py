@@ -1,6 +1,6 @@
 """LLVM bitcode embedded in object files (code for link-time optimization) and in archives of them.
 
-* ELF: `.llvm.lto` (clang's ``-ffat-lto-objects``) and `.llvmbc` (``-fembed-bitcode``) hold bitcode.
+* ELF: `.llvm.lto` (clang's ``-ffat-lto-objects``) and `.llvmbc` (``-fembed-bitcode``) contain bitcode.
 * `ar` archives, as System V and BSD write them: https://man.freebsd.org/cgi/man.cgi?ar(5). Thin archives only name files.
 * ``-flto`` and ``-flto=thin`` objects are bitcode files. This module does not read them.
 

@@ -89,7 +89,7 @@ def load_image(runtime: Any, file: ImageFile) -> Any:
 
     Raises:
         KeyError: the kind of the image is unknown.
-        OSError, ValueError, CompcacheError: see `LoadSide.load`.
+        OSError, ValueError, CompcacheError: the image cannot be loaded.
     """
     return _load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
 

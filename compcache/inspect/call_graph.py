@@ -158,7 +158,7 @@ def cache_graph(
     """Return the graph of some functions, or of all for None; with `reverse`, of the functions that use them. See `Cache.graph`."""
     if names is None:
         graph = whole_graph(store, progress)
-        return FunctionGraph(graph.nodes, tuple([(b, a) for a, b in graph.edges])) if reverse else graph
+        return FunctionGraph(graph.nodes, tuple([(needed, user) for user, needed in graph.edges])) if reverse else graph
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
@@ -191,8 +191,8 @@ def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) ->
     numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
-    for a, b in graph.edges:
-        users.setdefault(b, []).append(a)
+    for user, needed in graph.edges:
+        users.setdefault(needed, []).append(user)
     order: dict[int, int] = {}
     for name in roots:
         if name not in numbers:
@@ -204,7 +204,7 @@ def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) ->
             if user not in order:
                 order[user] = len(order)
                 waiting.append(user)
-    edges = [(order[b], order[a]) for b in order for a in users.get(b, ())]
+    edges = [(order[needed], order[user]) for needed in order for user in users.get(needed, ())]
     return FunctionGraph(tuple(graph.nodes[n] for n in order), tuple(edges))
 
 

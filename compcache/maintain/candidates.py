@@ -47,12 +47,12 @@ class Census:
         self.modules = self.size = 0
         self.packs: set[bytes] = set()
 
-    def add(self, each: Slice) -> None:
+    def add(self, slice_: Slice) -> None:
         """Add the modules of a slice to the counts."""
-        packs = [module_id for module_id, is_pack in each.kinds().items() if is_pack]
+        packs = [module_id for module_id, is_pack in slice_.kinds().items() if is_pack]
         self.packs.update(packs)
-        self.modules += len(each.present) - len(packs)
-        self.size += sum(status.size for status in each.present.values())
+        self.modules += len(slice_.present) - len(packs)
+        self.size += sum(status.size for status in slice_.present.values())
 
 
 class Chooser:
@@ -115,7 +115,7 @@ class Chooser:
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
 
-    def _plan(self, found: Mapping[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+    def _plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         """Return the plan of the policy for the candidates and the modules that affect the decision."""
 
         def close(entry: Entry) -> Entry:
@@ -126,6 +126,7 @@ class Chooser:
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
         entries = [close(found[key]) for key in sorted(found)]
+        found.clear()  # a prune of many modules would hold the table as well
         packs = sum(entry.is_pack for entry in entries)
         outside = Outside(
             self._census.size - sum(entry.size for entry in entries), self._census.modules - (len(entries) - packs), horizon, _FRESH
@@ -146,20 +147,20 @@ class Chooser:
     def _entries(self, slices: Slices) -> Iterator[Entry]:
         """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and imports."""
         packs = {module_id: _Pack() for module_id in self._census.packs}
-        for each in slices:
-            used = _last_uses(self._uses, each.first)
-            rows = each.rows()
+        for slice_ in slices:
+            used = _last_uses(self._uses, slice_.first)
+            rows = slice_.rows()
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
-                    packs[module_id].set_status(each.present[module_id], used.get(module_id, 0.0))
+                    packs[module_id].set_status(slice_.present[module_id], used.get(module_id, 0.0))
                     for required in {key for entry in row.entries for key in entry[3]}:
                         self._add_requirement(packs[module_id], required)
-            yield from self._entries_of(each.present, rows, used)
-            for required, holder in slices.lists.requirements_of_directory(each.first):
-                if required in each.present and holder in packs:
+            yield from self._entries_of(slice_.present, rows, used)
+            for required, holder in slices.lists.requirements_of_directory(slice_.first):
+                if required in slice_.present and holder in packs:
                     held = required in rows and self._is_pinned(rows[required])
                     last = max(used.get(required, 0.0), self._of_parts.get(required, 0.0))
-                    packs[holder].add_requirement(each.present[required].modified, last, held=held)
+                    packs[holder].add_requirement(slice_.present[required].modified, last, held=held)
         for module_id, pack in packs.items():
             if pack.size >= 0:  # a negative size: the pack was removed since
                 yield pack.entry(module_id, held=module_id in self._spare)
@@ -247,8 +248,8 @@ class Chooser:
     def _copies(self) -> frozenset[bytes]:
         """Return the modules with functions that other modules also realize."""
         slices = Slices(self._store, self._progress)
-        for each in slices:
-            each.kinds()
+        for slice_ in slices:
+            slice_.kinds()
         found: set[bytes] = set()
         for holders in slices.lists.several_holders():
             found.update(holders)

@@ -115,9 +115,9 @@ def propose(
     young = frozenset(_added_since(store, begun - _CLOCKS))
     census, unindexed = Census(), Unindexed(store, now - policy.grace)
     slices = Slices(store, progress)
-    for each in slices:
-        census.add(each)
-        unindexed.add(each)
+    for slice_ in slices:
+        census.add(slice_)
+        unindexed.add(slice_)
     reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_limits_only(policy) and not _exceeded(policy, census)))
     uses = _uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(store, uses, policy, now, census, spare, progress)
@@ -155,7 +155,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
     try:
-        indexed = index_modules(store, [m for m in proposal.unindexed.sound if m not in gone])
+        indexed = index_modules(store, [module_id for module_id in proposal.unindexed.sound if module_id not in gone])
     except OSError as error:  # the modules stay without index entries
         reraise_interrupt(error)
     plan = proposal.plan._replace(removed=removed)
@@ -270,7 +270,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
     wanted += [name for name in pinned(store) if name in providers]
     used = last_uses_since(store, proposal.uses)
     spared: set[bytes] = set()
-    for entry in [r.entry for r in plan.removed if used.get(r.entry.module_id, 0.0) > r.entry.used]:
+    for entry in [removal.entry for removal in plan.removed if used.get(removal.entry.module_id, 0.0) > removal.entry.used]:
         spared.add(entry.module_id)
         wanted += entry.imports
     seen = set(wanted)

@@ -42,11 +42,11 @@ class Unindexed:
         self.sound: set[bytes] = set()
         self.damaged: dict[bytes, int] = {}
 
-    def add(self, each: Slice) -> None:
+    def add(self, slice_: Slice) -> None:
         """Examine the modules of a slice. Slices must be added in order."""
-        named = self._named.of(each.first)
-        for module_id in sorted(each.present.keys() - named) if named is not None else ():
-            if each.present[module_id].modified < self._before:
+        named = self._named.of(slice_.first)
+        for module_id in sorted(slice_.present.keys() - named) if named is not None else ():
+            if slice_.present[module_id].modified < self._before:
                 try:
                     if _holds_functions(self._store, module_id):
                         self.sound.add(module_id)
@@ -54,7 +54,7 @@ class Unindexed:
                     reraise_interrupt(error)
                     continue
                 except FormatError:
-                    self.damaged[module_id] = each.present[module_id].size
+                    self.damaged[module_id] = slice_.present[module_id].size
 
 
 class _Named:

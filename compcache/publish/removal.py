@@ -62,7 +62,8 @@ def remove_of_volumes(store: Store, module_id: bytes) -> bool:
     except OSError as error:
         reraise_interrupt(error)
         path = store.directory(VOLUMES)
-        raise StorageError(f"cannot remove a module from {path}: {error.strerror or error}", path=path, errno=error.errno) from error
+        message = f"cannot remove module {module_id.hex()} from {path}: {error.strerror or error}"
+        raise StorageError(message, path=path, errno=error.errno) from error
     return removed
 
 

@@ -174,7 +174,8 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
     for module in modules:
         fault = fault_of(_read_makers(module))
         if fault:
-            raise StorageError(f"a module was not stored in {store.root}: {fault}; install another version", path=store.root)
+            name = _id_of(module).hex()
+            raise StorageError(f"module {name} was not stored in {store.root}: {fault}; install another version", path=store.root)
 
 
 def _addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:

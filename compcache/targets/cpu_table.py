@@ -1,11 +1,11 @@
-"""CPU names and feature lists in LLVM's terms, expanded to the set of ISA features that code for them may use.
+"""Tables that expand LLVM's CPU names and feature lists to the set of ISA features that code for the CPU may use.
 
-llvmlite does not expand CPU names. The tables of the architectures (``arch/tables/llvm<major>-<arch>.json``, written by
-``tools/cpu_tables.py`` from LLVM's own) do. For an LLVM that has no table of its own the next older one is used: names are
-added between versions, and what they mean hardly ever changes.
+llvmlite does not expand CPU names. The tables ``arch/tables/llvm<major>-<arch>.json`` contain LLVM's definitions of CPUs and features;
+``tools/cpu_tables.py`` writes them. An LLVM without a table uses the table of the next older version: new versions add names, and hardly
+ever change the meaning of a name.
 
-Of what LLVM calls features, only those count as requirements that a host can be asked for. Tuning
-(``slow-3ops-lea``, ``prefer-256-bit``), mitigations and modes change the code, and run everywhere.
+LLVM also calls tuning (``slow-3ops-lea``, ``prefer-256-bit``), mitigations and modes features. They change the code, but the code runs on
+every CPU, so that they are not requirements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CpuTable", "baseline", "basic_features", "cpu_table", "table_of"]
 
 
 class CpuTable:
-    """The CPUs and features of one architecture, as one version of LLVM knows them."""
+    """The CPUs and features of an architecture in one version of LLVM."""
 
     def __init__(self, content: Mapping[str, object]) -> None:
         def rows(key: str) -> dict[str, tuple[str, ...]]:
@@ -45,16 +45,20 @@ class CpuTable:
                 self._implied_by.setdefault(other, []).append(name)
 
     def check(self, cpu: str, features: str) -> None:
-        """Refuse names that LLVM would ignore, because the code would then be for another CPU.
+        """Raise an error for names that LLVM would ignore, because the code would then be for another CPU.
+
+        Args:
+            cpu: the name of a CPU.
+            features: a list like ``+avx2,-fma``.
 
         Raises:
-            CompileError: a name is not known, or is not of the form ``+name`` or ``-name``.
+            CompileError: a name is not known, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
             raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_advice(cpu, self.cpus)}")
         for part in filter(None, features.split(",")):
             if part[0] not in "+-":
-                raise CompileError(f"{part!r} does not say whether the feature is wanted: write +{part} or -{part}")
+                raise CompileError(f"the feature {part!r} must begin with + or -: write +{part} or -{part}")
             if not self.knows(part[1:]):
                 known = [*self._implies, *self._other]
                 raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_advice(part[1:], known)}")
@@ -64,10 +68,10 @@ class CpuTable:
         return feature in self._implies or feature in self._other
 
     def expand(self, cpu: str, features: str = "") -> frozenset[str]:
-        """Return the ISA features that code for this CPU with these features may use, as LLVM works them out.
+        """Return the ISA features that code for a CPU with changed features may use, by LLVM's rules.
 
         Args:
-            cpu: the CPU's name; "" and unknown names stand for the architecture's baseline.
+            cpu: the CPU's name; "" and unknown names select the architecture's baseline.
             features: ``+name`` adds a feature and all features that it implies; ``-name`` removes a feature and all features that imply it.
         """
         have: set[str] = set()
@@ -76,7 +80,7 @@ class CpuTable:
         for part in filter(None, features.split(",")):
             if part[0] == "-":
                 have -= self._reach(part[1:], self._implied_by)
-            elif part[1:] in self._implies:  # LLVM ignores what it does not know
+            elif part[1:] in self._implies:  # LLVM ignores unknown features
                 have |= self._reach(part[1:], self._implies)
         return frozenset(have & self.required)
 
@@ -84,12 +88,12 @@ class CpuTable:
         """Return these features and all features that they imply."""
         return frozenset().union(*[self._reach(name, self._implies) for name in names])
 
-    def supported(self, told: Iterable[str]) -> frozenset[str]:
-        """Return the features of a host that LLVM can use: those whose implied features the host has, too.
+    def supported(self, features: Iterable[str]) -> frozenset[str]:
+        """Return the features of a host that LLVM can use. The host must also have the features that a feature implies.
 
-        A hypervisor may hide a feature but not the features that imply it. Enabling one of those would enable the hidden one, too.
+        A hypervisor may hide a feature but not the features that imply it. If LLVM enables a feature, it also enables the implied features.
         """
-        have = set(told)
+        have = set(features)
         return frozenset(name for name in have & self.required if self._reach(name, self._implies) & self.required <= have)
 
     def _reach(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
@@ -102,13 +106,14 @@ class CpuTable:
 
 
 def _advice(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message that suggests similar names; "" if no name is similar."""
     close = difflib.get_close_matches(name, list(known), n=3)
     return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 @functools.cache
 def cpu_table(arch: str, major: int) -> CpuTable | None:
-    """Return the table of an architecture for a major version of LLVM; None for an architecture that has none."""
+    """Return the table of an architecture for a major version of LLVM; None if there is no table for the architecture."""
     folder = resources.files("compcache.arch") / "tables"
     found = [
         (int(version), entry)

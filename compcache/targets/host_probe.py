@@ -1,4 +1,4 @@
-"""This machine in LLVM's terms, for code that is compiled for exactly this host (miss path: imports llvmlite)."""
+"""Finds LLVM's description of this host, for code that is compiled for exactly this host (miss path: imports llvmlite)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ __all__ = ["Host", "probe_host"]
 
 
 class Host(Record):
-    """This machine.
+    """LLVM's description of this host.
 
-    `cpu` is LLVM's name for it. `features` are all its features (``+avx2,+fma``, sorted). `adjustments` are the changes from the features
-    of `cpu` to these, because a hypervisor may hide some. `processor` is its own description.
+    `cpu` is LLVM's name of the CPU, and `features` are all features that the host has (``+avx2,+fma``, sorted). `adjustments` are the
+    changes from LLVM's features of `cpu` to `features`: a hypervisor may hide some features. `processor` is the description by the
+    processor itself.
     """
 
     __slots__ = ("cpu", "features", "adjustments", "processor")
@@ -31,10 +32,13 @@ class Host(Record):
 
 
 def probe_host(processor: Processor) -> Host:
-    """Ask LLVM what this machine is.
+    """Return LLVM's description of this host.
 
-    Missing features count as much as present ones: LLVM's name for a CPU stands for all features that such a CPU can have, and hypervisors
-    hide some. Features that the processor does not confirm are left out.
+    LLVM's features of a CPU are all features that such a CPU can have, and hypervisors hide some. Therefore the description also contains
+    the missing features. It does not contain features that the processor does not confirm.
+
+    Args:
+        processor: the description of this host's processor by the processor itself.
 
     Raises:
         MissingPackageError: LLVM is not installed.
@@ -42,17 +46,17 @@ def probe_host(processor: Processor) -> Host:
     from compcache.images.llvm_thread import in_llvm_thread
     from compcache.llvm import llvm
 
-    # llvmlite frees the texts twice where a handler raises between the two steps in which it frees them.
-    cpu, told = in_llvm_thread(lambda: (llvm.get_host_cpu_name(), llvm.get_host_cpu_features()))
+    # In another thread, because llvmlite would free the texts twice if a signal handler raised an exception while it frees them.
+    cpu, reported = in_llvm_thread(lambda: (llvm.get_host_cpu_name(), llvm.get_host_cpu_features()))
     known = feature_words(platform_name().partition("-")[0])
-    have = {name for name, has in told.items() if has and (name not in known or processor.meets(known[name]))}
-    if platform_name().split("-")[1] in architecture(platform_name()).kernels_tell:
+    have = {name for name, has in reported.items() if has and (name not in known or processor.meets(known[name]))}
+    if platform_name().split("-")[1] in architecture(platform_name()).kernels_with_features:
         have |= {name for name, words in known.items() if processor.meets(words)}
     table = table_of(platform_name())
     if table is None:
-        absent = {name for name, has in told.items() if not has}
+        absent = {name for name, has in reported.items() if not has}
         return Host(cpu, as_text(have), ",".join(_changes(have, absent)), processor)
-    unknown = {name for name in told if not table.knows(name)}  # to a table that is older than this LLVM
+    unknown = {name for name in reported if not table.knows(name)}  # the table may be older than this LLVM
     supported = table.supported(have)
     named = table.expand(cpu) if cpu in table.cpus else table.required
     added = supported - named if cpu in table.cpus else supported

@@ -1,8 +1,8 @@
 """The machine for which a module is compiled, and the requirements of its code.
 
-LLVM takes a CPU's name and a list of changes to it. Names are checked first, for LLVM compiles for something else where
-it does not know one. What code may use beyond the architecture's baseline is worked out from LLVM's own tables
-(`compcache.targets.cpu_table`), however the features were named: by a CPU, by a list, or by being those of this host.
+LLVM compiles for a CPU's name and a list of changes to its features. The names are checked first, because LLVM ignores unknown names and
+compiles for another CPU. The features that the code may use beyond the architecture's baseline are computed from LLVM's own tables
+(`compcache.targets.cpu_table`), for named CPUs, for lists of features and for this host.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 __all__ = ["NATIVE", "TARGETS_VARIABLE", "Machine", "machine_for", "parse_targets"]
 
-#: What to compile for where a source does not say it.
+#: The environment variable with the targets for sources that set no targets.
 TARGETS_VARIABLE = "COMPCACHE_TARGETS"
-#: In place of a CPU's name: this host.
+#: The name that selects this host instead of a named CPU.
 NATIVE = "native"
 
 
 class Machine(NamedTuple):
-    """The machine to compile for.
+    """The machine for which a module is compiled.
 
-    `cpu` and `features` are passed to LLVM. `requires` are the features that code for it may use; `explicit` are those that the source
-    itself requested. `processor` is the identity of this processor; `is_exact` says that the code is for exactly that.
+    `cpu` and `features` are passed to LLVM. `requires` are the features that the code may use, and `explicit` the features that the source
+    requested. `processor` is the identity of this host's processor. `is_exact` is true if the code is for exactly this processor.
     """
 
     cpu: str
@@ -44,7 +44,7 @@ class Machine(NamedTuple):
     is_exact: bool = False
 
     def by_features(self, platform: str) -> Machine:
-        """Return the same machine with every feature listed, so that the name of the CPU implies no features and no tuning."""
+        """Return this machine as the baseline CPU with a list of all features. The CPU's name then implies no features and no tuning."""
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
@@ -53,37 +53,39 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     """Return the machine for a source.
 
     Args:
-        cpu: a name that LLVM knows; None and "native" are this host, "" is the architecture's baseline.
-        features: changes to it, ``+avx2,-fma``.
+        cpu: LLVM's name of a CPU. None and "native" select this host, "" selects the architecture's baseline.
+        features: the changes to the CPU's features, ``+avx2,-fma``.
         host: this host.
-        platform: this process's.
+        platform: the platform of this process.
 
     Raises:
-        CompileError: LLVM does not know one of the names.
+        CompileError: a name is not known to LLVM.
     """
     table = table_of(platform)
     named = features or ""
     native = cpu is None or cpu == NATIVE
     name = host.cpu if cpu is None or native else cpu or baseline(platform)
-    this = host.processor.identity
+    identity = host.processor.identity
     if table is None:
         text = ",".join(filter(None, (host.features if native else "", named)))
-        return Machine(name, text, required(text), required(named), this, native and not named)
+        return Machine(name, text, required(text), required(named), identity, native and not named)
     if not native:
         name, named = _architecture_version(name, named, table)
         table.check(name, named)
-        return Machine(name, named, table.expand(name, named), table.closure(required(named)), this)
+        return Machine(name, named, table.expand(name, named), table.closure(required(named)), identity)
     table.check(baseline(platform), named)
     text = ",".join(filter(None, (host.adjustments, named)))
     unknown = required(host.features) - table.required
-    return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), this, not features)
+    return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), identity, not features)
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:
-    """Return targets as (CPU, changes to it), each once: ``"x86-64-v2,haswell,-avx2,native"`` are three.
+    """Return targets as pairs of a CPU's name and changes to its features, without duplicates.
+
+    The text ``"x86-64-v2,haswell,-avx2,native"`` contains three targets.
 
     Raises:
-        CompileError: there are none, or they are not names of CPUs.
+        CompileError: there are no targets, or a target is not a text, or a change comes before the first CPU.
     """
     found: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
@@ -96,13 +98,15 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
             elif found:
                 found[-1][1].append(part)
             else:
-                raise CompileError(f"{part!r} stands before every CPU: write the CPU's name first, then changes to it")
+                raise CompileError(
+                    f"the change {part!r} comes before the first CPU: write the CPU's name before the changes to its features"
+                )
     if not found:
-        raise CompileError(f"targets={targets!r} names no CPU: write x86-64-v3 or native, for example")
+        raise CompileError(f"targets={targets!r} contains no name of a CPU: use x86-64-v3 or native, for example")
     return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in found]))
 
 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
-    """Return LLVM's name for a version of the architecture (``armv8.2-a``): changes to its baseline CPU."""
+    """Return the baseline CPU and the changes to its features for a version of the architecture (``armv8.2-a``); other names unchanged."""
     own = architecture(table.arch).version_changes(name)
     return (name, changes) if own is None else (baseline(table.arch), ",".join(filter(None, (own, changes))))

@@ -1,8 +1,8 @@
-"""Finds the processor features that machine code uses, instruction by instruction (miss path).
+"""Finds the processor features that the instructions of machine code use (miss path).
 
-A compiler that may use AVX-512 rarely does. The reader of an architecture's machine code (`compcache.arch`) finds the features that were
-used. Without a reader, or if an instruction cannot be decoded, there is no answer, and the code requires all features for which it was
-compiled.
+Compilers rarely use all features for which they compile, AVX-512 for example. The code reader of an architecture (`compcache.arch`) finds
+the features that the code uses. If there is no reader, or if it does not know an instruction, the code requires all features for which it
+was compiled.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["used_by_functions"]
 
 
 def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
-    """Return the features that each function in a relocatable object uses, by LLVM's names.
+    """Return LLVM's names of the features that each function in a relocatable object uses; None if they cannot be determined.
 
-    None if this cannot be determined: there is no disassembler for the architecture, a byte cannot be decoded, an instruction's feature is
-    unknown, or sections of code hold anything but functions and padding.
+    They cannot be determined if there is no disassembler for the architecture, if a byte cannot be decoded, if an instruction's feature is
+    unknown, or if sections of code contain other bytes than functions and padding.
     """
     try:
         reader = _reader_of(obj)

@@ -1,7 +1,7 @@
-"""LLVM's names of CPU features, as words of the processor: ``+avx2`` is ``1.0.c:18000000,7.0.b:20,xcr0:6``.
+"""Translates LLVM's names of CPU features to words of the processor: ``+avx2`` to ``1.0.c:18000000,7.0.b:20,xcr0:6``.
 
-Which words tell of a feature is in the files of the architectures (`compcache.arch`). What a processor says of itself without any name, and
-what texts of words mean, is in `compcache.formats.host`.
+The modules of the architectures (`compcache.arch`) have the words of each feature. `compcache.formats.host` reads the words of this
+process's processor, and defines the meaning of texts of words.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["as_text", "feature_words", "missing", "names_in", "processor_with", 
 
 
 def as_text(features: Iterable[str]) -> str:
-    """Return features in the form of records: ``+avx2,+fma``, sorted."""
+    """Return features as a sorted list in the form of stored records: ``+avx2,+fma``."""
     return ",".join(["+" + name for name in sorted(features)])
 
 
 def names_in(features: str) -> str:
-    """Return the names in a processor requirement: ``+avx2,+fma``."""
+    """Return the list of names in a processor requirement: ``+avx2,+fma``. The words follow after a semicolon."""
     return features.partition(";")[0]
 
 
@@ -36,7 +36,7 @@ def required(features: str) -> frozenset[str]:
 
 @cache
 def feature_words(arch: str) -> Mapping[str, str]:
-    """Return the words of each feature of an architecture whose bits are known; empty for architectures without a table."""
+    """Return the words of each feature whose bits are known; an empty mapping for architectures without a table."""
     return architecture(arch).feature_words()
 
 
@@ -69,10 +69,10 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
     """Return the processor requirement of code that uses these features.
 
     Args:
-        features: LLVM's names.
-        basic: those of them that every processor of the architecture has.
-        platform: the code's.
-        identity: this processor's; code with a feature of unknown bits runs only on it.
+        features: LLVM's names of the features.
+        basic: the features that every processor of the architecture has.
+        platform: the platform of the code.
+        identity: the identity of this host's processor. Code that uses a feature whose bits are not known runs only on this processor.
     """
     names = features - basic
     words, unknown = words_of(names, platform.partition("-")[0])
@@ -83,7 +83,13 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
 
 
 def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processor:
-    """Return a processor that has these features and no others."""
+    """Return a processor that has only these features.
+
+    Args:
+        features: LLVM's names of the features.
+        platform: the platform of the processor.
+        cpu: the name of the processor.
+    """
     arch = platform.partition("-")[0]
     words, _ = words_of(features, arch)
     content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}
@@ -95,7 +101,12 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return which of these features (names and words) a processor lacks, by name if the names are known."""
+    """Return the features of a requirement that a processor lacks: their names, or their words if no name fits.
+
+    Args:
+        features: a processor requirement with names and words.
+        processor: the processor.
+    """
     known = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
     lacking = [item for item in items if not processor.meets(item)]

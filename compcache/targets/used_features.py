@@ -1,4 +1,4 @@
-"""Finds the CPU features that code uses, by the attributes of its functions, its intrinsics and its assembly."""
+"""Finds the CPU features that a module uses from the attributes of functions, intrinsics and inline assembly."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
     "without_unknown_features",
 ]
 
-#: The attributes of a function that say for which CPU it is compiled.
+#: The attributes of a function that select the CPU for which it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
 _GROUP = re.compile(r"attributes #(\d+) = \{(.*)\}")
-#: Where a function names its group of attributes, once its line has no strings.
+#: The reference to a group of attributes in the line of a function. Strings must be removed from the line first.
 _OF_GROUP = re.compile(r"#(\d+)")
 _STRING = re.compile(r'"[^"]*"')
 _FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
-#: Directives of assembly that may spell any instruction.
+#: Directives of assembly that may write any instruction as bytes.
 _SPELLED_OUT = re.compile(r"\.(?:byte|short|word|long|int|quad|octa|hword|[248]byte|ascii|incbin|include|insn|macro)\b|\.value\b")
 _INTRINSIC = re.compile(r"@(llvm\.[\w.]+)")
 _OF_ARCHITECTURES = tuple([known.intrinsics for known in KNOWN if known.intrinsics])
@@ -43,11 +43,11 @@ _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) 
 
 
 def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -> dict[str, str]:
-    """Return the attributes of each function of a printed module that names a CPU.
+    """Return the group of attributes of each function of a printed module that has attributes for the CPU.
 
     Args:
         groups: the lines of the module that define groups of attributes.
-        functions: all of its functions.
+        functions: all functions of the module.
     """
     lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
     attributes = {match[1]: match[2] for line in lines if (match := _GROUP.match(line))}
@@ -60,14 +60,14 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
 
 
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
-    """Refuse functions for a CPU that LLVM does not know: LLVM would give up, or make code for another CPU.
+    """Raise an error for functions that are compiled for an unknown CPU: LLVM would end the process, or make code for another CPU.
 
     Args:
         attributes: the attributes of each function.
-        platform: this process's.
+        platform: the platform of this process.
 
     Raises:
-        CompileError: there is one.
+        CompileError: a function has an attribute for a CPU that LLVM does not know.
     """
     table = table_of(platform)
     for name, text in attributes.items():
@@ -80,10 +80,10 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
 
 
 def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
-    """Return a printed module without the disabled features that this LLVM does not know; None if there are none.
+    """Return a printed module without the disabled features that this LLVM does not know; None if there are no such features.
 
-    With ``-march=``, compilers list all features that they know, and older ones know some that newer ones have dropped. LLVM complains
-    about each on standard error, for every function.
+    With ``-march=``, compilers write all features that they know into the code. Older compilers know features that newer versions of LLVM
+    do not have. LLVM prints a warning for each of these features and each function.
     """
     table = table_of(platform)
     names = {part for group in set(attributes.values()) for _, value in TARGET_ATTRIBUTE.findall(group) for part in value.split(",")}
@@ -98,9 +98,9 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
 
 
 def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """Return the features that a function may use by its own ``target-cpu`` and ``target-features``. `used_by` decides which of them count.
+    """Return the features that a function may use by its attributes ``target-cpu`` and ``target-features``.
 
-    Each of the two replaces the machine's, as in LLVM.
+    As in LLVM, the attributes replace the CPU and the features of the machine. `used_by` selects the features that the code really uses.
     """
     own = dict(TARGET_ATTRIBUTE.findall(attributes))
     table = table_of(platform)
@@ -110,11 +110,11 @@ def function_features(attributes: str, machine: Machine, platform: str) -> froze
 
 
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
-    """Return which of these features the code of a module may use.
+    """Return the features that the code of a module may use, out of the features for which it is compiled.
 
-    Compilers do not use operating-system features by themselves. These count if the code has intrinsics or assembly with one of their
-    instructions, or assembly that may contain any. A compiler for a given CPU (``-march=native``) lists all features that such CPUs can
-    have, even those that a hypervisor hides from this one.
+    Compilers do not choose instructions of features for operating systems. The code uses such a feature only if it has intrinsics or
+    assembly with an instruction of the feature, or assembly that may contain any instruction. Compilers list all features that a CPU can
+    have (``-march=native``), even if a hypervisor hides them.
     """
     instructions = architecture(platform_name()).system_features
     system = features & instructions.keys()
@@ -137,17 +137,17 @@ def _strings_of_assembly(code: str) -> Iterator[str]:
 
 
 def own_intrinsics(names: Iterable[str]) -> list[str]:
-    """Return which of these function names are intrinsics of an architecture."""
+    """Return the names of functions that are intrinsics of an architecture."""
     return [name for name in names if name.startswith(_OF_ARCHITECTURES)]
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Return whether some of these intrinsics may need other features, in which case LLVM would end the process.
+    """Return whether an intrinsic may need a feature that is not in `features`. LLVM would then end the process.
 
-    Functions may have the features themselves; LLVM decides that.
+    The result may be true although the functions that use the intrinsic have the feature by their attributes.
     """
     for name in intrinsics:
-        known = next((one.intrinsic_features for one in KNOWN if one.intrinsics and name.startswith(one.intrinsics)), None)
+        known = next((each.intrinsic_features for each in KNOWN if each.intrinsics and name.startswith(each.intrinsics)), None)
         family = name.split(".")[2].partition("_")[0]
         if known is not None and known.get(family, family) not in features:
             return True

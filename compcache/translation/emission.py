@@ -93,10 +93,10 @@ class Translated(NamedTuple):
     stubs: tuple[str, ...] = ()  # the exported symbols that have a stub (compcache.build.stubs)
     seconds: float = 0.0
     contents: Mapping[str, bytes] = {}  # digests of the content of symbols (compcache.content.functions)
-    beside_code: bytes = b""  # see `Request`
+    beside_code: bytes = b""  # a digest of the inputs that decide the functions' behaviour and are not in the code
     weak: frozenset[str] = frozenset()  # functions that give way to definitions of other sources
     types: LinkTypes = LinkTypes({}, {})
-    makers: str = ""  # see `Request`
+    makers: str = ""  # the makers of the given code (compcache.formats.makers)
 
 
 def emit(module: Any, text: str, context: Any, target: Any, request: Request, prepared: Prepared) -> Translated:

@@ -26,24 +26,24 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
 
     Of several entries of the same name and kind in packs, only the latest counts. Entries whose required modules do not exist are left out.
     """
-    known = list(places)
-    found: list[EntrySummary] = []
-    holding: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
-    for place, overview in known:
+    overviews = list(places)
+    entries: list[EntrySummary] = []
+    latest: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
+    for place, overview in overviews:
         for row in overview.rows.values():
             for sequence, gone, entry in _entries_of(row, place, overview) if row.entries else ():
                 if not entry.pack:
-                    found.append(entry)
+                    entries.append(entry)
                     continue
                 key, order = (entry.kind, entry.name), (sequence, gone)
-                if key not in holding or holding[key][0] < order:
-                    holding[key] = order, entry
-    gone_now = {key for key, ((_, gone), _) in holding.items() if gone}
-    found += [entry for _, entry in holding.values()]
+                if key not in latest or latest[key][0] < order:
+                    latest[key] = order, entry
+    removed = {key for key, ((_, gone), _) in latest.items() if gone}
+    entries += [entry for _, entry in latest.values()]
     return sorted([
-        entry for entry in found
-        if (entry.kind, entry.name) not in gone_now
-        and all(any(bytes.fromhex(module_id) in overview.present for _, overview in known) for module_id in entry.requires)
+        entry for entry in entries
+        if (entry.kind, entry.name) not in removed
+        and all(any(bytes.fromhex(module_id) in overview.present for _, overview in overviews) for module_id in entry.requires)
     ])  # fmt: skip
 
 

@@ -30,10 +30,10 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
     chosen = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
-    for own, (place, overview) in [(base, each) for base in chosen for each in excerpts.of_bases(base, base)]:
+    for chosen_base, (place, overview) in [(base, pair) for base in chosen for pair in excerpts.of_bases(base, base)]:
         for module_id, row in overview.rows.items():
             for kind, name, offset, *_ in row.entries:
-                if kind == GROUP and base_of(name) == own and (names is None or name in names):
+                if kind == GROUP and base_of(name) == chosen_base and (names is None or name in names):
                     sizes[module_id], modified = overview.present[module_id]
                     found.setdefault(name, []).append((modified, place, module_id, offset))
     return [_summary(name, places, sizes) for name, places in sorted(found.items())]

@@ -40,7 +40,7 @@ _NEVER = (0, 0.0)
 #: The number of labels or modules read first. The first rows are available soon.
 _FIRST = 64
 #: The most labels or modules read at a time. Reading many at a time is faster than reading one by one.
-_MOST_AT_ONCE = 1 << 13
+_MOST_AT_ONCE = 1 << 10
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
@@ -190,7 +190,7 @@ def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], o
         for layer in below:
             for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
-        found = {name: _together(several) for name, several in copies.items()}
+        found = {name: _merge_copies(several) for name, several in copies.items()}
     return found.values()
 
 
@@ -222,7 +222,7 @@ def _functions_in(store: Store, overview: Overview, select: Callable[[str], obje
                 if first is not copy:
                     several.setdefault(name, [first]).append(copy)
     for name, copies in several.items():
-        found[name] = _together(copies)
+        found[name] = _merge_copies(copies)
     return found
 
 
@@ -231,8 +231,8 @@ _exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__
 _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, FunctionSummary)
 
 
-def _together(copies: list[FunctionSummary]) -> FunctionSummary:
-    """Merge the summaries of a function that several modules realize."""
+def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
+    """Return one summary of a function that several modules realize. Sorts `copies` in place, usable copies first."""
     directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(

@@ -72,11 +72,12 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
         for status in _status_of_directory(store, path) if name in present else ():
             found = known.read(name, status.st_mtime_ns)
             if found is None:
-                found = {i: FileStatus(s.st_size, s.st_mtime) for i, s in sorted(_look_at(store, path, name).items())}
+                statuses = sorted(_look_at(store, path, name).items())
+                found = {module_id: FileStatus(current.st_size, current.st_mtime) for module_id, current in statuses}
                 renewed = True
             if status.st_mtime_ns < now - _SETTLED_NS:
                 kept.write(_encode(name, status.st_mtime_ns, found))
-        packed = {i: FileStatus(*row[:2]) for i, row in store.volumes.of_directory(name).items()}
+        packed = {module_id: FileStatus(*row[:2]) for module_id, row in store.volumes.of_directory(name).items()}
         if packed:
             found = dict(sorted({**packed, **(found or {})}.items()))
         elif found is None:

@@ -174,11 +174,11 @@ def count_modules(store: Store, progress: Progress | None = None) -> ListCounts:
 def count_all(slices: Slices) -> ListCounts:
     """Return the exact numbers of existing modules, packs, realizations and names, and the total size in bytes."""
     modules = packs = size = 0
-    for each in slices:
-        kinds = each.kinds()
+    for slice_ in slices:
+        kinds = slice_.kinds()
         packs += sum(kinds.values())
-        modules += len(each.present) - sum(kinds.values())
-        size += sum(status.size for status in each.present.values())
+        modules += len(slice_.present) - sum(kinds.values())
+        size += sum(status.size for status in slice_.present.values())
     names, realizations = slices.lists.count_names(slices.gone, slices.unlisted.values())
     return ListCounts(modules, packs, realizations, names, size)
 

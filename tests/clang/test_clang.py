@@ -47,7 +47,7 @@ def test_c_is_compiled_to_functions(cache: Cache) -> None:
 
 @needs_clang
 def test_a_source_without_visible_functions_is_refused_and_only_its_own_names_are_told(cache: Cache) -> None:
-    with pytest.raises(CompileError, match="the source defines no externally visible function"):
+    with pytest.raises(CompileError, match="c defines no externally visible function"):
         clang.compile("static int unseen(void) { return 1; }", cache=cache)
     with pytest.raises(UndefinedSymbolError, match="functions= names 'other', which the module does not define; it defines scale"):
         clang.compile(SCALE, cache=cache, functions={"other": "i32()"})
@@ -116,7 +116,7 @@ def test_what_is_removed_after_it_was_found_is_compiled_again(cache: Cache, tmp_
     except CompileError as error:
         result.append(str(error))
     """
-    told = "two.c was changed after it was compiled, and its old code is gone from the cache: compile it again"
+    told = "two.c was changed after it was compiled, and the earlier code was removed from the cache: compile the source again"
     assert run_fresh(cache.path, script) == [3, told]
 
 
@@ -159,7 +159,7 @@ def test_what_the_compiler_reports_is_told(cache: Cache) -> None:
 def test_a_compiler_without_llvm_is_refused(cache: Cache) -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    with pytest.raises(CompileError, match="no LLVM bitcode"):
+    with pytest.raises(CompileError, match="does not write LLVM bitcode"):
         clang.compile(SCALE, cc="gcc", cache=cache)
 
 

@@ -87,14 +87,14 @@ def test_gnu_compilers_give_way_to_clang(tmp_path: Path, compiler: str, expected
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
-        ({}, "not a compilation database, which is a list"),
-        ([5], "entry 0 is not an object"),
-        ([{"directory": "/"}], "entry 0 does not name its file"),
-        ([{"file": "a.c", "directory": 5}], "entry 0 does not name its file"),
-        ([{"file": "a.c", "directory": "/"}], r"entry 0 \(a.c\) has neither arguments nor a command"),
-        ([{"file": "a.c", "arguments": []}], "has neither arguments nor a command"),
-        ([{"file": "a.c", "arguments": ["clang", 5]}], "has neither arguments nor a command"),
-        ([{"file": "a.c", "command": "clang 'a.c"}], "could not split"),
+        ({}, "not a compilation database: the JSON text must be a list of entries"),
+        ([5], "entry 0 must be a JSON object"),
+        ([{"directory": "/"}], "entry 0 must contain the name of the file"),
+        ([{"file": "a.c", "directory": 5}], "entry 0 must contain the working directory"),
+        ([{"file": "a.c", "directory": "/"}], r"entry 0 \(a.c\) must contain the command as a list"),
+        ([{"file": "a.c", "arguments": []}], "must contain the command as a list of strings"),
+        ([{"file": "a.c", "arguments": ["clang", 5]}], "must contain the command as a list of strings"),
+        ([{"file": "a.c", "command": "clang 'a.c"}], "cannot be split into words"),
     ],
 )
 def test_what_is_no_database_is_told(tmp_path: Path, entries: object, reason: str) -> None:
@@ -167,7 +167,7 @@ def test_module_interfaces_are_source_code(tmp_path: Path, directory: Path) -> N
 def test_flags_for_another_output_are_refused(project: Path, directory: Path, flag: str, what: str) -> None:
     done = compcache("--dir", directory, "add", project / "src" / "other.cpp", "--", "-O2", flag)
     assert done.status == 2
-    assert f"other.cpp: the flag {flag} asks the compiler for {what}, and the cache needs code: leave it out" in done.err
+    assert f"other.cpp: the flag {flag} makes the compiler write {what} instead of code: remove the flag" in done.err
 
 
 def test_without_a_database_or_files_nothing_is_done(tmp_path: Path, directory: Path) -> None:

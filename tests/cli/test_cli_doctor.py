@@ -37,7 +37,7 @@ INVALID = {
     "COMPCACHE_REMOTE_MODE": ("rw", "'write'"),
     "COMPCACHE_TRUSTED_KEYS": ("me", "name:base64"),
     "COMPCACHE_PUBLISH_KEY": ("me", "name:base64"),
-    "COMPCACHE_TARGETS": ("+avx2", "write the CPU's name first"),
+    "COMPCACHE_TARGETS": ("+avx2", "write the CPU's name before the changes"),
 }
 #: What raises in a program: `Cache` when it is opened, a miss when it needs it.
 LIBRARY = f"""\

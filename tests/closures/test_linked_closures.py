@@ -404,6 +404,27 @@ def test_bundles_leave_it_out(chain: Cache, tmp_path: Path) -> None:
         assert len(other.modules()) == 3
 
 
+def test_bundles_carry_it_on_request(chain: Cache, tmp_path: Path) -> None:
+    """It comes with all of its parts, is used at once, and gives way to what is newer; without one of its parts it is left out."""
+    (closure,) = chain.link(["first"]).linked
+    chain.export(["first"], tmp_path / "first.ccb", linked=True)
+    chain.export(["second"], tmp_path / "second.ccb", linked=True)
+    with Cache(tmp_path / "other") as other:
+        assert set(other.import_bundle(tmp_path / "first.ccb")) == {"first", "second", "third"}
+        assert other.get_target("first").module_id == closure.module_id
+        assert other.check().findings == ()
+    with Cache(tmp_path / "above", layers=[tmp_path / "first.ccb"]) as above:
+        assert above.get_target("first")(1) == 7
+        assert above.get_target("first").module_id == closure.module_id
+    with Cache(tmp_path / "newer") as newer:
+        newer.import_bundle(tmp_path / "first.ccb")
+        newer.add_module(ModuleSource(adder("third", 30)))
+        assert newer.get_target("first")(1) == 34
+    with Cache(tmp_path / "parts") as parts:
+        assert set(parts.import_bundle(tmp_path / "second.ccb")) == {"second", "third"}
+        assert len(parts.modules()) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "processes"), [("directory", 1), ("above", 2)])
 def test_caches_with_layers_use_it(chain: Cache, directory: Path, tmp_path: Path, where: str, processes: int) -> None:

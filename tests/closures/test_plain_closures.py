@@ -68,7 +68,7 @@ result = []
 if {first}:
     with Cache(directory) as cache:
         target = cache.get_target("first")
-        result = [*{{"compcache.hit.loader", "compcache.formats", "compcache.errors"}} & {{*sys.modules}}, target(3)]
+        result = [*{{"compcache.hit.loader", "compcache.formats", "__future__"}} & {{*sys.modules}}, target(3)]
 else:
     for order in itertools.permutations(("first", "second", "count", "start")):
         with Cache(directory) as cache:

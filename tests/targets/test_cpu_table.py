@@ -91,7 +91,7 @@ def test_a_feature_that_builds_on_a_hidden_one_is_not_supported() -> None:
         ("neoverse-n1", "", r"'neoverse-n1' is not a CPU of x86_64"),
         ("i386", "", r"'i386' is not a CPU of x86_64"),
         ("x86-64", "+avx3", r"'avx3' is not a CPU feature of x86_64 that LLVM knows: did you mean avx"),
-        ("x86-64", "avx2", r"'avx2' does not say whether the feature is wanted: write \+avx2 or -avx2"),
+        ("x86-64", "avx2", r"the feature 'avx2' must begin with \+ or -: write \+avx2 or -avx2"),
     ],
 )
 def test_names_that_llvm_would_ignore_are_refused(cpu: str, features: str, message: str) -> None:

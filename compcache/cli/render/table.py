@@ -38,12 +38,13 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     kept = _fitting_columns(columns, natural, width)
     columns = [columns[n] for n in kept]
     widths = _fitting_widths(columns, [natural[n] for n in kept], width - len(_GAP) * (len(kept) - 1))
-    return zip(*[_aligned(contents[n], w, c) for n, w, c in zip(kept, widths, columns, strict=True)], strict=True)
+    aligned = [_aligned(contents[n], column_width, column) for n, column_width, column in zip(kept, widths, columns, strict=True)]
+    return zip(*aligned, strict=True)
 
 
 def _fitting_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
     """Return the numbers of the columns that fit into `width`, in order; `natural` are the widths of the uncut columns."""
-    least = [min(size, _LEGIBLE) if c.flexible else size for c, size in zip(columns, natural, strict=True)]
+    least = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural, strict=True)]
     kept = list(range(len(columns)))
     while sum(least[n] + len(_GAP) for n in kept) - len(_GAP) > width:
         first = max(kept, key=lambda n: columns[n].spare)

@@ -1,1 +1,1 @@
-"""Reads ELF files that are held as bytes (`parts`, `reading`), and makes changed copies (`patching`)."""
+"""Reads ELF files in memory (`parts`, `reading`), and makes changed copies (`patching`)."""

@@ -1,4 +1,4 @@
-"""Reads the parts of an ELF file that is held as bytes: 64-bit and little-endian only. No I/O.
+"""Reads the parts of an ELF file in memory: 64-bit and little-endian only. No I/O.
 
 Layout: System V gABI, https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 (ELF header, sections and symbol tables in chapter 4, the dynamic section in chapter 5).

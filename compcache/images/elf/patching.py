@@ -1,4 +1,4 @@
-"""Makes changed copies of ELF files that are held as bytes: references made weak, definitions hidden or moved, symbols renamed,
+"""Makes changed copies of ELF files in memory: references made weak, definitions hidden or moved, symbols renamed,
 relocations removed. Every function raises `FormatError` if the bytes are malformed.
 """
 
@@ -167,7 +167,7 @@ def _add_free_name(name: str, taken: set[str]) -> str:
 def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
     """Return the shared object without the relocations of some undefined symbols, and the places that these relocations fill, by symbol.
 
-    A place is two i64. The first is the distance from the symbol `table` to the place in the image that holds the symbol's address. The
+    A place is two i64. The first is the distance from the symbol `table` to the place in the image that contains the symbol's address. The
     second is the number to add to the address. Without relocations, the dynamic linker does not look the symbols up.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Reads symbols, code and data of objects, and the requirements of shared objects, from ELF files that are held as bytes.
+"""Reads symbols, code and data of objects, and the requirements of shared objects, from ELF files in memory.
 
 Every function raises `FormatError` if the bytes are malformed.
 """
@@ -96,7 +96,7 @@ def has_fixed_code(data: bytes) -> bool:
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
     """Return the names that a relocatable object uses and does not define, in the order of its symbol table.
 
-    Strong and weak references are included. So are names that code generation adds, such as `__tls_get_addr` or
+    Strong and weak references are included. The names that code generation adds are included too, such as `__tls_get_addr` or
     `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
     """
     return tuple(symbol.name for symbol in object_symbols(data) if not symbol.defined)
@@ -214,7 +214,7 @@ def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dic
 
 
 def code_sections(data: bytes) -> tuple[CodeSection, ...]:
-    """Return the sections of a relocatable object that hold machine code.
+    """Return the sections of a relocatable object that contain machine code.
 
     Raises:
         FormatError: the object is malformed, or linking may move its code (`has_fixed_code`).

@@ -118,7 +118,7 @@ class Dynamic:
         self.table.size = _TAG.size * len(self._all_tags(0))
 
     def outputs(self) -> list[Output]:
-        """Return the sections of the image that hold the tables."""
+        """Return the sections of the image that contain the tables."""
         found = [self.hash, self.symbols, self.strings, self.table]
         return found + [output for output in (self.relocations, self.versions, self.needs) if output.size]
 

@@ -121,8 +121,8 @@ def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterato
 
 def _wanted_entries(state: CheckState) -> Iterator[bytes]:
     """Yield the entries that the index should have, unordered."""
-    for _, each in state.modules():
-        for module_id, row in each.rows().items():
+    for _, slice_ in state.modules():
+        for module_id, row in slice_.rows().items():
             for name, offset in row.indexed():
                 yield _entry(name, module_id, offset)
     listed = state.slices.lists.all_entries()
@@ -141,9 +141,9 @@ def _unverified(state: CheckState, segments: list[Segment]) -> int:
     tables = [all_entries(segment.modules) for segment in segments]
     entries = heapq.merge(*tables)
     waiting = next(entries, None)
-    for present, each in state.modules():
+    for present, slice_ in state.modules():
         stamps: dict[bytes, list[bytes]] = {}
-        while waiting is not None and waiting[0] <= each.first:
+        while waiting is not None and waiting[0] <= slice_.first:
             stamps.setdefault(waiting[:DIGEST_SIZE], []).append(waiting)
             waiting = next(entries, None)
         unverified += sum(1 for module_id, status in present.items() if not _is_stamped(stamps.get(module_id, ()), status))

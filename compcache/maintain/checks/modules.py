@@ -27,8 +27,8 @@ _ELF = b"\x7fELF"
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that the records of every module can be decoded."""
     checked = functions = 0
-    for present, each in state.modules():
-        rows = each.rows()
+    for present, slice_ in state.modules():
+        rows = slice_.rows()
         checked += len(present)
         for module_id, status in present.items():
             if writer(status) < 0:

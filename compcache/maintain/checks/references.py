@@ -124,7 +124,8 @@ def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Ma
 
 def _is_all(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
     """Return whether the importer exists and the import has no realizations except `known`, in layers or added since."""
-    return state.store.exists(importer) and {module_id for module_id, _ in state.store.find_all(name)} <= {m for m, _ in known}
+    current = {module_id for module_id, _ in state.store.find_all(name)}
+    return state.store.exists(importer) and current <= {module_id for module_id, _ in known}
 
 
 def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:

@@ -152,9 +152,9 @@ class _Directory:
         opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
-            raise FileNotFoundError(key)
+            raise FileNotFoundError(f"the store does not have the object {key}")
         if status.st_size > largest:
-            raise TooLargeError(key)
+            raise TooLargeError(f"the object {key} has more than {largest} bytes")
         while part := await asyncio.to_thread(os.read, opened.number, _PART):
             yield part
 
@@ -166,7 +166,7 @@ class _Directory:
         try:
             status = self._files.stat(path)
             if stat.S_ISREG(status.st_mode) and status.st_size > largest:
-                raise TooLargeError(key)
+                raise TooLargeError(f"the object {key} has more than {largest} bytes")
             return read_file(self._files, path, largest)
         except FileNotFoundError:
             return None  # the directory need not exist yet: the first upload creates it
@@ -288,7 +288,7 @@ class _ObjectStore:
             if begun is not None:
                 begun()
             if found.meta["size"] > largest:
-                raise TooLargeError(key)
+                raise TooLargeError(f"the object {key} has more than {largest} bytes")
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
@@ -296,7 +296,7 @@ class _ObjectStore:
     async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
         found = await self._obstore.get_async(self._store, key)
         if found.meta["size"] > largest:
-            raise TooLargeError(key)
+            raise TooLargeError(f"the object {key} has more than {largest} bytes")
         async for part in found.stream(min_chunk_size=_PART):
             yield bytes(part)
 
@@ -437,7 +437,7 @@ class _Redis:
         with _limit_answer(largest):
             found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
         if len(found) > largest:
-            raise TooLargeError(key)
+            raise TooLargeError(f"the object {key} has more than {largest} bytes")
         return found or None  # an object is never empty
 
     async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
@@ -446,12 +446,12 @@ class _Redis:
             with _limit_answer(_PART):
                 part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
             if not part and not at:
-                raise FileNotFoundError(key)
+                raise FileNotFoundError(f"the store does not have the object {key}")
             if not part:
                 return
             yield part
             at += len(part)
-        raise TooLargeError(key)
+        raise TooLargeError(f"the object {key} has more than {largest} bytes")
 
     def pause_after(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None

@@ -111,7 +111,7 @@ class Requests:
                 async for part in self._backend.parts(key, largest):
                     size += file.write(part)
                     if size > largest:
-                        raise TooLargeError(key)
+                        raise TooLargeError(f"the object {key} has more than {largest} bytes")
             return size or None
 
         return await self._send(save, seconds, patience, size=largest)

@@ -23,10 +23,11 @@ __all__ = ["command"]
 )
 @click.option("--targets", metavar="LIST", help="Include only the realizations that these CPUs use, e.g. x86-64-v2,x86-64-v3.")
 @click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the signature of the whole file, for `minisign -V`.")
+@click.option("--linked", is_flag=True, help="Include the linked closures all of whose parts are in the bundle.")
 @json_option
 @pass_session
 def command(
-    session: Session, names: tuple[str, ...], output: str, closure: bool, targets: str | None, minisign: bool, as_json: bool
+    session: Session, names: tuple[str, ...], output: str, closure: bool, targets: str | None, minisign: bool, linked: bool, as_json: bool
 ) -> None:
     """Write functions to a bundle: a file that `compcache import` reads and that a cache can use as a layer.
 
@@ -35,7 +36,7 @@ def command(
     if minisign and not setting(PUBLISH_VARIABLE):
         raise click.UsageError(f"--minisign needs a secret key: set {PUBLISH_VARIABLE} to the key, or to @ and its file")
     with session.open_to_read() as cache:
-        functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign)
+        functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign, linked=linked)
     if as_json:
         print_json(list(functions))
     else:

@@ -99,7 +99,7 @@ def _without_data(graph: FunctionGraph) -> FunctionGraph:
     """Return a graph without globals, variables and native symbols."""
     kept = [n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
     numbers = {old: new for new, old in enumerate(kept)}
-    edges = [(numbers[a], numbers[b]) for a, b in graph.edges if a in numbers and b in numbers]
+    edges = [(numbers[user], numbers[needed]) for user, needed in graph.edges if user in numbers and needed in numbers]
     return type(graph)(tuple(graph.nodes[n] for n in kept), tuple(edges))
 
 

@@ -64,6 +64,6 @@ def _matching_pins(cache: Cache, names: tuple[str, ...]) -> list[str]:
     pinned = cache.pinned()
     chosen: dict[str, None] = {}
     for name in names:
-        found = [name] if name in pinned else [p for p in pinned if fnmatch.fnmatchcase(p, name) or label_of(p) == name]
-        chosen.update(dict.fromkeys(found or [name]))
+        matching = [pin for pin in pinned if fnmatch.fnmatchcase(pin, name) or label_of(pin) == name]
+        chosen.update(dict.fromkeys([name] if name in pinned or not matching else matching))
     return list(chosen)

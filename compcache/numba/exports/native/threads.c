@@ -1,6 +1,6 @@
 /* Implements threads of exported kernels that are compiled with parallel=True. The process has one pool, for one loop at a time. A loop
- * that starts within another loop, or while another thread uses the pool, is run by its own thread. Pieces are assigned to threads by number, so
- * that each run adds partial results in the same order. After a fork the child starts its own threads. */
+ * that starts within another loop, or while another thread uses the pool, is run by its own thread. Pieces are assigned to threads by
+ * number, so that each run adds partial results in the same order. After a fork the child starts its own threads. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
