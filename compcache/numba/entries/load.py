@@ -20,7 +20,7 @@ from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
-from compcache.numba.identity.settings import chosen_cpu
+from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -46,7 +46,7 @@ def find(
     Returns:
         The target of its image, and its description; None if no entry is valid.
     """
-    request = Request(lines, chosen_cpu(), implementations=implementations, outdated=_why_outdated)
+    request = Request(lines, requested_cpu(), implementations=implementations, outdated=_why_outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 

@@ -31,7 +31,7 @@ from compcache.numba.entries.sources import sources_of
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.key import without_addresses
-from compcache.numba.identity.settings import chosen_cpu, compiled_for
+from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 
@@ -155,7 +155,7 @@ def _checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str,
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
-    return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
+    return requested_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
@@ -197,7 +197,7 @@ def publish(
         CompcacheError: the entry could not be stored.
     """
     text = source.text if source else image_source.address_function(())
-    cpu, features = compiled_for()
+    cpu, features = requested_cpu_and_features()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
     frontend.add_realizations(cache, ModuleSource(
         text,
