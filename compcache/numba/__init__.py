@@ -104,7 +104,7 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed
-    from compcache.numba.versions.supported import is_unsupported
+    from compcache.numba.versions.supported import warn_if_unsupported
 
     options = dict(options)
     targets = options.pop("targets", None)
@@ -123,7 +123,7 @@ def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bo
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened, targets)
-    if not is_unsupported():
+    if not warn_if_unsupported():
         set_installed(backend, _install_import_hook(backend) if lazy else _install_numba_hooks(backend, is_first=is_first))
     return backend
 
@@ -132,13 +132,13 @@ def _install_import_hook(backend: Backend) -> Any:
     """Replace Numba by a stand-in, which installs the hooks once Numba is imported. Return the object that removes the stand-in."""
     from compcache.numba.declarations.import_hook import Hook
     from compcache.numba.lazy.installed import installed_hook, set_installed
-    from compcache.numba.versions.supported import is_unsupported
+    from compcache.numba.versions.supported import warn_if_unsupported
 
     def install_hooks() -> Any:
         """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support Numba."""
         if installed_hook() is not hook:
             return None
-        if is_unsupported():  # its metadata named a supported version
+        if warn_if_unsupported():  # its metadata named a supported version
             set_installed(None, None)
             return None
         return _install_numba_hooks(backend, is_first=False)
@@ -223,9 +223,9 @@ def __getattr__(name: str) -> Any:
 
 def _find_decorator(name: str) -> Any:
     """Return this package's decorator with this name, or Numba's decorator if the version of Numba is not supported."""
-    from compcache.numba.versions.supported import is_unsupported
+    from compcache.numba.versions.supported import warn_if_unsupported
 
-    if is_unsupported():
+    if warn_if_unsupported():
         import numba
 
         return getattr(numba, name)
@@ -311,8 +311,8 @@ def _require_supported_numba() -> None:
     Raises:
         RuntimeError: the version is not supported. The message says why.
     """
-    from compcache.numba.versions.supported import problem
+    from compcache.numba.versions.supported import unsupported_reason
 
-    reason = problem()
+    reason = unsupported_reason()
     if reason:
         raise RuntimeError(reason)

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.numba.entries import named_addresses
-from compcache.numba.entries.named_addresses import address_in, functions_of_threads
+from compcache.numba.entries.named_addresses import address_in, thread_functions_by_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def known_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]
     names = tuple(variables)
     if not names:
         return {}
-    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in functions_of_threads(_THREADS).items()}
+    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in thread_functions_by_address(_THREADS).items()}
     thread_functions = {name: threads[address_in(name)] for name in names if address_in(name) in threads}
     return named_addresses.known_functions(names) | thread_functions
 

@@ -111,7 +111,7 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
             with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
                 result = original(*args, **kwargs)
-                libraries.dependencies_of(result.library, scope)
+                libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
             return result if scope.miss is None else _store_result(scope.miss, result)
 
@@ -147,7 +147,7 @@ def _wrap_get_executable(original: Any) -> Any:
     """Return a wrapper that omits the entry point of a function that is about to be stored."""
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
-        if scopes.is_kept(getattr(fndesc, "uid", None)):
+        if scopes.has_miss(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
             return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
         return original(self, library, fndesc, env)
@@ -193,7 +193,7 @@ def _wrap_reducer(original: Any) -> Any:
     """Return a wrapper that pickles the program's classes and intrinsics by name in code and entries."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
-        reduced = scopes.reduced_to_name(obj)
+        reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 
     return reducer_override
@@ -208,7 +208,7 @@ def _wrap_gufunc_init(original: Any) -> Any:
         backend = cache if isinstance(cache, Backend) else None
         original(self, py_func, cres, sin, sout, cache if backend is None else False, is_parfors)
         if backend is not None:
-            self.cache = GufuncCache(backend, self, py_func, is_asked_for=False)
+            self.cache = GufuncCache(backend, self, py_func, is_requested=False)
 
     return __init__
 
@@ -262,8 +262,8 @@ def _record_template(template: Any) -> None:
         function = None if is_asked_by_template(cls) else source_function(cls)
         _functions_of_templates[cls] = function
     if function is not None:
-        scopes.record(function)
-        scopes.accept(function)
+        scopes.record_asked(function)
+        scopes.record_accepted(function)
 
 
 #: The user's functions behind templates that are not asked individually; None for Numba's templates.
@@ -314,10 +314,10 @@ def _wrap_template(original: Any) -> Any:
         function = source_function(type(self))
         if function is None:
             return original(self, *args, **kwargs)
-        scopes.record(function)
+        scopes.record_asked(function)
         answer = original(self, *args, **kwargs)
         if answer is not None:
-            scopes.accept(function)
+            scopes.record_accepted(function)
         return answer
 
     return ask

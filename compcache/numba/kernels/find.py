@@ -35,7 +35,7 @@ class Kernels:
         """Call the first kernel that accepts the arguments.
 
         Raises:
-            TypeError: no kernel accepts them.
+            TypeError: no kernel accepts the arguments.
         """
         first: TypeError | None = None
         for target in self._targets:
