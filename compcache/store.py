@@ -113,7 +113,7 @@ class Store(Directory):
         if user is None:
             self.check_root()
         else:
-            self._use_files_of(user)
+            self.keep_root(user)
         self.stats: Recorder | NullRecorder
         if recorder is not None:
             self.stats = recorder(self.files, root, readonly=readonly or self.exposed)
