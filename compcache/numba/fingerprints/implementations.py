@@ -312,13 +312,13 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
         The overloads with their options; and the options of each registration that allows compiled code to call the function
         (`register_jitable`).
     """
-    from compcache.numba.registered.options import of_jitable, of_overload
+    from compcache.numba.registered.options import jitable_options, overload_options
     from compcache.numba.registered.table import registered_for
 
     known = registered_for(function)
     if known is not None:
-        overloads_here = [(implementation, of_overload(options)) for implementation, options in known.overloads]
-        return overloads_here, [of_jitable(options) for options in known.options_of_jitable]
+        overloads_here = [(implementation, overload_options(options)) for implementation, options in known.overloads]
+        return overloads_here, [jitable_options(options) for options in known.options_of_jitable]
     overloads: list[tuple[Any, dict[str, Any]]] = []
     jitables: list[dict[str, Any]] = []
     if type(function) is FunctionType and _is_numba_imported() and not is_made_by_library(function):
@@ -326,9 +326,9 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
             options = dict(implementation.options)
             given = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
             if function in wrapped_by(implementation.function):
-                jitables.append(of_overload({**given, "strict": True}))
+                jitables.append(overload_options({**given, "strict": True}))
             else:
-                overloads.append((implementation.function, of_overload(given)))
+                overloads.append((implementation.function, overload_options(given)))
     return overloads, jitables
 
 

@@ -14,7 +14,7 @@ from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
-from compcache.numba.registered.options import of_compiler
+from compcache.numba.registered.options import compiler_options
 from compcache.numba.registered.refusals import Unidentifiable
 from compcache.numba.registered.type_texts import SCALARS
 
@@ -71,7 +71,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
     elif walk.without_numba:
-        walk.feed_jitted(function, of_compiler(value.targetoptions, value.locals))
+        walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals))
     else:
         _feed_compiling(walk, value, where)
 

@@ -9,7 +9,7 @@ import types as python_types
 from opcode import opmap
 
 from compcache.files import reraise_interrupt
-from compcache.numba.registered.code_reads import MISSING, names_stored
+from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
@@ -135,7 +135,7 @@ def _names_in(module: str) -> frozenset[str]:
     except Exception as error:  # noqa: BLE001 - any exception means that there is no Python code
         reraise_interrupt(error)
         return frozenset()
-    return frozenset(names_stored(code, _DEFINES))
+    return frozenset(names_used_by(code, _DEFINES))
 
 
 def set_on_part(module: str, names: tuple[str, ...]) -> Any:
@@ -214,7 +214,7 @@ def names_stored_by(kind: type) -> frozenset[str]:
         items = [item for cls in makers for base in cls.__mro__ if base is not type for item in vars(base).values()]
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-        stored = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        stored = frozenset(name for code in codes for name in names_used_by(code, _STORES))
         known = _names_stored[kind] = stored | _COPIED if makers else stored
     return known
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text", "without_addresses"]
 
-#: Addresses of functions and objects, and numbers of jitclasses, in Numba's text of types.
+#: Addresses of functions and objects, and the serial numbers of jitclasses, in Numba's text of types.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 _MAX_SHOWN = 400
 
@@ -91,7 +91,7 @@ def without_addresses(text: str) -> str:
 
 @looks_at_programs(Unidentifiable)
 def type_text(item: Any) -> str:
-    """Return a type as text.
+    """Return the text that identifies a Numba type.
 
     Raises:
         Unidentifiable: the type has no identity by content.

@@ -35,7 +35,7 @@ class Request:
 
     Attributes:
         lines: the digest of the present source lines.
-        cpu: the CPU that the user has chosen (`chosen_cpu`), or "".
+        cpu: the CPU that the user has chosen (`requested_cpu`), or "".
         only: the only description to accept, which the process has just stored; None to check the conditions.
         implementations: the digest of implementations that this process is known to have, or "".
         outdated: returns why this process has other implementations than a description, or "". It needs Numba.

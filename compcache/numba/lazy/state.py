@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
-from compcache.numba.registered.options import of_compiler
+from compcache.numba.registered.options import compiler_options
 from compcache.numba.registered.refusals import NotLazy, looks_at_programs
 
 TYPE_CHECKING = False
@@ -71,7 +71,7 @@ class State:
         self.compiled: list[Compiled] | None = None
 
     @property
-    def asks_for_caching(self) -> bool:
+    def requests_caching(self) -> bool:
         """Whether the program has requested caching. Then Numba warns if it cannot cache the function."""
         return bool(self.options.get("cache"))
 
@@ -83,7 +83,7 @@ class State:
     @property
     def key_options(self) -> dict[str, Any]:
         """The options that are part of the key, because they affect the compiler."""
-        return of_compiler(self.options)
+        return compiler_options(self.options)
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the data of the function that compiled code can use: the function and its options.

@@ -16,7 +16,7 @@ import types
 from contextvars import ContextVar
 from opcode import opmap
 
-from compcache.numba.registered.code_reads import MISSING, names_stored, reads_of, resolve
+from compcache.numba.registered.code_reads import MISSING, names_used_by, reads_of, resolve
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, LEADS_ANYWHERE, NAMES
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_outside_state", "is_reviewed", "looks_outside", "outside"]
 
-_MOST_VALUES = 2000
+_MAX_VALUES = 2000
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
 _DESCRIPTORS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -56,8 +56,8 @@ def outside(value: Any) -> str:
         item = waiting.pop()
         known = _known.get(id(item))
         reason = known[1] if known is not None and known[0] is item else _examine(item, seen, waiting)
-        if not reason and len(seen) > _MOST_VALUES:
-            reason = f"{name_of(item)} and more than {_MOST_VALUES} other values"
+        if not reason and len(seen) > _MAX_VALUES:
+            reason = f"{name_of(item)} and more than {_MAX_VALUES} other values"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -243,5 +243,5 @@ def _globals_assigned_in(module: str) -> frozenset[str]:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
         inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
         codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
-        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
     return known
