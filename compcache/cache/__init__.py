@@ -248,9 +248,9 @@ class Cache(_Parts):
             self._entries.flush()
         self._closed = True
         if self._tuners:
-            from compcache.closures.background import reap
+            from compcache.closures.background import reap_processes
 
-            reap(self._tuners)
+            reap_processes(self._tuners)
         self._store.stats.flush()  # modules that are still held count as used
         self._loader.close()
         self._store.close()
@@ -274,9 +274,9 @@ class Cache(_Parts):
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.closures.background import work_later
+            from compcache.closures.background import start_background_work
 
-            work_later(self._session(), self._tuners, target, tunes=self._tunes)
+            start_background_work(self._session(), self._tuners, target, tunes=self._tunes)
         if target is not before:  # the target was not in memory before
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target

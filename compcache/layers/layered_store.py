@@ -196,7 +196,7 @@ class LayeredStore(Store):
             if not self.readonly:
                 self._write_segment(name)
             return
-        index.take(segment)
+        index.use_only(segment)
         self.merged = index
 
     def _write_segment(self, name: str) -> None:

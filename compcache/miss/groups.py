@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.pic import ADDRESS_OF
-from compcache.build.slots import Requests, undefined_symbols
+from compcache.build.slots import Requests, undefined_symbols_error
 from compcache.build.source import ModuleSource, check_name
-from compcache.content.names import content_digest, frozen
+from compcache.content.names import content_digest, freeze
 from compcache.digest import digest
 from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
@@ -130,7 +130,7 @@ class _Group:
                 raise CompileError(
                     "a member of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
                 )
-            source = frozen(source)
+            source = freeze(source)
             requests = requests_of(source, self._store.host(), "")
             return _Source(number, source, content_digest(source), requests)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
@@ -230,7 +230,7 @@ class _Group:
     def _missing_error(self, used: dict[str, bool]) -> UndefinedSymbolError:
         """Return the error for a source that uses these undefined symbols. The values tell whether each is a function."""
         if not self._failures:
-            return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
+            return undefined_symbols_error(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))
         return UndefinedSymbolError(f"it uses {shown}, and no source that could be added defines it", symbols=sorted(used))
 
