@@ -2,8 +2,8 @@
 
     python benchmarks/maintenance.py [--modules 100000] [--directory DIR] [--keep] [--repeat 3] [--only NAME]...
 
-The modules are synthesized (no compiler runs) and published through the store as additions are, without waiting for
-the disk; half of the functions have been used. Commands run as processes of their own; of several runs the one with the
+The modules are one that was compiled, published again with other names, 512 at once and the last 4,096 one by one, without
+waiting for the disk; half of the functions have been used. Commands run as processes of their own; of several runs the one with the
 least processor time counts, because elapsed times say more about what else a machine does. *Cold*: what tools derive
 (lists of modules and files) is not there yet.
 """
@@ -32,6 +32,7 @@ from compcache.formats.graph import encode_graph, encode_notes
 from compcache.formats.manifest import FunctionRecord, NeedsRecord
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_needs
 from compcache.formats.records import decode_module
+from compcache.formats.table import all_entries
 from compcache.hit.recorder import recorder_for
 from compcache.publish import index_merge
 from compcache.publish.additions import merge
@@ -81,7 +82,7 @@ class Template:
         fields = one.symbol, one.signature, one.target_id, one.function, one.entry, needs or one.needs
         offset = writer.add(encode_function(FunctionRecord(name, *fields)))
         built = self._built
-        sections = built.sections[0], writer.content(), graph_of(name, imports), built.sections[3], encode_notes(0.05, None, {})
+        sections = built.sections[0], writer.content(), graph_of(name, one.symbol, imports), built.sections[3], encode_notes(0.05, None, {})
         return Publication(sections, ((name, offset, self._requirement),), built.target, built.flags, built.key)
 
 
@@ -96,13 +97,13 @@ def publish(store: Store, publications: Sequence[Publication], first: int) -> No
             store.stats.hit(publication.indexed[0][0], module_id)
 
 
-def graph_of(name: str, imports: tuple[tuple[int, str], ...]) -> bytes:
+def graph_of(name: str, symbol: str, imports: tuple[tuple[int, str], ...]) -> bytes:
     """The graph section of a module with one function, a private helper and perhaps an import."""
     own = Definition("function", "", ("helper", *[f"@{imported}" for _, imported in imports]))
-    definitions = {"f": own, "helper": Definition("function", "", ())}
+    definitions = {symbol: own, "helper": Definition("function", "", ())}
     definitions |= {f"@{imported}": Definition("external", "", ()) for _, imported in imports}
     slots = {f"@{imported}": imported for _, imported in imports}
-    nodes = symbol_nodes(definitions, {"f": name}, Resolution(slots, {}, "", ()), {"f": "i64(i64)"})
+    nodes = symbol_nodes(definitions, {symbol: name}, Resolution(slots, {}, "", ()), {symbol: "f64(f64, f64)"})
     return encode_graph(nodes)
 
 
@@ -174,10 +175,10 @@ def run(root: str, words: list[str]) -> tuple[float, float]:
 def merge_all(index: Index) -> str:
     """Write all segments of an index as one."""
     segments = index.segments
-    entries = {entry for segment in segments for entry in segment.functions.entries()}
+    entries = {entry for segment in segments for entry in all_entries(segment.functions)}
     known: dict[bytes, bytes] = {}
     for segment in segments:
-        for data in segment.modules.entries():
+        for data in all_entries(segment.modules):
             index_merge.keep_newest(known, data)
     requirements = {text for segment in segments for text in segment.requirements.values()}
     modules = [known[key] for key in sorted(known)]

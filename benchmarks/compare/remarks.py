@@ -47,7 +47,8 @@ SECTION = {
         " inlined when what uses them is added. A load of modules that are apart maps each of them, and the dynamic linker walks through"
         " all libraries of the process each time, so a chain costs more for each module the longer it is"
         " ([decision 82](decisions/0082-closures-in-layers.md)). Of a linked library most of the time is what any first hit of a process"
-        " takes: the directory, its index, the runtime, the file that says that the closure holds. typed_python"
+        " takes: the directory, its index, the runtime, the file that says that the closure holds. LAPACK and what has changed since"
+        " these runs: [decision 100](decisions/0100-closures-that-import-are-plain.md). typed_python"
         " needs an old Python, and was not measured."
     ),
     "adding": (

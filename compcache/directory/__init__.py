@@ -89,6 +89,19 @@ class Directory:
             self._use_files_of(user, status.st_uid)
         return True
 
+    def keep_root(self, user: int) -> None:
+        """Open the root without checking who can write to it, because the caller has found that only this user can. Roots that replace it
+        are checked.
+        """
+        self._use_files_of(user)
+        check, self.files.require_trusted = self.files.require_trusted, None
+        try:
+            self.files.status()
+        except OSError as error:
+            reraise_interrupt(error)  # the first use of the root reports other errors
+        finally:
+            self.files.require_trusted = check
+
     def _use_files_of(self, *users: int) -> None:
         """Accept files of these users, and signed files of other users. Accept derived data only from these users."""
         if not self.trust:
@@ -303,6 +316,6 @@ def _require_trusted(root: str, status: os.stat_result, link: os.stat_result) ->
     """Raise `UntrustedDirectoryError` if other users can write to a directory with this status."""
     user = os.geteuid()
     if _is_foreign(user, status, link):
-        from compcache.publish.verify import distrust
+        from compcache.publish.verify import untrusted_directory_error
 
-        raise distrust(root, status, link, user)
+        raise untrusted_directory_error(root, status, link, user)

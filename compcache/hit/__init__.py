@@ -46,8 +46,7 @@ _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # 
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
-_ENTER = _LOOK | os.O_DIRECTORY
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 _OTHERS_WRITE = 0o022
 
 _lock: "Any" = RLock()
@@ -122,40 +121,16 @@ class Door:
         if entered is not None and not _is_still_open(entered):
             entered[0].number = -1
 
-    def open_owned(self, path: str, flags: int, mode: int = 0) -> "Opened":
-        """See `Tree.open_owned`."""
-        opened: Opened
+    def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
+        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None: a handler of its error would have to import much."""
         if flags & os.O_CREAT or not path.startswith(self._prefix):
-            opened = self._full_tree().open_owned(path, flags, mode)
-            return opened
-        opened = self._open(path, flags, False)
-        return opened
-
-    def open_if_there(self, path: str) -> "Opened | None":
-        """Open a file of the directory to read it. Returns None if it does not exist.
-
-        A missing file is no exception, whose handler would have to ask whether a signal handler has raised it.
-        """
-        opened: Opened | None = self._open(path, _READ, True)
-        return opened
-
-    def _open(self, path: str, flags: int, may_lack: bool) -> "Any":
+            return self._full_tree().open_owned(path, flags, mode)
         entered = self._entered
         while entered is None:
             self.enter()
             entered = self._entered
         audit("open", path, None, flags)
-        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, 0, may_lack)
-
-    def stat(self, path: str) -> os.stat_result:
-        """See `Tree.stat`."""
-        opened = self.open_owned(path, _LOOK)
-        return os.fstat(opened.number)
-
-    def listdir(self, path: str) -> list[str]:
-        """See `Tree.listdir`."""
-        opened = self.open_owned(path, _LIST)
-        return os.listdir(opened.number)
+        return self._runtime.open_beneath(entered[1], path[len(self._prefix) :], flags, mode, may_lack)
 
     def __getattr__(self, name: str) -> "Any":
         """Return an attribute of `Tree`, which is imported at the first request."""
@@ -341,11 +316,11 @@ class PlainLoader:
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
         """Open a module file.
 
-        Returns the file, its path, its size and its index entry. The entry is None if the file must be verified first.
+        Return the file, its path, its size and its index entry. The entry is None if the file must be verified first.
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
-        opened = self._files.open_if_there(path)
+        opened = self._files.open_owned(path, _READ, may_lack=True)
         if opened is not None:
             stamp = runtime.stamp_of(opened.number, self._owner)
             size = 0 if stamp is None else stamp[1]
@@ -363,7 +338,7 @@ class PlainLoader:
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
 
-        Returns what `runtime.newest` found and its linked closure, or None if the function is not plain.
+        Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
@@ -391,7 +366,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: "Any") -> bool:
-        """Read the segments that the index has now. Returns False if the index contains a file that plain hits do not know."""
+        """Read the segments that the index has now. Return False if the index contains a file that plain hits do not know."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
@@ -647,7 +622,7 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
     """Enter `module` in the table for this key.
 
-    Returns False if another module, which was not given up, has the key. `_mapping` is held.
+    Return False if another module, which was not given up, has the key. `_mapping` is held.
     """
     known = table.get(key)
     other = known() if known is not None else None

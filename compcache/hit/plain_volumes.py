@@ -15,11 +15,32 @@ __all__ = ["DIRECTORY", "SUFFIXES", "open_in_volume", "volumes_of"]
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIXES = "volumes-v1", (".volume", ".gone")
+_LIST = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def volumes_of(files: "Any", root: str) -> Volumes:
+class _Files:
+    """The files that a door opens, with the methods of `Tree` that volumes need."""
+
+    __slots__ = ("fstat", "open_owned", "pread")
+
+    def __init__(self, door: "Any") -> None:
+        self.open_owned, self.fstat, self.pread = door.open_owned, door.fstat, door.pread
+
+    def stat(self, path: str) -> os.stat_result:
+        """See `Tree.stat`."""
+        opened = self.open_owned(path, _LOOK)
+        return os.fstat(opened.number)
+
+    def listdir(self, path: str) -> list[str]:
+        """See `Tree.listdir`."""
+        opened = self.open_owned(path, _LIST)
+        return os.listdir(opened.number)
+
+
+def volumes_of(door: "Any", root: str) -> Volumes:
     """Return the volumes of a directory. Damage ends the plain hit. Volumes of other users have no stamp."""
-    return Volumes(files, f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
+    return Volumes(_Files(door), f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
 
 
 def _give_up(name: str, reason: object) -> "NoReturn":

@@ -118,7 +118,7 @@ class Chooser:
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
 
-    def _make_plan(self, found: Mapping[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+    def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         """Return the plan of the policy for the candidates and the modules that affect the decision."""
 
         def close(entry: Entry) -> Entry:
@@ -129,6 +129,7 @@ class Chooser:
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
         entries = [close(found[key]) for key in sorted(found)]
+        found.clear()  # a prune of many modules would hold the table as well
         packs = sum(entry.is_pack for entry in entries)
         outside = Outside(
             self._census.size - sum(entry.size for entry in entries), self._census.modules - (len(entries) - packs), horizon, _FRESH

@@ -8,6 +8,7 @@ import. This module uses neither files nor LLVM; `compcache.maintain.prune` carr
 from __future__ import annotations
 
 import re
+from array import array
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from fnmatch import translate
@@ -248,10 +249,10 @@ class _Population:
         self.recency = [min(max(entry.used, entry.created), now) for entry in entries]
         self.used = list(self.recency)
         self._order = self._newest_first()
-        self.place = [0] * len(entries)
+        self.place = array("q", bytes(8 * len(entries)))
         for place, number in enumerate(self._order):
             self.place[number] = place
-        self.rank = [0] * len(entries)
+        self.rank = array("q", bytes(8 * len(entries)))
         self.propagate_uses(())
 
     def _newest_first(self) -> list[int]:
@@ -312,7 +313,7 @@ class _Population:
                     found = [number for number in found if number not in gone]
                 if found:
                     needed.append(found[0] if len(found) == 1 else min(found, key=self.place.__getitem__))
-            needs.append(needed)
+            needs.append(tuple(needed))
         return needs
 
     def protected_entries(self, policy: PrunePolicy) -> set[int]:

@@ -146,8 +146,15 @@ def _derived_closures(store: Store, gone: list[bytes]) -> list[bytes]:
 
 
 def _has_short_index(store: Store) -> bool:
-    """Return whether the index is short enough to be rewritten now. In a longer index, stale entries stay until a prune."""
-    return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
+    """Return whether the index is short enough to be rewritten now. In a longer index, stale entries stay until a prune.
+
+    An index that another process changes at this moment counts as long.
+    """
+    try:
+        return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
+    except OSError as error:
+        reraise_interrupt(error)
+        return False
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:

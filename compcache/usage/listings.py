@@ -49,7 +49,7 @@ _NEVER = (0, 0.0)
 #: The number of labels or modules read first. The first rows are available soon.
 _FIRST = 64
 #: The maximum number of labels or modules read at a time. Reading many at a time is faster than reading one by one.
-_MOST_AT_ONCE = 1 << 13
+_MOST_AT_ONCE = 1 << 10
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 

@@ -99,5 +99,5 @@ def test_several_numbers_come_back_as_a_tuple(cache: Cache) -> None:
 
 
 def test_a_tuple_contradicts_a_function_that_returns_a_value(cache: Cache) -> None:
-    with pytest.raises(SignatureMismatchError, match=r"means 'void \(ptr, i64\)'"):
+    with pytest.raises(SignatureMismatchError, match=r"requires 'void \(ptr, i64\)'"):
         cache.add_module(ModuleSource("define i64 @f(i64 %x) {\n ret i64 %x\n}\n", {"f": "tuple[i64](i64)"}))

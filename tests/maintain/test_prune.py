@@ -14,12 +14,15 @@ from mock_directory import DyingFiles, FaultyFiles, KilledError, Operation, cach
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePolicy, StorageError
 from compcache.files import Tree
+from compcache.maintain import remove
 from compcache.maintain.prune import carry_out, propose, prune
 from compcache.store import Store
 from compcache.usage import size_estimate
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from compcache.formats.index import Index, Segment
 
 
 def add(cache: Cache, name: str, *, calls: str | None = None, age: float = 0.0) -> str:
@@ -356,3 +359,22 @@ def test_a_sweep_that_fails_is_told_once(directory: Path) -> None:
 
 def fail_unlinks(operation: Operation) -> BaseException | None:
     return PermissionError(errno.EACCES, "no") if operation.name == "unlink" and ".ccm" in operation.path else None
+
+
+def test_a_removal_beside_a_merge_of_the_index_is_done(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cache(directory) as cache:
+        cache.add_module(ModuleSource(adder("f", 1)))
+
+    def merged_meanwhile(index: Index) -> tuple[Segment, ...]:
+        index.refresh()
+        for path in (directory / "index-v1").iterdir():
+            path.unlink()
+        for segment in index.segments:
+            segment._tables = None
+        return index.segments
+
+    monkeypatch.setattr(remove, "readable", merged_meanwhile)
+    with Cache(directory) as cache:
+        assert len(cache.remove("f")) == 1
+        with pytest.raises(NotCachedError):
+            cache.get_target("f")

@@ -224,7 +224,7 @@ def test_what_linked_structures_cost_grows_with_their_size(tmp_path: Path) -> No
     )
     assert said == [12497501, 12497501]
     assert not refused
-    assert longest < 4
+    assert longest < 15  # seconds of processor time; a cost that grows with the square takes more than a minute
 
 
 @pytest.mark.slow
