@@ -240,7 +240,7 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """Warn (`CacheWarning`) if a function with a plain name was compiled from another source. Does nothing without ``COMPCACHE_CHECK=1``.
+    """Warn (`CacheWarning`) if a function with a plain name was compiled from another source. Do nothing without ``COMPCACHE_CHECK=1``.
 
     Args:
         cache: an open cache.
@@ -528,7 +528,7 @@ def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
 def compact_index(cache: Cache) -> None:
     """Merge the index after many additions, so that look-ups open fewer files. Call it at the end of a process that has added functions.
 
-    Does nothing for a closed or read-only cache.
+    Do nothing for a closed or read-only cache.
 
     Args:
         cache: an open cache.
@@ -675,7 +675,7 @@ def provider_of(symbol: str) -> str:
 
 
 def address_of(symbol: str) -> int:
-    """Return the address of a native symbol in this process; 0 if it has none. Imports neither LLVM nor ctypes.
+    """Return the address of a native symbol in this process; 0 if it is not defined. Neither LLVM nor ctypes is imported.
 
     Args:
         symbol: the name of the symbol in C.

@@ -312,7 +312,7 @@ class Store(Directory):
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
     def remember(self, entry: ModuleEntry) -> None:
-        """Record in the index that a file with this stamp was verified. Does nothing for a read-only cache."""
+        """Record in the index that a file with this stamp was verified. Do nothing for a read-only cache."""
         if not self.readonly:
             from compcache.publish.verify import remember_in
 

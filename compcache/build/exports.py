@@ -133,7 +133,8 @@ def choose_exports(
     if missing:
         known = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
         raise UndefinedSymbolError(
-            f"functions= names {', '.join(map(repr, missing))}, which the module does not define: use names among {known}", symbols=missing
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {known}",
+            symbols=missing,
         )
     requested = {export.symbol for export in wanted}
     odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
