@@ -232,7 +232,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss. Returns whether the function was fetched from the remote store, so that it can be loaded after all."""
+        """Count a miss. Return whether the function was fetched from the remote store, so that it can be loaded after all."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -433,7 +433,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
 
 
 def complete(part: type) -> Any:
-    """Replace the stand-ins in `Cache` by the members that this class defines. Returns the class with all members.
+    """Replace the stand-ins in `Cache` by the members that this class defines. Return the class with all members.
 
     A member that a program has replaced, as tests do, stays. If the program later restores it, it may restore a stand-in.
     """

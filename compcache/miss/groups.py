@@ -95,7 +95,7 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group. Returns its module_id, once for each source.
+        """Add the group. Return its module_id, once for each source.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
@@ -172,7 +172,7 @@ class _Group:
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the module of all sources that can be members.
 
-        Returns these sources and the module, which is None if there are no sources.
+        Return these sources and the module, which is None if there are no sources.
 
         Sources that use a missing symbol are left out. Any other error concerns the whole group.
         """
@@ -187,7 +187,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Compile a source for each target, unless its code is kept. Records a failure and returns False if the source is not valid."""
+        """Compile a source for each target, unless its code is kept. Record a failure and return False if the source is not valid."""
         try:
             for request in source.requests:
                 self._compile_member(source, request)

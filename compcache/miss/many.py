@@ -139,7 +139,7 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and start linking it. Returns the names that it looked for and no source has defined yet."""
+        """Compile a source and start linking it. Return the names that it looked for and no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
@@ -198,7 +198,7 @@ class _Addition:
             waiting |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        """Publish modules together, or one by one if that fails. Warns of functions that replace others."""
+        """Publish modules together, or one by one if that fails. Warn of functions that replace others."""
         store = self._session.store
         store.renew_index()
         for _, built in linked:

@@ -73,7 +73,7 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it. Returns whether any realization could be compiled."""
+    """Compile a stored realization for this host and publish it. Return whether any realization could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
@@ -156,7 +156,7 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 def tune(session: Session, func_name: str) -> bool:
     """Compile and store a realization for exactly this host, unless it has one or another process compiles one.
 
-    Returns whether one was compiled.
+    Return whether one was compiled.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

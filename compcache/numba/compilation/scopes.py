@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
 
-from compcache.numba.fingerprints.examined import one_look_up
+from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name
@@ -162,7 +162,7 @@ def look_up_scope() -> Iterator[None]:
     """Mark the look-up of an overload, and its compilation if it is not found."""
     _stack.misses.append(None)
     try:
-        with one_look_up():
+        with remember_during_look_up():
             yield
     finally:
         _stack.misses.pop()

@@ -16,7 +16,7 @@ from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, s
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep
+from compcache.numba.lazy.function import keep_mapped
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, note_original, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
@@ -283,7 +283,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
         raise _NotStored from None
     if loaded is None or has_numba():
         raise _NotStored
-    keep(loaded)
+    keep_mapped(loaded)
     count_hit()
     return key, fields, loaded
 

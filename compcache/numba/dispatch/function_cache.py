@@ -25,7 +25,7 @@ from compcache.numba.identity.key import Identity, flags_text, identify, type_te
 from compcache.numba.lazy.entries import Key
 from compcache.numba.lazy.garbage import few_collections
 from compcache.numba.registered.options import compiler_options
-from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -244,7 +244,7 @@ class FunctionCache(CacheObject):
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
-            identity = error.again()
+            identity = error.without_traceback()
         self._identities[_signature_key(sig)] = identity
         return identity
 
@@ -260,7 +260,7 @@ class FunctionCache(CacheObject):
             for flags in reversed(callers):
                 stack.push(flags)
 
-    @looks_at_programs(Unidentifiable)
+    @examines_program(Unidentifiable)
     def _compiler_flags(self) -> Any:
         """Return the compiler flags of the function: its own flags, or the flags that a ufunc has pushed."""
         compiler_ = getattr(self._owner, "_compiler", None)
@@ -272,7 +272,7 @@ class FunctionCache(CacheObject):
         compiler_.targetdescr.options.parse_as_flags(flags, options)
         return compiler_._customize_flags(flags)
 
-    @looks_at_programs(Unidentifiable)
+    @examines_program(Unidentifiable)
     def _further_components(self) -> dict[str, str]:
         """Return further components of the key: the kind of the function, the compiler pipeline, and the declared types of variables.
 

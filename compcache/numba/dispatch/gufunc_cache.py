@@ -106,7 +106,7 @@ class GufuncCache(CacheObject):
                 },
             )  # fmt: skip
         except Unidentifiable as error:
-            self._identities[None] = error.again()
+            self._identities[None] = error.without_traceback()
             return None
         self._identities[None] = identity
         return identity._replace(name=f"gufunc wrapper of {identity.name}")

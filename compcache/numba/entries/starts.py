@@ -14,7 +14,7 @@ from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text
 from compcache.numba.lazy.entries import START, Key, Record, find_record, key_of, open_cache
-from compcache.numba.lazy.installation import packages_are_those_of_keys
+from compcache.numba.lazy.installation import are_packages_unchanged
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.type_texts import NUMBERS
@@ -120,7 +120,7 @@ def are_settings_from_environment() -> bool:
     """
     from numba.core import config
 
-    if not packages_are_those_of_keys(open_cache):
+    if not are_packages_unchanged(open_cache):
         return False
 
     from compcache.numba.identity.settings import config_text

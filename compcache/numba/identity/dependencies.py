@@ -23,7 +23,7 @@ from compcache.numba.fingerprints.implementations import (
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
 from compcache.numba.registered.package_files import digest_of_package
-from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +82,7 @@ _known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
 _too_large: dict[str, str] = {}
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
     """Return the dependency to record for an implementation.
 
@@ -131,14 +131,14 @@ def _remembered_digest(name: str, registered: list[Implementation], *, overlooks
         raise TooLarge(_too_large[package])
     key = name, len(registered), overlooks_members
     if key in _known_errors:
-        raise _known_errors[key].again()
+        raise _known_errors[key].without_traceback()
     try:
         return _compute_digest(package, registered, overlooks_members=overlooks_members)
     except TooLarge as error:
         _too_large[package] = str(error)
         raise
     except Unidentifiable as error:
-        _known_errors[key] = error.again()
+        _known_errors[key] = error.without_traceback()
         raise
 
 
@@ -162,7 +162,7 @@ def _compute_digest(package: str, registered: list[Implementation], *, overlooks
         raise Unidentifiable(str(error)) from error
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def dependency_of_generator(implementation: Any) -> Dependency | None:
     """Return the dependency to record for a code generator, or None if the generator is not the user's, or belongs to an intrinsic.
 
@@ -184,7 +184,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
     return _dependency_on_name(name, registered)
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def dependency_of_type(cls: type) -> Dependency:
     """Return the dependency to record for a class of Numba types that a user has defined.
 
@@ -195,7 +195,7 @@ def dependency_of_type(cls: type) -> Dependency:
     return Dependency(name, content_of_type(name) or "")
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
     """Return whether the implementation that is registered under a dependency's name still has the recorded content.
 

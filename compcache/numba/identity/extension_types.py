@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.implementations import (
     Implementation,
-    is_made_by_library_for_types,
+    is_numbas_attribute_function,
     name_of,
     source_function,
     users_generator,
@@ -106,7 +106,7 @@ def _attribute_objects(cls: type) -> Iterator[Any]:
         for implementation, name, types in rows:
             if not _contains_type(cls, types):
                 continue
-            if is_made_by_library_for_types(implementation):
+            if is_numbas_attribute_function(implementation):
                 yield name, *_user_values([implementation])
             elif name is None:
                 yield name_of(users_generator(implementation))
