@@ -64,7 +64,7 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the parts that concern all definitions."""
+    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the common parts."""
 
     by_key: dict[str, Definition]
     header: bytes
