@@ -78,7 +78,7 @@ def generate(text: str) -> None:
     def work(context: Any) -> None:
         parsed = codegen.parse(text, context)
         codegen.check_triple(parsed)
-        with codegen.borrowed_machine("", "", 2) as machine:
+        with codegen.borrow_machine("", "", 2) as machine:
             codegen.optimize(parsed, machine, 2)
             codegen.emit_object(parsed, machine)
 

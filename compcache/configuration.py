@@ -90,19 +90,19 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
     """
     paths = [os.path.abspath(path) for path in files]
     try:
-        states = [_state(path) for path in paths]
+        states = [_file_state(path) for path in paths]
     except OSError as error:
         reraise_interrupt(error)
         raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror}", "COMPCACHE_CONFIG") from error
     name = f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}"
     kept = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
-    found = _recall(kept, states)
+    found = _read_kept(kept, states)
     if found is None:
         found = {}
         for path in reversed(paths):
-            found.update(_read(path))
+            found.update(_read_settings(path))
         if max(os.stat(path).st_mtime_ns for path in paths) < time.time_ns() - _SETTLED:
-            _keep(kept, states, found)
+            _write_kept(kept, states, found)
     return found
 
 
@@ -110,7 +110,7 @@ def place_of(variable: str, files: Iterable[str]) -> str:
     """Return the place of a setting, for messages: the configuration file and the key, or the name of the variable."""
     if variable not in os.environ:
         for path in files:
-            if os.path.exists(path) and variable in _read(path):
+            if os.path.exists(path) and variable in _read_settings(path):
                 return f"{path}: {variable.removeprefix(_PREFIX).lower()}"
     return variable
 
@@ -128,16 +128,16 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
         at = parent
         path = os.path.join(at, "pyproject.toml")
         if os.path.isfile(path):
-            return _project(path, _state(path)).get(variable, ""), path
+            return _read_project(path, _file_state(path)).get(variable, ""), path
     return "", ""
 
 
 @lru_cache(maxsize=64)
-def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
+def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
     import tomllib
 
     try:
-        text = _text(path)
+        text = _read_text(path)
         table = tomllib.loads(text).get("tool", {}).get("compcache", {})
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
@@ -148,21 +148,21 @@ def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edit
             "the user's configuration file or the environment",
             _variable(refused[0]),
         )
-    return _variables(table, path)
+    return _settings_in(table, path)
 
 
-def _read(path: str) -> dict[str, str]:
+def _read_settings(path: str) -> dict[str, str]:
     import tomllib
 
     try:
-        table = tomllib.loads(_text(path))
+        table = tomllib.loads(_read_text(path))
     except tomllib.TOMLDecodeError as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: the file is not valid TOML: {error}") from error
-    return _variables(table, path)
+    return _settings_in(table, path)
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     """Return the content of a configuration file. Symbolic links are followed.
 
     Raises:
@@ -184,7 +184,7 @@ def _text(path: str) -> str:
         raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
+def _settings_in(table: Mapping[str, Any], path: str) -> dict[str, str]:
     found = {}
     for key, value in table.items():
         if key not in KEYS:
@@ -241,14 +241,14 @@ def _variable(key: str) -> str:
 # ------------------------------------------------------------------------------------------------------ what is kept
 
 
-def _state(path: str) -> str:
+def _file_state(path: str) -> str:
     """Return a text that changes with the file at a path: its times, size, inode and path."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 
 
-def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
-    """Return the settings that were kept for configuration files in these states; None if there are none, or another user wrote them."""
+def _read_kept(kept: str, states: list[str]) -> dict[str, str] | None:
+    """Return the settings kept for configuration files in these states; None if no settings were kept, or another user wrote them."""
     try:
         data = read_file(Files(), kept, _LARGEST, owners=frozenset((os.geteuid(),)))
     except OSError as error:
@@ -261,7 +261,7 @@ def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
     return {name: value for name, _, value in lines} if head.split("\n") == states else None
 
 
-def _keep(kept: str, states: list[str], found: Mapping[str, str]) -> None:
+def _write_kept(kept: str, states: list[str], found: Mapping[str, str]) -> None:
     data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in found.items())).encode()
     unfinished = f"{kept}.{os.getpid()}"
     with suppress(OSError):

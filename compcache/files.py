@@ -214,7 +214,7 @@ class Tree(Files):
         return root if root is not None and self._is_current(root) else self._enter_root()[0]
 
     def _is_current(self, root: _Root) -> bool:
-        """Return whether the path of the root still leads to the opened directory."""
+        """Return whether the path of the root still refers to the opened directory."""
         try:
             opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
@@ -302,7 +302,7 @@ class Tree(Files):
             root, current = self._enter_root()[0], True
 
     def first_link(self, path: str) -> str | None:
-        """Return the path of the first symbolic link among a file and the directories that contain it, for messages; None if none is."""
+        """Return the path of the first symbolic link among a file and its directories, for messages; None if there is no link."""
         at = len(self._prefix)
         try:
             root = self._root or self._enter_root()[0]

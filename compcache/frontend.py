@@ -109,7 +109,7 @@ def find(
 
 
 class _Judge:
-    """Passes the entry of a realization to a front end's `accept`. Raises `GlobalValidationError` if the realization is not accepted."""
+    """Passes the entry of a realization to a front end's `accept`. Raise `GlobalValidationError` if the realization is not accepted."""
 
     def __init__(self, cache: Cache, func_name: str, kind: str, accept: Callable[[bytes], bool]) -> None:
         self._store = cache._store
@@ -319,7 +319,7 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
 
 
 def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
-    """Return an entry from the remote store, or a local entry whose modules the remote store may have; None if there is neither.
+    """Return an entry from the remote store, or a local entry whose modules the remote store may have; None if neither exists.
 
     The request has the time limit of a compilation.
     """
@@ -443,7 +443,7 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
 
 
 def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
-    """Yield the costs of stored functions, for each label or name without a label, sorted by it.
+    """Yield the costs of stored functions, for each label or name without a label, in this order.
 
     Args:
         cache: the cache.

@@ -60,7 +60,7 @@ class Session:
         return self._remote_given[0]
 
     def remote_url(self) -> str | None:
-        """Return the URLs of the remote stores, from the argument or the environment; None if there are none.
+        """Return the URLs of the remote stores, from the argument or the environment; None if there are no remote stores.
 
         Files with URLs are read each time, because passwords and tokens change. If a file cannot be read, its last URLs are returned.
 
@@ -87,7 +87,7 @@ class Session:
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
-        """Open the remote store at the first call, and return it; None if there is none, or the cache is read-only.
+        """Open the remote store at the first call, and return it; None if no store is set, or the cache is read-only.
 
         Raises:
             ValueError: the argument's URL or mode is not valid.
@@ -119,7 +119,7 @@ class Session:
         return remote.fetch(names) if remote is not None else ()
 
     def _store_for(self, names: tuple[str, ...]) -> RemoteStore | None:
-        """Return the remote store for a miss of these functions; None if there is none, or it is skipped after failures.
+        """Return the remote store for a miss of these functions; None if no store is set, or it is skipped after failures.
 
         Remote stores are used only for functions with content names.
         """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
 from compcache.cache import Cache
-from compcache.content.names import frozen
+from compcache.content.names import freeze
 from compcache.content.visible import exported_names
 from compcache.errors import CacheWarning, StorageError
 from compcache.files import reraise_interrupt
@@ -128,7 +128,7 @@ def _exports(source: ModuleSource) -> tuple[str, ...]:
     """Return the names of the functions that a source exports. Bitcode is parsed with LLVM."""
     if source.functions is not None:
         return tuple(source.functions)
-    ir = frozen(source).ir
+    ir = freeze(source).ir
     if isinstance(ir, str):
         return exported_names(ir)
     from compcache.build import codegen

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import ModuleSource, check_name
-from compcache.content.names import content_digest, frozen, source_of
+from compcache.content.names import content_digest, freeze, source_of
 from compcache.content.visible import names_without_llvm, weak_definitions
 from compcache.digest import is_content_name
 from compcache.files import reraise_interrupt
@@ -107,7 +107,7 @@ def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:
         source = job.job.given_source()
         if source is None:
             continue
-        digest = content_digest(frozen(source))
+        digest = content_digest(freeze(source))
         weak = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
         for name in job.functions:
             if name in weak or is_content_name(name):
@@ -143,7 +143,7 @@ def _as_job(number: int, item: Any) -> Job:
     if item.func_name is not None:
         check_name(item.name, "func_name")
     if isinstance(item.build, ModuleSource):
-        return replace(item, build=frozen(item.build))
+        return replace(item, build=freeze(item.build))
     if not isinstance(item.build, str) and not callable(item.build):
         raise TypeError(f"job {number}: build must be a ModuleSource or a function, not {type(item.build).__name__}")
     return item

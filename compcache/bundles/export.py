@@ -16,7 +16,7 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_rows import make_row
-from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
+from compcache.publish.packs import encode_pack, entries_in_force, entries_of, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
@@ -163,7 +163,7 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(layer.index.segments)]
     entries = [
         entry
-        for entry in holding(chain.from_iterable(packs))
+        for entry in entries_in_force(chain.from_iterable(packs))
         if not entry.gone and all(key in modules for key in entry.requires) and (entry.requires or entry.name in names)
     ]
     if not entries:

@@ -17,7 +17,7 @@ from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import order_of
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
-from compcache.publish.index_rebuild import module_order
+from compcache.publish.index_rebuild import read_order
 from compcache.publish.root import prepare_root
 from compcache.store import Store
 
@@ -91,7 +91,7 @@ def _stored_number(store: Store, module: _Module) -> int:
         return 0
     try:
         with Store.open_module(store, module.module_id, leave_stamp=False) as stored:
-            return module_order(stored).number
+            return read_order(stored).number
     except (FileNotFoundError, CompcacheError) as error:
         reraise_interrupt(error)
         return -1

@@ -232,7 +232,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss. Returns whether the function was fetched from the remote store, so that it can be loaded after all."""
+        """Count a miss. Return whether the function was fetched from the remote store, so that it can be loaded after all."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -248,9 +248,9 @@ class Cache(_Parts):
             self._entries.flush()
         self._closed = True
         if self._tuners:
-            from compcache.closures.background import reap
+            from compcache.closures.background import reap_processes
 
-            reap(self._tuners)
+            reap_processes(self._tuners)
         self._store.stats.flush()  # modules that are still held count as used
         self._loader.close()
         self._store.close()
@@ -274,9 +274,9 @@ class Cache(_Parts):
                 raise
             target = self._load_retargeted(func_name, owner, accept, error)
         if self._tuners is not None and func_name not in self._tuners:
-            from compcache.closures.background import work_later
+            from compcache.closures.background import start_background_work
 
-            work_later(self._session(), self._tuners, target, tunes=self._tunes)
+            start_background_work(self._session(), self._tuners, target, tunes=self._tunes)
         if target is not before:  # the target was not in memory before
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
@@ -433,7 +433,7 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
 
 
 def complete(part: type) -> Any:
-    """Replace the stand-ins in `Cache` by the members that this class defines. Returns the class with all members.
+    """Replace the stand-ins in `Cache` by the members that this class defines. Return the class with all members.
 
     A member that a program has replaced, as tests do, stays. If the program later restores it, it may restore a stand-in.
     """

@@ -10,7 +10,7 @@ from compcache.build.ir_text import read_values
 from compcache.build.pic import aliases
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
-__all__ = ["Symbols", "printed", "symbols_of", "with_text"]
+__all__ = ["Symbols", "assembly_of", "link_text", "symbols_of"]
 
 
 class Symbols(NamedTuple):
@@ -25,7 +25,7 @@ class Symbols(NamedTuple):
     defined: tuple[str, ...]
 
 
-def printed(code: bytes) -> str:
+def assembly_of(code: bytes) -> str:
     """Return code as LLVM's assembly language.
 
     Raises:
@@ -57,7 +57,7 @@ def symbols_of(code: bytes) -> Symbols:
     return codegen.run(look)
 
 
-def with_text(code: bytes, text: str) -> bytes:
+def link_text(code: bytes, text: str) -> bytes:
     """Return a module with the definitions of another module, as LLVM's assembly language.
 
     The result is not bitcode, because LLVM assembles inline assembly when it writes bitcode, and errors in assembly may end the process.

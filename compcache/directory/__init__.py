@@ -316,6 +316,6 @@ def _require_trusted(root: str, status: os.stat_result, link: os.stat_result) ->
     """Raise `UntrustedDirectoryError` if other users can write to a directory with this status."""
     user = os.geteuid()
     if _is_foreign(user, status, link):
-        from compcache.publish.verify import distrust
+        from compcache.publish.verify import untrusted_directory_error
 
-        raise distrust(root, status, link, user)
+        raise untrusted_directory_error(root, status, link, user)

@@ -132,7 +132,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """Return the (module_id, record offset) of realizations of a plain name, in the order of preference. Sorts `found` in place.
+    """Sort the realizations of a plain name in `found` by preference, in place; return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
     one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
@@ -353,7 +353,7 @@ class Index:
         """Return a digest that changes with every change of the index."""
         return digest([segment.name.encode() for segment in self.segments])
 
-    def take(self, segment: Segment) -> None:
+    def use_only(self, segment: Segment) -> None:
         """Use only this segment, without listing the directory."""
         self._segments = (segment,)
 
@@ -486,9 +486,9 @@ class Index:
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
         """Stop using a segment that cannot be decoded, and add it to `damaged` with the reason, or to `ignored`."""
-        from compcache.formats.unread_segment import reason_against
+        from compcache.formats.unread_segment import segment_error
 
-        reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)
+        reason = segment_error(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)
         if isinstance(reason, UnknownVersionError):
             self.ignored.add(segment.name)
         else:

@@ -58,13 +58,13 @@ def image_flag(kind: str) -> int:
     return _IMAGE_FLAGS.get(kind, IMAGE_OTHER)
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     """Return an encoded text, preceded by its length in bytes."""
     data = value.encode("utf-8", "surrogatepass")
     return _U32.pack(len(data)) + data
 
 
-def _blob(value: bytes) -> bytes:
+def _encode_blob(value: bytes) -> bytes:
     """Return bytes, preceded by their number."""
     return _U32.pack(len(value)) + value
 
@@ -75,7 +75,7 @@ def encode_module(record: ModuleRecord) -> bytes:
         record.image_kind, record.triple, record.cpu, "\n".join(record.features), record.libc, record.machine_features,
         record.llvm_version, record.made_for, record.made_on,
     )  # fmt: skip
-    return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
+    return b"".join([MODULE, _U32.pack(record.abi), _encode_blob(record.key), *map(_encode_text, texts)])
 
 
 def encode_function(record: FunctionRecord) -> bytes:
@@ -89,24 +89,24 @@ def encode_needs(record: NeedsRecord) -> bytes:
     """Return the payload of a needs record."""
     parts = [NEEDS, _U32.pack(len(record.imports))]
     for slot, name in record.imports:
-        parts += [_U32.pack(slot), _text(name)]
+        parts += [_U32.pack(slot), _encode_text(name)]
     for offsets in (record.globals, record.children):
         parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
     places = record.places or (b"",) * (len(record.imports) if record.link_types else 0)
-    parts += [_U32.pack(len(record.natives)), *map(_text, record.natives), *map(_blob, places), *record.link_types]
+    parts += [_U32.pack(len(record.natives)), *map(_encode_text, record.natives), *map(_encode_blob, places), *record.link_types]
     return b"".join(parts)
 
 
 def encode_link_type(text: str) -> bytes:
     """Return the payload of a link type record."""
-    return LINK_TYPE + _text(text)
+    return LINK_TYPE + _encode_text(text)
 
 
 def encode_global(record: GlobalRecord) -> bytes:
     """Return the payload of a global record."""
     numbers = _PAIR.pack(record.slot, record.size)
-    texts = map(_text, (record.name, record.form, record.kind))
-    return b"".join([GLOBAL, numbers, *texts, _blob(record.payload)])
+    texts = map(_encode_text, (record.name, record.form, record.kind))
+    return b"".join([GLOBAL, numbers, *texts, _encode_blob(record.payload)])
 
 
 class ManifestWriter:

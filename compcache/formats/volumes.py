@@ -100,7 +100,7 @@ class Volumes:
         return writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
-        """Return the open volume with a name; None if there is none, or it is damaged."""
+        """Return the open volume with a name; None if no volume has this name, or the volume is damaged."""
         return self._known.get(name)
 
     def _all(self) -> list[Volume]:
@@ -124,7 +124,7 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory and open its volumes; return False if a volume disappeared meanwhile, because another volume replaced it."""
+        """List the directory and open its volumes; return False if a volume disappeared meanwhile, because it was replaced."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         known, whole = {}, True

@@ -316,7 +316,7 @@ class PlainLoader:
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
         """Open a module file.
 
-        Returns the file, its path, its size and its index entry. The entry is None if the file must be verified first.
+        Return the file, its path, its size and its index entry. The entry is None if the file must be verified first.
         """
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
@@ -338,7 +338,7 @@ class PlainLoader:
     def _find(self, runtime: "Any", func_name: str) -> "Any":
         """Look a function up in the index.
 
-        Returns what `runtime.newest` found and its linked closure, or None if the function is not plain.
+        Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
         if (ordered or self._names is None) and not self._look_again(runtime):
@@ -366,7 +366,7 @@ class PlainLoader:
         return goes_with(self, closure)
 
     def _look_again(self, runtime: "Any") -> bool:
-        """Read the segments that the index has now. Returns False if the index contains a file that plain hits do not know."""
+        """Read the segments that the index has now. Return False if the index contains a file that plain hits do not know."""
         files = self._files
         files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
@@ -622,7 +622,7 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
     """Enter `module` in the table for this key.
 
-    Returns False if another module, which was not given up, has the key. `_mapping` is held.
+    Return False if another module, which was not given up, has the key. `_mapping` is held.
     """
     known = table.get(key)
     other = known() if known is not None else None

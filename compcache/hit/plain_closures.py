@@ -51,7 +51,7 @@ class PlainClosure:
     def note(self, known: "PlainClosure | None", record: "tuple[Any, ...]", content: bytes) -> "PlainClosure":
         """Record that a function is bound to this closure.
 
-        Returns the closure that has the record: `known` if it is an earlier state of this one.
+        Return the closure that has the record: `known` if it is an earlier state of this one.
         """
         closure = known if known is not None and known.module_id == self.module_id else self
         closure.segments = self.segments

@@ -71,7 +71,7 @@ class Parts(dict[str, Part]):
     __slots__ = ()
 
     def provide(self, loader: "PlainLoader", runtime: "Any") -> None:
-        """Map the modules, and run the constructors that wait for imports. Raises `OSError` if a module cannot be mapped."""
+        """Map the modules, and run the constructors that wait for imports. Raise `OSError` if a module cannot be mapped."""
         for part in self.values():
             part.loaded = loader._provide(runtime, part.module_id, part.where)
         if any(part.start is not None and not part.loaded.started for part in self.values()):
@@ -188,7 +188,7 @@ def _look_up_together(
 ) -> "list[Use]":
     """Look up many imports of a function at once, if they are from one module.
 
-    An import is looked up here if its only realization fits and needs nothing. Returns the other imports, and at least one of each
+    An import is looked up here if its only realization fits and needs nothing. Return the other imports, and at least one of each
     module. The errors are those of `follow`.
     """
     modules: dict[bytes, list[tuple[Use, int]]] = {}
@@ -243,7 +243,7 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
 
 
 def _note_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Record the function that runs a module's constructors. Returns False if a record is of something else, a variable to decode."""
+    """Record the function that runs a module's constructors. Return False if a record is of something else, a variable to decode."""
     for offset in offsets:
         _, slot, _, _, kind, _ = runtime.global_record(part.read(offset))
         if kind != _STARTUP:

@@ -68,7 +68,7 @@ _stack_lock = threading.Lock()
 
 
 def in_llvm_thread(work: Callable[[], _T]) -> _T:
-    """Run `work` in an LLVM thread if the caller is the main thread; return its result, or raise its exception.
+    """Run `work` in an LLVM thread if the caller is the main thread; return the result, or raise the exception of `work`.
 
     `work` runs to its end. After an interrupt, `work` runs to its next `check_abandoned`, and the interrupt is raised then. Other threads
     run no signal handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
@@ -142,10 +142,10 @@ class _Task(Generic[_T]):
             with _stack_lock, _stack_size(_STACK_BYTES):
                 is_starting = True
                 # Not `threading.Thread`, because an interrupt could leave it unfinished, which ends the thread.
-                _thread.start_new_thread(self._serve, ())
+                _thread.start_new_thread(self._answer_request, ())
         except BaseException as error:  # noqa: BLE001 - the caller raises it after the thread has ended
             if isinstance(error, (_thread.error, ValueError)) and interrupt_in(error) is None:
-                self._serve()  # the interpreter is ending, or the system cannot start a thread
+                self._answer_request()  # the interpreter is ending, or the system cannot start a thread
                 return None
             self.abandoned = True
             if is_starting:
@@ -183,7 +183,7 @@ class _Task(Generic[_T]):
 
     # -------------------------------------------------- the LLVM thread's side
 
-    def _serve(self) -> None:
+    def _answer_request(self) -> None:
         outer, _local.task = _local.task, self
         work, self._work = self._work, None
         _running.add(self)

@@ -108,9 +108,9 @@ class _Layer(Store):
 
     def report_unreadable(self, path: str, error: OSError) -> None:
         """Warn, once for each path, that a part of the layer cannot be read. The other parts are used."""
-        from compcache.publish.verify import warn_of_layer
+        from compcache.publish.verify import warn_about_layer
 
-        warn_of_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
+        warn_about_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
 
     def remember(self, entry: ModuleEntry) -> None:
         """Remember in the writable directory that a file of this layer was verified."""
@@ -153,9 +153,9 @@ class LayeredStore(Store):
             return _Layer(directory, path, self, options)
         except StorageError as error:
             reraise_interrupt(error)
-            from compcache.publish.verify import warn_of_layer
+            from compcache.publish.verify import warn_about_layer
 
-            warn_of_layer(self, path, str(error), "at all")
+            warn_about_layer(self, path, str(error), "at all")
             return None
 
     def _directory_of(self, path: str) -> str:
@@ -196,7 +196,7 @@ class LayeredStore(Store):
             if not self.readonly:
                 self._write_segment(name)
             return
-        index.take(segment)
+        index.use_only(segment)
         self.merged = index
 
     def _write_segment(self, name: str) -> None:
@@ -257,9 +257,9 @@ class LayeredStore(Store):
         """Warn of layers that this user cannot read completely, because their functions are compiled again."""
         for layer in self.layers:
             if layer.index.problem:
-                from compcache.publish.verify import warn_of_layer
+                from compcache.publish.verify import warn_about_layer
 
-                warn_of_layer(layer, layer.source, layer.index.problem)
+                warn_about_layer(layer, layer.source, layer.index.problem)
 
     def renew_index(self) -> bool:
         """See `Store`."""
@@ -376,9 +376,9 @@ class LayeredStore(Store):
     def remember_layer(self, entry: ModuleEntry) -> None:
         """Remember that a file of a layer was verified, unless this cache is read-only."""
         if not self.readonly:
-            from compcache.publish.verify import remember_in
+            from compcache.publish.verify import record_verified
 
-            remember_in(self, self.verified, entry)
+            record_verified(self, self.verified, entry)
 
     def close(self) -> None:
         """See `Store`."""

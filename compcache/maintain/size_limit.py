@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.interrupts import suppress
-from compcache.publish.apart import can_work_apart, work_apart
+from compcache.publish.apart import can_use_subprocess, run_in_subprocess
 from compcache.publish.locks import try_lock
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import modules_by_directory
@@ -103,9 +103,9 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, co
     if size <= limit:
         return size
     small -= sum(volume.status.st_size for volume in store.volumes.current())
-    if compacts and count >= _MANY and small * 2 >= size and can_work_apart(store):
+    if compacts and count >= _MANY and small * 2 >= size and can_use_subprocess(store):
         with suppress(OSError):
-            work_apart(store, "compcache.maintain.compact", "compact_apart")
+            run_in_subprocess(store, "compcache.maintain.compact", "compact_apart")
             return size
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune

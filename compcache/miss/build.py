@@ -54,7 +54,7 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 
 
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile a module and publish it. Returns the module_ids of all its targets, that for this host first.
+    """Compile a module and publish it. Return the module_ids of all its targets, that for this host first.
 
     With `for_others`, a module without callable functions causes no warning. The other arguments are those of `build_source`. The
     errors are those of `Cache.add_module`.

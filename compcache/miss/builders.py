@@ -84,7 +84,7 @@ class Builder:
 
 
 def enter(directory: str, func_name: str) -> Builder:
-    """Record that this thread builds a function from now on. Returns the record."""
+    """Record that this thread builds a function from now on. Return the record."""
     builder = Builder()
     with _lock:
         _builders.setdefault((directory, func_name), []).append(builder)

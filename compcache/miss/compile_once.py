@@ -69,7 +69,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
             except CompcacheError as error:
                 miss = error
         with _inquire(session, (func_name,)) as inquiry:
-            if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+            if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
                 try:
                     return _load_fetched(session, func_name, miss)
                 except CompcacheError as error:
@@ -135,7 +135,7 @@ def compile_missing(
         return False
     session.store.stats.missed(NotCachedError(f"{functions[0]!r} is not in the cache", func_name=functions[0]))
     with _inquire(session, functions) as inquiry:
-        if inquiry is not None and inquiry.arrived(HEDGE_SECONDS):
+        if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
             functions = find_missing()
             if not functions:
                 return False
@@ -180,7 +180,7 @@ def add_missing(
             return found
         with _inquire(session, functions) as inquiry:
             built = None
-            if inquiry is None or not inquiry.arrived(HEDGE_SECONDS) or not all(map(session.has, functions)):
+            if inquiry is None or not inquiry.wait_for_functions(HEDGE_SECONDS) or not all(map(session.has, functions)):
                 built = _build_exporting(session, functions, build, inquiry)
             if built is None:  # the remote store had the functions
                 found = find_stored(session, functions)
@@ -193,7 +193,7 @@ def add_missing(
 
 
 def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function after asking the remote store for it. Returns None if it does not come as fast as a compilation would take.
+    """Load a function after asking the remote store for it. Return None if it does not come as fast as a compilation would take.
 
     `error` is the error of the look-up in the cache. `accept` is the parameter of `Loader.load`.
     """
@@ -208,13 +208,13 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Ask the remote store for a name, and wait as long as a compilation would take. Returns whether it was fetched."""
+    """Ask the remote store for a name, and wait as long as a compilation would take. Return whether it was fetched."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
-    if inquiry.arrived(HEDGE_SECONDS):
+    if inquiry.wait_for_functions(HEDGE_SECONDS):
         return bool(inquiry.fetched)
-    inquiry.give_up()
+    inquiry.record_late_answer()
     inquiry.close()
     return False
 
@@ -261,7 +261,7 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions. Returns None if they came from the remote store meanwhile.
+    """Compile a source that must export these functions. Return None if they came from the remote store meanwhile.
 
     The store's answer does not interrupt `build`, and is checked again before code is generated.
 
@@ -271,9 +271,9 @@ def _build_exporting(
     """
     source = build()
     if inquiry is not None:
-        if inquiry.arrived() and all(map(session.has, functions)):
+        if inquiry.wait_for_functions() and all(map(session.has, functions)):
             return None
-        inquiry.give_up()
+        inquiry.record_late_answer()
     from compcache.miss.build import build_source  # imports LLVM, which functions of the remote store do not need
 
     try:
@@ -281,7 +281,7 @@ def _build_exporting(
     except CompileError as error:
         raise CompileError(f"the code that build() for {functions[0]!r} returned: {error}") from error
     if inquiry is not None:
-        inquiry.compiled(built.seconds)
+        inquiry.record_compilation(built.seconds)
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
@@ -324,7 +324,7 @@ def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: B
 
 
 def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
-    """Publish a module, or keep it in memory with a warning if it cannot be stored. Returns it."""
+    """Publish a module, or keep it in memory with a warning if it cannot be stored. Return it."""
     try:
         publish_built(session, [built])
     except StorageError as error:

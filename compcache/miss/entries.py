@@ -46,7 +46,7 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Accept an entry, replacing any entry of this kind and name. Returns its id, a digest of its content.
+        """Accept an entry, replacing any entry of this kind and name. Return its id, a digest of its content.
 
         With `gone`, the entry marks a removed one. The id is "" if there is nothing to remove.
 

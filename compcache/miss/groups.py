@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.pic import ADDRESS_OF
-from compcache.build.slots import Requests, undefined_symbols
+from compcache.build.slots import Requests, undefined_symbols_error
 from compcache.build.source import ModuleSource, check_name
-from compcache.content.names import content_digest, frozen
+from compcache.content.names import content_digest, freeze
 from compcache.digest import digest
 from compcache.errors import CompcacheError, CompileError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
@@ -95,7 +95,7 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group. Returns its module_id, once for each source.
+        """Add the group. Return its module_id, once for each source.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
@@ -130,7 +130,7 @@ class _Group:
                 raise CompileError(
                     "a member of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
                 )
-            source = frozen(source)
+            source = freeze(source)
             requests = requests_of(source, self._store.host(), "")
             return _Source(number, source, content_digest(source), requests)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
@@ -172,7 +172,7 @@ class _Group:
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
         """Build the module of all sources that can be members.
 
-        Returns these sources and the module, which is None if there are no sources.
+        Return these sources and the module, which is None if there are no sources.
 
         Sources that use a missing symbol are left out. Any other error concerns the whole group.
         """
@@ -187,7 +187,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Compile a source for each target, unless its code is kept. Records a failure and returns False if the source is not valid."""
+        """Compile a source for each target, unless its code is kept. Record a failure and return False if the source is not valid."""
         try:
             for request in source.requests:
                 self._compile_member(source, request)
@@ -230,7 +230,7 @@ class _Group:
     def _missing_error(self, used: dict[str, bool]) -> UndefinedSymbolError:
         """Return the error for a source that uses these undefined symbols. The values tell whether each is a function."""
         if not self._failures:
-            return undefined_symbols(sorted(used), [name for name, is_function in used.items() if is_function])
+            return undefined_symbols_error(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))
         return UndefinedSymbolError(f"it uses {shown}, and no source that could be added defines it", symbols=sorted(used))
 

@@ -48,7 +48,7 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
 
 
 def _require_one(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
-    """Check that one of these providers fits the uses of a function. Warns if the best one fits only doubtfully.
+    """Check that one of these providers fits the uses of a function. Warn if the best one fits only doubtfully.
 
     Raises:
         SignatureMismatchError: no provider fits.

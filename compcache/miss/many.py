@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.build.slots import read_requests, undefined_symbols
+from compcache.build.slots import read_requests, undefined_symbols_error
 from compcache.errors import CompcacheError, SignatureMismatchError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
@@ -131,7 +131,7 @@ class _Addition:
             missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
-                self._lose(item, undefined_symbols(missing, functions))
+                self._lose(item, undefined_symbols_error(missing, functions))
         self._publish_complete(last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
@@ -139,7 +139,7 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and start linking it. Returns the names that it looked for and no source has defined yet."""
+        """Compile a source and start linking it. Return the names that it looked for and no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
@@ -198,7 +198,7 @@ class _Addition:
             waiting |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        """Publish modules together, or one by one if that fails. Warns of functions that replace others."""
+        """Publish modules together, or one by one if that fails. Warn of functions that replace others."""
         store = self._session.store
         store.renew_index()
         for _, built in linked:

@@ -14,7 +14,7 @@ from compcache.content.functions import Naming, name_functions, name_together
 from compcache.content.names import exported_as
 from compcache.content.visible import exported_names
 from compcache.errors import CompileError
-from compcache.translation.requests import refuse_extremes
+from compcache.translation.requests import check_extremes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +74,7 @@ def _is_long(code: str | bytes) -> bool:
 def _print_code(code: str | bytes) -> str:
     """Return the code as LLVM prints it."""
     if isinstance(code, str):
-        refuse_extremes(code, printed=False)
+        check_extremes(code, printed=False)
     plain = codegen.plain_source(code)
     return codegen.run(lambda context: str(codegen.parse(plain, context)))
 

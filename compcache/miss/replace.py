@@ -33,7 +33,7 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 
 
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove older modules that share names with these modules and whose names all have newer realizations. Returns their ids.
+    """Remove older modules that share names with these modules and whose names all have newer realizations. Return their ids.
 
     Modules with content names stay: a content name means exactly that code.
 

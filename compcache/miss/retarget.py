@@ -73,7 +73,7 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it. Returns whether any realization could be compiled."""
+    """Compile a stored realization for this host and publish it. Return whether any realization could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
@@ -101,7 +101,7 @@ def _rebuild(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
     stored bitcode. It is also None for a module with pickled globals that may be in a layer, without a trusted signature.
     """
     from compcache.build.inlining.edges import inlined_of
-    from compcache.build.large_data.variables import data_in
+    from compcache.build.large_data.variables import read_large_values
     from compcache.build.recipe import read_recipe
     from compcache.linker import rebuild_module
     from compcache.publish.verify import is_vouched_for
@@ -118,7 +118,7 @@ def _rebuild(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
         readable = [record for _, record in records if may_be_read(record.kind, elsewhere=module.elsewhere)]
         entries = {(record.kind, record.name): record.data for record in readable}
         try:
-            recipe = read_recipe(section, module.read_record)._replace(data=data_in(module.read(0, footer.image)))
+            recipe = read_recipe(section, module.read_record)._replace(data=read_large_values(module.read(0, footer.image)))
         except FormatError:
             return None, False  # another version of compcache wrote the bitcode
         makers = read_makers(module.read_record, module.records)
@@ -156,7 +156,7 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 def tune(session: Session, func_name: str) -> bool:
     """Compile and store a realization for exactly this host, unless it has one or another process compiles one.
 
-    Returns whether one was compiled.
+    Return whether one was compiled.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def share_run_times(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
-    """Add (with `add`) the modules of the run times that the code uses, unless the cache has them. Warns if a module cannot be made."""
+    """Add (with `add`) the modules of the run times that the code uses, unless the cache has them. Warn if a module cannot be made."""
     if not isinstance(source, ModuleSource) or not source.archives or not _may_use_state(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
@@ -45,7 +45,7 @@ def share_run_times(session: Session, source: ModuleSource, add: Callable[..., o
 
 
 def _add_run_time(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
-    """Add the module of one run time. Warns if it cannot be linked."""
+    """Add the module of one run time. Warn if it cannot be linked."""
     try:
         add(session, _make_source(functions, archive), for_others=True)
     except LinkError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from compcache.content.names import NamedSource, content_digest, frozen, source_of
+from compcache.content.names import NamedSource, content_digest, freeze, source_of
 from compcache.digest import digest
 from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
 from compcache.files import reraise_interrupt
@@ -60,7 +60,7 @@ def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, b
     func_name = target.func_name
     if wanted:
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
-        now = content_digest(frozen(source)).hex()
+        now = content_digest(freeze(source)).hex()
         changed = bool(notes.get("source")) and notes["source"] != now
         what = f"function {func_name!r} was compiled from different code than its build() returns now"
     else:
@@ -79,7 +79,7 @@ def is_checking() -> bool:
 
 def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
     """Return the plain names whose newest realization is known to have another source. LLVM is not needed."""
-    now = content_digest(frozen(source)).hex()
+    now = content_digest(freeze(source)).hex()
     known: dict[bytes, str] = {}
     found = []
     for name in filter(is_ordered, names):

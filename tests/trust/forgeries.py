@@ -56,7 +56,7 @@ from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import name_of_state
 from compcache.publish import index_merge
-from compcache.publish.index_rebuild import module_index
+from compcache.publish.index_rebuild import read_indexed_names
 from compcache.publish.module_lists import _items_of, _publish
 from compcache.publish.module_rows import read_row
 from compcache.publish.scratch import Scratch
@@ -144,7 +144,7 @@ def _entries(victim: Victim, root: Path) -> tuple[list[ModuleEntry], set[bytes],
     with Cache(root, trust=True, readonly=True) as believing, victim.open(trust=True) as cache:
         for module_id in _module_ids(root):
             with believing._store.open_module(module_id) as module:
-                indexed = module_index(module) if module_id in evil else []
+                indexed = read_indexed_names(module) if module_id in evil else []
                 stamp, image, records = Stamp.of(os.fstat(module.descriptor)), module.image, module.records
                 entry = cache._store.entry_of(module, stamp)
                 if (root / SIGNATURES.directory / SIGNATURES.file_name(module_id.hex())).exists():

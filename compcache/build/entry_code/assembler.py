@@ -63,7 +63,7 @@ class Assembler:
     # ----------------------------------------------------------------- labels
 
     def label(self) -> int:
-        """Create a label, which `place` has to place; return its number."""
+        """Create a label; return its number. `place` must place the label."""
         self._labels.append(-1)
         return len(self._labels) - 1
 
@@ -83,7 +83,7 @@ class Assembler:
         self.frame_rules.append((len(self.code), bytes(operations)))
 
     def _jump_here(self, label: int) -> None:
-        """Record that the jump at the current position leads to a label."""
+        """Record that the jump at the current position targets a label."""
         self._jumps.append((len(self.code), label))
 
     def _set_frame(self, size: int) -> None:

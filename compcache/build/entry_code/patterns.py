@@ -21,7 +21,7 @@ from compcache.build.entry_points import (
     VIEW_NDIM,
     VIEW_READONLY,
     VIEW_SHAPE,
-    wanted_buffer,
+    buffer_request,
 )
 from compcache.signature import BOOL, CSTR, FLOAT, OBJECT, POINTER, SIGNED, TUPLE, UNSIGNED, VOID, Parameter, Signature, Type
 
@@ -64,13 +64,13 @@ class _Pattern:
         in_memory = max(0, floats - machine.float_arguments) + max(0, len(entry.types) - floats - len(machine.arguments))
         self._size = in_memory * _WORD
         parameters = self._signature.parameters
-        self._views = {i: self._room(_VIEW) for i, p in enumerate(parameters) if p.is_buffer or p.type.kind == POINTER}
-        self._slots = [self._room(_WORD * max(1, p.dimensions)) for p in parameters]
-        self._result = self._room(_WORD)
-        self._thread = self._room(_WORD)
-        self._items = self._room(_WORD * len(self._signature.result.items())) if self._signature.result.kind == TUPLE else 0
+        self._views = {i: self._reserve(_VIEW) for i, p in enumerate(parameters) if p.is_buffer or p.type.kind == POINTER}
+        self._slots = [self._reserve(_WORD * max(1, p.dimensions)) for p in parameters]
+        self._result = self._reserve(_WORD)
+        self._thread = self._reserve(_WORD)
+        self._items = self._reserve(_WORD * len(self._signature.result.items())) if self._signature.result.kind == TUPLE else 0
 
-    def _room(self, size: int) -> int:
+    def _reserve(self, size: int) -> int:
         """Reserve `size` bytes of the frame; return their offset."""
         self._size += size
         return self._size - size
@@ -108,7 +108,7 @@ class _Pattern:
         machine.jump(self._done)
         return machine.finish(self.frame)
 
-    def _behind(self, write: Callable[[], None]) -> int:
+    def _add_deferred(self, write: Callable[[], None]) -> int:
         """Return the label of code that `write` will write behind the return instruction."""
         label = self._machine.label()
         self._later.append((label, write))
@@ -133,7 +133,7 @@ class _Pattern:
             machine.jump_if_zero(machine.result, self._fail, half=True)
             machine.jump(convert)
 
-        arity = self._behind(ask)
+        arity = self._add_deferred(ask)
         machine.clear_top_bit(expected)
         machine.number(machine.scratch, count)
         machine.jump_if_different(expected, machine.scratch, arity)
@@ -167,7 +167,7 @@ class _Pattern:
         else:
             self._convert_by_hook(index, {POINTER: POINTER_HOOK, CSTR: CSTR_HOOK}.get(kind, U64_HOOK))
             if kind == POINTER and not self._entry.readonly[index]:
-                self._refuse_readonly(index)
+                self._check_writable(index)
         self._passed.append((passed, machine.frame, slot))
 
     def _load_item(self, register: int, index: int) -> None:
@@ -180,35 +180,35 @@ class _Pattern:
         machine.number(machine.arguments[1], index)
         machine.move(machine.arguments[0], machine.callee)
 
-    def _refuse(self, index: int) -> int:
+    def _invalid_argument_label(self, index: int) -> int:
         """Return the label of code that reports an invalid argument."""
 
-        def refuse() -> None:
+        def report_invalid() -> None:
             self._begin_hook(index)
             self._call_api(FAIL_VALUE)
             self._machine.jump(self._fail)
 
-        return self._behind(refuse)
+        return self._add_deferred(report_invalid)
 
-    def _error_check(self, index: int) -> tuple[int, int]:
-        """Return the label of code that fails if an exception is set, and the label where it continues if none is set.
+    def _error_check_labels(self, index: int) -> tuple[int, int]:
+        """Return the label of code that checks for an exception, and the label at which that code continues if none is set.
 
-        It continues with the number in `result`. The caller places the second label.
+        The code continues with the number in `result`. The caller places the second label.
         """
         machine, back = self._machine, self._machine.label()
-        refuse = self._refuse(index)
+        invalid = self._invalid_argument_label(index)
 
         def check() -> None:
             machine.call("PyErr_Occurred")
-            machine.jump_if_not_zero(machine.result, refuse)
+            machine.jump_if_not_zero(machine.result, invalid)
             machine.load(machine.result, machine.frame, self._slots[index])
             machine.jump(back)
 
-        return self._behind(check), back
+        return self._add_deferred(check), back
 
     def _convert_float(self, index: int, size: int) -> None:
         machine, slot = self._machine, self._slots[index]
-        check, back = self._error_check(index)
+        check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
         machine.call("PyFloat_AsDouble")
         machine.store_float(0, slot, 8)
@@ -223,7 +223,7 @@ class _Pattern:
 
     def _convert_integer(self, index: int, size: int, *, signed: bool) -> None:
         machine = self._machine
-        check, back = self._error_check(index)
+        check, back = self._error_check_labels(index)
         self._load_item(machine.arguments[0], index)
         machine.call("PyLong_AsLongLong")
         machine.store(machine.result, self._slots[index])
@@ -231,7 +231,7 @@ class _Pattern:
         machine.place(back)
         if size < _WORD:
             machine.extend(machine.scratch, machine.result, size, signed=signed)
-            machine.jump_if_different(machine.scratch, machine.result, self._refuse(index))
+            machine.jump_if_different(machine.scratch, machine.result, self._invalid_argument_label(index))
 
     def _convert_by_hook(self, index: int, hook: int) -> None:
         machine = self._machine
@@ -244,20 +244,20 @@ class _Pattern:
         self._call_api(hook)
         machine.jump_if_zero(machine.result, self._fail, half=True)
 
-    def _refuse_readonly(self, index: int) -> None:
+    def _check_writable(self, index: int) -> None:
         """Write a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
         machine, good = self._machine, self._machine.label()
         machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
         machine.jump_if_zero(machine.scratch, good)
         machine.load(machine.scratch, machine.frame, self._views[index] + VIEW_READONLY, half=True)
-        machine.jump_if_not_zero(machine.scratch, self._refuse(index))
+        machine.jump_if_not_zero(machine.scratch, self._invalid_argument_label(index))
         machine.place(good)
 
     def _convert_buffer(self, index: int, parameter: Parameter) -> None:
         machine, view, slot = self._machine, self._views[index], self._slots[index]
         self._begin_hook(index)
         machine.address(machine.arguments[3], view)
-        machine.number(machine.arguments[4], wanted_buffer(parameter.type, writable=not self._entry.readonly[index]))
+        machine.number(machine.arguments[4], buffer_request(parameter.type, writable=not self._entry.readonly[index]))
         self._call_api(BUFFER)
         machine.jump_if_zero(machine.result, self._fail, half=True)
         self._passed.append((0, machine.frame, view))
@@ -269,7 +269,7 @@ class _Pattern:
             return
         machine.load(machine.scratch, machine.frame, view + VIEW_NDIM, half=True)
         machine.number(machine.other_scratch, parameter.dimensions)
-        machine.jump_if_different(machine.scratch, machine.other_scratch, self._refuse(index))
+        machine.jump_if_different(machine.scratch, machine.other_scratch, self._invalid_argument_label(index))
         machine.load(machine.scratch, machine.frame, view + VIEW_SHAPE)
         for at in range(0, parameter.dimensions * _WORD, _WORD):
             machine.load(machine.other_scratch, machine.scratch, at)
@@ -327,12 +327,12 @@ class _Pattern:
         machine = self._machine
         first, second, third = machine.arguments[:3]
 
-        def drop() -> None:
+        def release() -> None:
             machine.load(first, machine.frame, self._result)
             machine.call("Py_DecRef")
             machine.jump(self._fail)
 
-        dropped = self._behind(drop)
+        dropped = self._add_deferred(release)
         machine.number(first, len(items))
         machine.call("PyTuple_New")
         machine.jump_if_zero(machine.result, self._fail)
@@ -363,9 +363,9 @@ class _Pattern:
             machine.load(machine.result, machine.frame, slot)
         else:
             machine.load(first, machine.frame, slot)
-            self._call_maker(result, llvm_type)
+            self._call_constructor(result, llvm_type)
 
-    def _call_maker(self, result: Type, llvm_type: str) -> None:
+    def _call_constructor(self, result: Type, llvm_type: str) -> None:
         """Write the creation of the Python object for the number or pointer in the first argument."""
         machine = self._machine
         first, kind = machine.arguments[0], result.kind

@@ -21,10 +21,10 @@ _SHOWN = 5
 
 
 def require_possible(needs_linker: Sequence[str]) -> None:
-    """Refuse a module that has features which need the dynamic linker, because objects are loaded without it.
+    """Check that a module does not need the dynamic linker, because objects are loaded without it.
 
     Args:
-        needs_linker: descriptions of these features, for the message.
+        needs_linker: descriptions of the features that need it, for the message.
 
     Raises:
         CompileError: `needs_linker` is not empty. The message shows at most five features.

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
+__all__ = ["EXTENDING_STAND_INS", "WrapperAddressProtocol"]
 
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
@@ -136,7 +136,7 @@ def is_jitted(function: Any) -> Any:
     return jitted(function) is not None
 
 
-OF_EXTENDING: dict[str, Any] = {
+EXTENDING_STAND_INS: dict[str, Any] = {
     "get_cython_function_address": get_cython_function_address,
     "intrinsic": intrinsic,
     "is_jitted": is_jitted,

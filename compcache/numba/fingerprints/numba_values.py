@@ -14,7 +14,7 @@ from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.state import state_of
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
-from compcache.numba.registered.options import of_compiler
+from compcache.numba.registered.options import compiler_options
 from compcache.numba.registered.refusals import Unidentifiable
 from compcache.numba.registered.type_texts import SCALARS
 
@@ -71,7 +71,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
     elif walk.without_numba:
-        walk.feed_jitted(function, of_compiler(value.targetoptions, value.locals))
+        walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals))
     else:
         _feed_compiling(walk, value, where)
 
@@ -143,7 +143,7 @@ def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
-    """Feed the dispatcher of a ufunc. Without Numba, a ufunc that may create more loops is refused."""
+    """Feed the dispatcher of a ufunc. Without Numba, raise `NotLazy` for a ufunc that may create more loops."""
     if walk.without_numba:
         walk.token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
@@ -210,7 +210,7 @@ def _feed_signature(walk: Walk, value: Any, where: str) -> None:
     walk.sequence([value.return_type, value.recvr, *value.args], where)
 
 
-#: Further classes of types, in addition to `SCALARS`, whose text identifies them.
+#: Further classes of Numba types, in addition to `SCALARS`, whose text identifies the type.
 _LITERALS = frozenset((
     "IntegerLiteral", "BooleanLiteral", "StringLiteral", "Bytes", "NPDatetime", "NPTimedelta", "Opaque", "VoidType", "SliceType",
 ))  # fmt: skip
@@ -311,13 +311,13 @@ def declared_locals(given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def name_of_class(cls: type) -> str | None:
-    """Return the name under which a module contains its class: the name of the class, or of a variable; None if there is none.
+    """Return the name under which a module contains its class: the name of the class, or of a variable; None if there is no such name.
 
     For example, the class of ``Rows = namedtuple("Row", ...)`` has another name than its variable.
     """
     if is_found_by_name(cls):
         return cls.__qualname__
-    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may add some
+    variables = vars(sys.modules[cls.__module__]).copy() if cls.__module__ in sys.modules else {}  # other threads may add variables
     names = [name for name, value in variables.items() if value is cls]
     return min(names) if names else None
 

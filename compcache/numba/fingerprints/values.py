@@ -12,10 +12,10 @@ import types as python_types
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.state import (
+    cached_results,
     has_state_in_c,
     is_changed,
     is_of_generators,
-    kept_results,
     may_have_attributes,
     public_names,
     registered_with,
@@ -79,17 +79,17 @@ def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
-    """Feed a `functools.lru_cache` wrapper. Running code gets the results that it keeps, which may stem from earlier values."""
+    """Feed a `functools.lru_cache` wrapper. Running code gets the cached results, which may stem from earlier values."""
     walk.token("wrapper", type(value).__qualname__)
     walk.value(value.__wrapped__, where)
     if walk.mode != "run" or is_library_function(value.__wrapped__) or walk.feed_back_reference(value):
         return
-    kept = kept_results(value)
-    if kept is None:
+    results = cached_results(value)
+    if results is None:
         walk.unknown(value, where)
-    for key, result in kept or ():
+    for key, result in results or ():
         walk.value(key, f"an argument of {where}")
-        walk.value(result, f"a result that {where} keeps")
+        walk.value(result, f"a result that {where} has cached")
 
 
 def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:

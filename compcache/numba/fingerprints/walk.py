@@ -10,7 +10,7 @@ their callees), so everything that it can reach counts (`reach`). `NAMED`: the c
 A value without content to digest raises `Unidentifiable`, with the path to the value.
 
 The same walk works without Numba (`content`). Then the stand-ins for Numba's objects feed themselves, this package's own table provides the
-registrations, and nothing is imported. Values that only Numba knows are refused.
+registrations, and nothing is imported. A value that only Numba knows raises `NotLazy`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compcache.numba.fingerprints.state import annotates, set_on_part, settings_
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
-from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, examines_program
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ class Fingerprint:
         self.parts = parts
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def fingerprint(function: Any) -> Fingerprint:
     """Return the fingerprint of a function that Numba compiles.
 
@@ -104,7 +104,7 @@ def fingerprint(function: Any) -> Fingerprint:
     return walk.finish()
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def fingerprint_of_value(value: object, where: str) -> str:
     """Return the digest of a value that compiled code could read.
 
@@ -120,7 +120,7 @@ def fingerprint_of_value(value: object, where: str) -> str:
     return walk.finish().content
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def fingerprint_of_implementations(
     implementations: Iterable[Implementation], *, overlooks_members: bool = False, reads_all: bool = False, limits: Limits | None = None
 ) -> str:
@@ -129,8 +129,8 @@ def fingerprint_of_implementations(
     Args:
         implementations: the functions, with their options.
         overlooks_members: whether a value without an identity counts only by its type, if it is a member of an object that the functions
-            can access, and no function that they name leads to it.
-        reads_all: whether attributes count that none of the functions names.
+            can access, and no function that they name refers to it.
+        reads_all: whether attributes that none of the functions names count too.
         limits: the limits of the walk; None for the usual limits.
 
     Raises:
@@ -153,8 +153,8 @@ class Limits:
     """The limits of a walk.
 
     Attributes:
-        values: the largest number of values.
-        unnamed: the largest number of values that no code names.
+        values: the maximum number of values.
+        unnamed: the maximum number of values that no code names.
     """
 
     __slots__ = ("unnamed", "values")
@@ -228,7 +228,7 @@ class Walk:
         return self.mode == NAMED or self.has_lenient_function
 
     def library(self, value: object, where: str) -> None:
-        """Examine a value of a library that running code uses, and feed the code to which it leads.
+        """Examine a value of a library that running code uses, and feed the code to which it refers.
 
         Record whether the value may read attributes that no code names.
 
@@ -240,18 +240,18 @@ class Walk:
         from compcache.numba.fingerprints.examined import remembered
         from compcache.numba.fingerprints.library_code import digest_of_code
         from compcache.numba.fingerprints.outside import may_read_anything
-        from compcache.numba.registered.purity import is_outside_state, outside
+        from compcache.numba.registered.purity import external_state_of, is_external_state
 
         if not self._overlooks:
-            description = "a state outside of the program" if is_outside_state(value) else outside(value)
+            description = "a state outside of the program" if is_external_state(value) else external_state_of(value)
             if description:
-                raise Unidentifiable(f"{where} leads to {description}, which has no identity by content")
+                raise Unidentifiable(f"{where} refers to {description}, which has no identity by content")
             self.token("code of a library", remembered(digest_of_code, value))
         if may_read_anything(value):
             self.reach().read((), everything=True)
 
     def feed_back_reference(self, value: object) -> bool:
-        """Return whether the current function has reached a value before. If so, feed a back reference to the value."""
+        """Feed a back reference if the current function has reached the value before. Return whether it has."""
         number = self._seen.get(id(value))
         if number is not None:
             self.token("again", number)
@@ -266,7 +266,7 @@ class Walk:
         self.token(kind, *texts)
 
     def end_part(self) -> bytes:
-        """Add the tokens since the last call to the total, as one part. Return the digest of the part."""
+        """Add the tokens since the last call to the total, as one part, and return the digest of the part."""
         digest = self._state.digest()
         self._total.update(digest)
         for number in self._references:
@@ -429,7 +429,7 @@ class Walk:
         self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
 
     def reach(self) -> Reach:
-        """Return the reach of code that runs. It is created on the first request."""
+        """Return the reach of code that runs. The first call creates it."""
         if self._reach is None:
             from compcache.numba.fingerprints.reach import Reach
 
@@ -454,13 +454,13 @@ class Walk:
         for key, value in sorted((function.__kwdefaults__ or {}).items()):
             self.token("kw", key)
             self._read(value, f"the default of {key!r} of {name}")
-        self._cells(function, name)
+        self._feed_cells(function, name)
         if self.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
             self.reach().add(self, function, name)
         if where:
             self._reads.setdefault(where, name)
 
-    def _cells(self, function: Any, name: str) -> None:
+    def _feed_cells(self, function: Any, name: str) -> None:
         """Feed the values of the closure cells of a function."""
         attributes = _all_attributes(function.__code__)
         compiles = self.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
@@ -492,7 +492,7 @@ class Walk:
         if self.mode == RUN:
             self._record_reads_of_run(code, reads, [value for _, value, _ in chains])
         for chain, value, at in chains:
-            self._chain(chain, value, at, reads.attributes, name)
+            self._feed_chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN and reads.imports:
             self._feed_imports(code, namespace, name)
         for constant in code.co_consts:
@@ -532,7 +532,7 @@ class Walk:
                 if chain[0] not in vars(imported):
                     self.reach().add_import(self, f"{module}.{chain[0]}", {}, name)
                 value, at = resolve(chain, vars(imported))
-                self._chain(chain, value, at, (), name)
+                self._feed_chain(chain, value, at, (), name)
 
     def _feed_known_import(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
         """Feed the import of a code generator's module, whose parts follow from its version. Return whether the module is such a module.
@@ -549,7 +549,7 @@ class Walk:
         return False
 
     def _resolve_chain(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
-        """Return the value of a chain. The name of a function that is being declared, which is not assigned yet, leads to the function."""
+        """Return the value of a chain. The name of a function that is being declared, not assigned yet, refers to the function."""
         if self.without_numba:
             value, at = resolve(chain, namespace, is_generators_module)
             return (MISSING, 1) if at == 1 and is_declared_as(value, self.compiled) else (value, at)
@@ -562,7 +562,7 @@ class Walk:
                 return itself, at
         return value, at
 
-    def _chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
+    def _feed_chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
         """Feed the value of an attribute chain that code reads."""
         if self.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, self.compiled.__globals__)):
             self.token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
@@ -591,31 +591,31 @@ class Walk:
         Raises:
             NotLazy: the part is a setting, or running code reads from it data that only this process or host has.
         """
-        from compcache.numba.registered.purity import looks_outside
+        from compcache.numba.registered.purity import reads_external_state
 
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
             raise NotLazy(f"{where} reads Numba's settings")
-        if self.mode == RUN and (not _PROCESS_FUNCTIONS.isdisjoint(names) or looks_outside(name)):
+        if self.mode == RUN and (not _PROCESS_FUNCTIONS.isdisjoint(names) or reads_external_state(name)):
             raise NotLazy(f"{where} reads data that only this process or host has")
-        given = set_on_part(module, names)
-        if given is not MISSING:
-            self.value(given, where)
+        assigned = set_on_part(module, names)
+        if assigned is not MISSING:
+            self.value(assigned, where)
 
     def _feed_chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         """Feed the value of an attribute chain that running code reads."""
         from compcache.numba.fingerprints.outside import is_reader
-        from compcache.numba.registered.purity import is_outside_state
+        from compcache.numba.registered.purity import is_external_state
 
         if self._feed_names_by_text(value) or is_reader(value, name):
             self.by_name(value, where)
             return
-        if is_outside_state(value):
+        if is_external_state(value):
             self.library(value, where)
         self._read(value, where, attributes)
 
     def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
-        """Feed a value that a function reads. For a compiled function, keep a digest of the value, by which `explain` shows changes."""
+        """Feed a value that a function reads. For a compiled function, store a digest of the value, by which `explain` shows changes."""
         if self.mode == RUN:
             self._module_or_value(value, where, attributes)
             return
@@ -736,13 +736,13 @@ def _is_module(value: Any) -> bool:
 
 
 _SHOWN = _PLAIN | {float, complex}
-_MOST_SHOWN = 100
+_MAX_SHOWN = 100
 
 
 def _shown(value: object) -> str:
     """Return a plain value as text for display. A long text is replaced by its beginning and its digest."""
     text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... {blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 def _is_reviewed(function: Any) -> bool:
