@@ -80,6 +80,7 @@ class Questions(Facade):
 
         Raises:
             NotCachedError: no stored module contains it.
+            FormatError: the dependency graph of its module is damaged, or does not contain it.
         """
         self._require_open()
         from compcache.inspect.functions import describe_function

@@ -54,7 +54,7 @@ from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import _file_name
 from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
-from compcache.layers.unpacked_bundle import name_of_state
+from compcache.layers.unpacked_bundle import unpacked_name
 from compcache.publish import index_merge
 from compcache.publish.index_rebuild import read_indexed_names
 from compcache.publish.module_lists import _items_of, _publish
@@ -63,8 +63,8 @@ from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, write_volume
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import add_signature
-from compcache.usage.module_files import _encode as encode_module_files
-from compcache.usage.module_files import _write as write_module_files
+from compcache.usage.module_files import _encode_directory as encode_module_files
+from compcache.usage.module_files import _write_list as write_module_files
 from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _segment_of_layers(victim: Victim) -> None:
 def _unpacked_bundle(victim: Victim) -> None:
     if victim.bundle is None:
         return
-    place = victim.root / BUNDLES.directory / name_of_state(str(victim.bundle), victim.bundle.stat())
+    place = victim.root / BUNDLES.directory / unpacked_name(str(victim.bundle), victim.bundle.stat())
     with Cache(place) as cache:
         cache.add_module(evil_source("bundled"))
     for path in (place, *place.rglob("*")):
