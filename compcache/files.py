@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from errno import ELOOP, ENOENT, ENOTDIR, ESTALE
+from errno import EBADF, ELOOP, ENOENT, ENOTDIR, ESTALE
 from sys import audit
 
 from compcache.errors import StorageError
@@ -111,12 +111,13 @@ class _Opened:
 
 
 class _Root:
-    """The open root of a tree."""
+    """The open root of a tree. Its descriptor `number` never changes, and is closed with the last reference to the root."""
 
-    __slots__ = ("identity", "is_link", "is_new", "opened")
+    __slots__ = ("identity", "is_link", "is_new", "number", "opened")
 
     def __init__(self, opened: Opened, identity: tuple[int, int], *, is_link: bool) -> None:
         self.opened = opened
+        self.number = opened.number
         self.identity = identity
         self.is_link = is_link
         self.is_new = True
@@ -186,7 +187,7 @@ class Tree(Files):
         self._root = None
 
     def _enter_root(self) -> tuple[_Root, os.stat_result]:
-        is_link = False
+        self._root, is_link = None, False
         try:
             opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)
         except OSError as error:  # the root is a link, or cannot be opened; the error number depends on the system
@@ -197,7 +198,6 @@ class Tree(Files):
             is_link = True
         status = self.system.fstat(opened.number)
         root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
-        self._root = None
         if self.require_trusted is not None:
             self.require_trusted(status, self._status_of_path(root, status))
         self._root = root
@@ -216,12 +216,13 @@ class Tree(Files):
     def _is_current(self, root: _Root) -> bool:
         """Return whether the path of the root still refers to the opened directory."""
         try:
-            opened = self.system.fstat(root.opened.number)
+            opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError(f"the directory {self.root} was replaced after it was opened")
+                raise OSError(EBADF, "the descriptor belongs to another file", self.root)
         except OSError as error:
             reraise_interrupt(error)
-            root.opened.number = -1  # a program may close all descriptors, as daemons do; then the number belongs to another file
+            if error.errno == EBADF:  # a program may close all descriptors, as daemons do; then the number may belong to another file
+                root.opened.number = -1
             return False
         return self._is_at_path(root)
 
@@ -250,14 +251,14 @@ class Tree(Files):
     def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:
         if self._beneath is not None:
             audit("open", self._prefix + relative, None, flags)  # as `os.open` does
-            return self._beneath(root.opened.number, relative, flags, mode)
+            return self._beneath(root.number, relative, flags, mode)
         parent, name = self._open_parent(root, relative)
         return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
     def _open_parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
         """Open the directory that contains a file; return it and the file's name."""
         above, _, name = relative.rpartition("/")
-        parent = root.opened
+        parent: Opened = root
         if not above:
             return parent, name
         for part in (above,) if self._beneath is not None else above.split("/"):
@@ -284,20 +285,21 @@ class Tree(Files):
         """
         relative = self._relative(path)
         root = self._current_root() if current else self._root or self._enter_root()[0]
-        root.is_new = False
-        try:
-            return act(root, relative)
-        except OSError as error:
-            reraise_interrupt(error)
-            if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
-                link = self.first_link(path) or (self.first_link(also) if also else None)
-                if link is not None:
-                    raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
-            error.filename = path
-            if current or self._is_current(root):
-                _raise_gone(error, path)
-                raise
-        return act(self._enter_root()[0], relative)
+        while True:
+            root.is_new = False
+            try:
+                return act(root, relative)
+            except OSError as error:
+                reraise_interrupt(error)
+                if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
+                    link = self.first_link(path) or (self.first_link(also) if also else None)
+                    if link is not None:
+                        raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
+                error.filename = path
+                if current or self._is_current(root):
+                    _raise_gone(error, path)
+                    raise
+            root, current = self._enter_root()[0], True
 
     def first_link(self, path: str) -> str | None:
         """Return the path of the first symbolic link among a file and its directories, for messages; None if there is no link."""

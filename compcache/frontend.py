@@ -103,9 +103,9 @@ def find(
         session = cache._session()
         if not session.remote_url():
             return None
-        from compcache.miss.compile_once import find_fetched
+        from compcache.miss.compile_once import fetch_and_load
 
-        return find_fetched(session, func_name, error, judge)
+        return fetch_and_load(session, func_name, error, judge)
 
 
 class _Judge:
