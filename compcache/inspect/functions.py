@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
-from compcache.errors import CompcacheError, NotCachedError
+from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
@@ -106,11 +106,23 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[s
         try:
             with store.open_module(module_id) as module:
                 symbol = decode_function(module.read_record(offset)).symbol
-                return _named_successors(read_graph(module), symbol)
+                return _named_successors(_graph_with(module, symbol), symbol)
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             continue
     return None
+
+
+def _graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
+    """Return the dependency graph of an open module, which contains a symbol.
+
+    Raises:
+        FormatError: the graph is damaged, or does not contain the symbol.
+    """
+    graph = read_graph(module)
+    if symbol not in graph.nodes:
+        raise FormatError(f"the dependency graph of module {module.module_id.hex()} does not contain its symbol {symbol!r}")
+    return graph
 
 
 def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
@@ -200,6 +212,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
 
     Raises:
         NotCachedError: no intact module holds the function.
+        FormatError: the dependency graph of the module is damaged, or does not contain the function.
     """
     copies = realizations(store, loader, func_name)
     offsets = dict(store.find_all(func_name)) if copies else {}
@@ -213,7 +226,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     with store.open_module(module_id) as module:
         record = decode_function(module.read_record(offset))
         globals_ = _filled_globals(module, record.needs)
-        graph = read_graph(module)
+        graph = _graph_with(module, record.symbol)
         notes = read_notes(module)
         has_code = module.footer().bitcode > 0
     identity = notes.get("identity")
