@@ -33,7 +33,7 @@ from compcache import (
         (lambda _: Cache("c", signing_key=3), TypeError, "signing_key must be bytes or str, not int"),  # type: ignore[arg-type]
         (lambda _: Cache("c", lock_timeout="x"), TypeError, "lock_timeout must be int or float, not str"),  # type: ignore[arg-type]
         (lambda cache: cache.get_or_compile("f", "code"), TypeError, r"build must be a function.*compile\(code\) takes"),
-        (lambda cache: cache.prune("5GB"), TypeError, "takes a compcache.PrunePolicy"),
+        (lambda cache: cache.prune("5GB"), TypeError, "requires a compcache.PrunePolicy"),
         (lambda cache: cache.has(3), TypeError, r"a str or a compcache\.Identity, not int"),
         (lambda cache: cache.pin(3), TypeError, r"a str or a compcache\.Identity, not int"),
         (lambda _: ModuleSource("", ["f"]), TypeError, "functions must be a mapping, like .*not list"),  # type: ignore[arg-type]
