@@ -417,11 +417,11 @@ def test_a_plain_look_up_that_a_replacement_overtakes_finds_the_new_one(
         left = [version(2)]
         open_owned = Door.open_owned
 
-        def replace_and_open(door: Door, path: str, *arguments: int) -> Any:
+        def replace_and_open(door: Door, path: str, *arguments: int, **options: bool) -> Any:
             """What is to be opened has been looked up in the index."""
             if left and path.endswith(".ccm") and door is reader._plain._files:
                 cache.replace(left.pop())
-            return open_owned(door, path, *arguments)
+            return open_owned(door, path, *arguments, **options)
 
         monkeypatch.setattr(Door, "open_owned", replace_and_open)
         assert reader.get_target("f")() == 2
