@@ -42,7 +42,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
         value: the value.
         with_numba: whether to include the handlers of Numba's objects, and callables with registrations in Numba.
     """
-    late = _late_handlers()  # this may add to `_HANDLERS`
+    late = _handlers_of_imported_modules()  # this may add to `_HANDLERS`
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
@@ -498,16 +498,16 @@ _LATE_CLASSES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("_contextvars", ("ContextVar",), _feed_context_variable),
     ("_weakref", ("ref",), _feed_reference),
 )
-#: The modules that were imported when `_late` was filled.
-_seen: list[str] = []
-_late: list[tuple[Any, Handler]] = []
+#: The modules that were imported when `_imported_handlers` was filled.
+_imported_modules: list[str] = []
+_imported_handlers: list[tuple[Any, Handler]] = []
 _MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE_CLASSES))))
 
 
-def _late_handlers() -> list[tuple[Any, Handler]]:
+def _handlers_of_imported_modules() -> list[tuple[Any, Handler]]:
     """Return the handlers for classes of imported modules. They are collected again when another such module is imported."""
     seen = [name for name in _MODULES if name in sys.modules]
-    if seen != _seen:
+    if seen != _imported_modules:
         handlers: list[tuple[Any, Handler]] = []
         for module, names, handler in _LATE_CLASSES:
             classes = tuple([getattr(sys.modules[module], name) for name in names if hasattr(sys.modules.get(module), name)])
@@ -515,5 +515,5 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
                 handlers.append((classes, handler))
         if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
             _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _feed_library_object)  # each version of Cython has its own class
-        _late[:], _seen[:] = handlers, seen
-    return _late
+        _imported_handlers[:], _imported_modules[:] = handlers, seen
+    return _imported_handlers

@@ -535,7 +535,7 @@ class Walk:
                 self._feed_chain(chain, value, at, (), name)
 
     def _feed_known_import(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-        """Feed the import of a code generator's module, whose parts follow from its version. Return whether the module is such a module.
+        """Feed the import of a code generator's module, whose parts follow from its version. Return False for any other module.
 
         Raises:
             NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.

@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.implementations import (
     is_numbas_attribute_function,
     name_of,
     source_function,
-    users_generator,
+    user_code_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.registered.library import is_library_module, is_made_by_library
@@ -109,7 +109,7 @@ def _attribute_objects(cls: type) -> Iterator[Any]:
             if is_numbas_attribute_function(implementation):
                 yield name, *_user_values([implementation])
             elif name is None:
-                yield name_of(users_generator(implementation))
+                yield name_of(user_code_generator(implementation))
     for rows in (lowering.casts, lowering.constants):
         yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
 
