@@ -35,7 +35,7 @@ PARTS = (
     (ffi._lib_fn_wrapper, "__call__", "LLVM"),
     (codegen, "run", "what LLVM is asked, and its answers"),
     (making, "make_image", "image"),
-    (linker, "_assemble", "records"),
+    (linker, "_assemble_module", "records"),
     (build, "publish_built", "publication"),
     (writer, "_publish_files", "files"),
     (writer, "_publish_index", "index"),
@@ -78,7 +78,7 @@ def generate(text: str) -> None:
     def work(context: Any) -> None:
         parsed = codegen.parse(text, context)
         codegen.check_triple(parsed)
-        with codegen.borrowed_machine("", "", 2) as machine:
+        with codegen.borrow_machine("", "", 2) as machine:
             codegen.optimize(parsed, machine, 2)
             codegen.emit_object(parsed, machine)
 

@@ -90,19 +90,19 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
     """
     paths = [os.path.abspath(path) for path in files]
     try:
-        states = [_state(path) for path in paths]
+        states = [_file_state(path) for path in paths]
     except OSError as error:
         reraise_interrupt(error)
         raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror}", "COMPCACHE_CONFIG") from error
     name = f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}"
     kept = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
-    found = _recall(kept, states)
+    found = _read_kept(kept, states)
     if found is None:
         found = {}
         for path in reversed(paths):
-            found.update(_read(path))
+            found.update(_read_settings(path))
         if max(os.stat(path).st_mtime_ns for path in paths) < time.time_ns() - _SETTLED:
-            _keep(kept, states, found)
+            _write_kept(kept, states, found)
     return found
 
 
@@ -110,7 +110,7 @@ def place_of(variable: str, files: Iterable[str]) -> str:
     """Return the place of a setting, for messages: the configuration file and the key, or the name of the variable."""
     if variable not in os.environ:
         for path in files:
-            if os.path.exists(path) and variable in _read(path):
+            if os.path.exists(path) and variable in _read_settings(path):
                 return f"{path}: {variable.removeprefix(_PREFIX).lower()}"
     return variable
 
@@ -128,41 +128,41 @@ def project_setting(variable: str, directory: str) -> tuple[str, str]:
         at = parent
         path = os.path.join(at, "pyproject.toml")
         if os.path.isfile(path):
-            return _project(path, _state(path)).get(variable, ""), path
+            return _read_project(path, _file_state(path)).get(variable, ""), path
     return "", ""
 
 
 @lru_cache(maxsize=64)
-def _project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
+def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an edited file is read again
     import tomllib
 
     try:
-        text = _text(path)
+        text = _read_text(path)
         table = tomllib.loads(text).get("tool", {}).get("compcache", {})
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
         return {}  # other tools report its errors
-    if refused := sorted(set(table) & KEYS - PROJECT_KEYS):
+    if forbidden := sorted(set(table) & KEYS - PROJECT_KEYS):
         raise SettingError(
-            f"{path}: [tool.compcache] {refused[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}; move other settings to "
+            f"{path}: [tool.compcache] {forbidden[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}; move other settings to "
             "the user's configuration file or the environment",
-            _variable(refused[0]),
+            _variable_of(forbidden[0]),
         )
-    return _variables(table, path)
+    return _settings_in(table, path)
 
 
-def _read(path: str) -> dict[str, str]:
+def _read_settings(path: str) -> dict[str, str]:
     import tomllib
 
     try:
-        table = tomllib.loads(_text(path))
+        table = tomllib.loads(_read_text(path))
     except tomllib.TOMLDecodeError as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: the file is not valid TOML: {error}") from error
-    return _variables(table, path)
+    return _settings_in(table, path)
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     """Return the content of a configuration file. Symbolic links are followed.
 
     Raises:
@@ -184,7 +184,7 @@ def _text(path: str) -> str:
         raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
+def _settings_in(table: Mapping[str, Any], path: str) -> dict[str, str]:
     found = {}
     for key, value in table.items():
         if key not in KEYS:
@@ -195,10 +195,10 @@ def _variables(table: Mapping[str, Any], path: str) -> dict[str, str]:
                 f"{path}: {key!r} is not a setting" + (f": did you mean {near[0]!r}?" if near else f": use {', '.join(sorted(KEYS))}")
             )
         try:
-            found[_variable(key)] = _as_text(key, value)
+            found[_variable_of(key)] = _as_text(key, value)
         except ValueError as error:
             reraise_interrupt(error)
-            raise SettingError(f"{path}: {key}: {error}", _variable(key)) from None
+            raise SettingError(f"{path}: {key}: {error}", _variable_of(key)) from None
     return found
 
 
@@ -209,13 +209,13 @@ def _as_text(key: str, value: object) -> str:
             raise ValueError(f"the value must be true or false, not {value!r}")
         return "1" if value else "0"
     if isinstance(value, list) and key in _LISTS:
-        return _LISTS[key].join(_item(key, item) for item in value)
+        return _LISTS[key].join(_item_text(key, item) for item in value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and key in PROJECT_KEYS:
         return str(value)
-    return _item(key, value)
+    return _item_text(key, value)
 
 
-def _item(key: str, value: object) -> str:
+def _item_text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"the value must be text{' or a list of texts' * (key in _LISTS)}, not {value!r}")  # noqa: TRY004 - read as a value
     if _CONTROL.search(value):
@@ -234,21 +234,21 @@ def _item(key: str, value: object) -> str:
     return value
 
 
-def _variable(key: str) -> str:
+def _variable_of(key: str) -> str:
     return _PREFIX + key.upper()
 
 
 # ------------------------------------------------------------------------------------------------------ what is kept
 
 
-def _state(path: str) -> str:
+def _file_state(path: str) -> str:
     """Return a text that changes with the file at a path: its times, size, inode and path."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 
 
-def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
-    """Return the settings that were kept for configuration files in these states; None if there are none, or another user wrote them."""
+def _read_kept(kept: str, states: list[str]) -> dict[str, str] | None:
+    """Return the settings kept for configuration files in these states; None if no settings were kept, or another user wrote them."""
     try:
         data = read_file(Files(), kept, _LARGEST, owners=frozenset((os.geteuid(),)))
     except OSError as error:
@@ -261,7 +261,7 @@ def _recall(kept: str, states: list[str]) -> dict[str, str] | None:
     return {name: value for name, _, value in lines} if head.split("\n") == states else None
 
 
-def _keep(kept: str, states: list[str], found: Mapping[str, str]) -> None:
+def _write_kept(kept: str, states: list[str], found: Mapping[str, str]) -> None:
     data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in found.items())).encode()
     unfinished = f"{kept}.{os.getpid()}"
     with suppress(OSError):

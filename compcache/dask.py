@@ -77,7 +77,7 @@ def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
     """
     known: dict[tuple[str, str], TypedCallTarget] = {}
     layers = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
-    for target in _targets(layers, set()):
+    for target in _find_targets(layers, set()):
         known.setdefault(_place_of(target), target)
     return tuple(known.values())
 
@@ -88,7 +88,7 @@ def _place_of(target: TypedCallTarget) -> tuple[str, str]:
     return path, name
 
 
-def _targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
+def _find_targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
     """Yield the call targets in a part of a graph: in containers, and in Dask's tasks (`func`, `args`, `kwargs`, `value`)."""
     if isinstance(part, TypedCallTarget):
         yield part
@@ -103,4 +103,4 @@ def _targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
         else:
             inner = [getattr(part, name, None) for name in ("func", "args", "kwargs", "value")]
         for each in inner:
-            yield from _targets(each, seen)
+            yield from _find_targets(each, seen)

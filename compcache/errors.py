@@ -185,7 +185,7 @@ class UndefinedSymbolError(LinkError):
 
 
 class SignatureMismatchError(LinkError, TypeError):
-    """Raised when a declared signature contradicts a function's LLVM type, or an import is used with another type than its definition."""
+    """Raised when a signature does not match a function's LLVM type, or an import is used with another type than its definition."""
 
 
 class IncompatibleTargetError(LinkError):

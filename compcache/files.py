@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat as stat_module
-from errno import ELOOP, ENOENT, ENOTDIR, ESTALE
+from errno import EBADF, ELOOP, ENOENT, ENOTDIR, ESTALE
 from sys import audit
 
 from compcache.errors import StorageError
@@ -111,12 +111,13 @@ class _Opened:
 
 
 class _Root:
-    """The open root of a tree."""
+    """The open root of a tree. Its descriptor `number` never changes, and is closed with the last reference to the root."""
 
-    __slots__ = ("identity", "is_link", "is_new", "opened")
+    __slots__ = ("identity", "is_link", "is_new", "number", "opened")
 
     def __init__(self, opened: Opened, identity: tuple[int, int], *, is_link: bool) -> None:
         self.opened = opened
+        self.number = opened.number
         self.identity = identity
         self.is_link = is_link
         self.is_new = True
@@ -186,7 +187,7 @@ class Tree(Files):
         self._root = None
 
     def _enter_root(self) -> tuple[_Root, os.stat_result]:
-        is_link = False
+        self._root, is_link = None, False
         try:
             opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)
         except OSError as error:  # the root is a link, or cannot be opened; the error number depends on the system
@@ -197,7 +198,6 @@ class Tree(Files):
             is_link = True
         status = self.system.fstat(opened.number)
         root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
-        self._root = None
         if self.require_trusted is not None:
             self.require_trusted(status, self._status_of_path(root, status))
         self._root = root
@@ -214,14 +214,15 @@ class Tree(Files):
         return root if root is not None and self._is_current(root) else self._enter_root()[0]
 
     def _is_current(self, root: _Root) -> bool:
-        """Return whether the path of the root still leads to the opened directory."""
+        """Return whether the path of the root still refers to the opened directory."""
         try:
-            opened = self.system.fstat(root.opened.number)
+            opened = self.system.fstat(root.number)
             if (opened.st_dev, opened.st_ino) != root.identity:
-                raise OSError(f"the directory {self.root} was replaced after it was opened")
+                raise OSError(EBADF, "the descriptor belongs to another file", self.root)
         except OSError as error:
             reraise_interrupt(error)
-            root.opened.number = -1  # a program may close all descriptors, as daemons do; then the number belongs to another file
+            if error.errno == EBADF:  # a program may close all descriptors, as daemons do; then the number may belong to another file
+                root.opened.number = -1
             return False
         return self._is_at_path(root)
 
@@ -250,21 +251,21 @@ class Tree(Files):
     def _open_at(self, root: _Root, relative: str, flags: int, mode: int = 0) -> Opened:
         if self._beneath is not None:
             audit("open", self._prefix + relative, None, flags)  # as `os.open` does
-            return self._beneath(root.opened.number, relative, flags, mode)
-        parent, name = self._parent(root, relative)
+            return self._beneath(root.number, relative, flags, mode)
+        parent, name = self._open_parent(root, relative)
         return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
-    def _parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
+    def _open_parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
         """Open the directory that contains a file; return it and the file's name."""
         above, _, name = relative.rpartition("/")
-        parent = root.opened
+        parent: Opened = root
         if not above:
             return parent, name
         for part in (above,) if self._beneath is not None else above.split("/"):
-            parent = self._enter(parent, part)
+            parent = self._open_child(parent, part)
         return parent, name
 
-    def _enter(self, parent: Opened, part: str) -> Opened:
+    def _open_child(self, parent: Opened, part: str) -> Opened:
         if self._beneath is not None:
             return self._beneath(parent.number, part, _ENTERING, 0)
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
@@ -284,30 +285,31 @@ class Tree(Files):
         """
         relative = self._relative(path)
         root = self._current_root() if current else self._root or self._enter_root()[0]
-        root.is_new = False
-        try:
-            return act(root, relative)
-        except OSError as error:
-            reraise_interrupt(error)
-            if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
-                link = self.first_link(path) or (self.first_link(also) if also else None)
-                if link is not None:
-                    raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
-            error.filename = path
-            if current or self._is_current(root):
-                _raise_gone(error, path)
-                raise
-        return act(self._enter_root()[0], relative)
+        while True:
+            root.is_new = False
+            try:
+                return act(root, relative)
+            except OSError as error:
+                reraise_interrupt(error)
+                if error.errno in (ELOOP, ENOTDIR):  # the error number for a link depends on the system and the flags
+                    link = self.first_link(path) or (self.first_link(also) if also else None)
+                    if link is not None:
+                        raise OSError(ELOOP, f"{link} is a symbolic link, and links in a cache directory are not followed", path) from error
+                error.filename = path
+                if current or self._is_current(root):
+                    _raise_gone(error, path)
+                    raise
+            root, current = self._enter_root()[0], True
 
     def first_link(self, path: str) -> str | None:
-        """Return the path of the first symbolic link among a file and the directories that contain it, for messages; None if none is."""
+        """Return the path of the first symbolic link among a file and its directories, for messages; None if there is no link."""
         at = len(self._prefix)
         try:
             root = self._root or self._enter_root()[0]
             while at >= 0:
                 at = path.find("/", at + 1)
                 place = path[:at] if at >= 0 else path
-                parent, name = self._parent(root, self._relative(place))
+                parent, name = self._open_parent(root, self._relative(place))
                 if stat_module.S_ISLNK(self.system.lstat(name, dir_fd=parent.number).st_mode):
                     return place
         except OSError as error:
@@ -346,7 +348,7 @@ class Tree(Files):
         """Return the status of a file or of a link, as `os.lstat` does."""
 
         def status(root: _Root, relative: str) -> os.stat_result:
-            parent, name = self._parent(root, relative)
+            parent, name = self._open_parent(root, relative)
             return self.system.lstat(name, dir_fd=parent.number)
 
         return self._act(path, status, current=False)
@@ -356,9 +358,9 @@ class Tree(Files):
     def listdir(self, path: str) -> list[str]:  # type: ignore[override]
         """Return the names in a directory, as `os.listdir` does."""
         directory = self._open_directory(path)
-        return self._names_in(directory, path)
+        return self._list_opened(directory, path)
 
-    def _names_in(self, directory: Opened, path: str) -> list[str]:
+    def _list_opened(self, directory: Opened, path: str) -> list[str]:
         try:
             return self.system.listdir(directory.number)  # type: ignore[arg-type]
         except OSError as error:
@@ -370,7 +372,7 @@ class Tree(Files):
         """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
         directory = self._open_directory(path)
         found = {}
-        for name in self._names_in(directory, path):
+        for name in self._list_opened(directory, path):
             try:
                 found[name] = self.system.lstat(name, dir_fd=directory.number)
             except OSError as error:
@@ -388,9 +390,9 @@ class Tree(Files):
         """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""
 
         def make(root: _Root, relative: str) -> None:
-            parent, name = self._parent(root, relative)
+            parent, name = self._open_parent(root, relative)
             self.system.mkdir(name, mode, dir_fd=parent.number)
-            made = self._enter(parent, name)
+            made = self._open_child(parent, name)
             self._set_mode(made.number, mode)
 
         if path != self.root and path.startswith(self._prefix):
@@ -405,18 +407,18 @@ class Tree(Files):
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         """Rename a file, replacing the target, as `os.replace` does."""
-        self._two(source, target, self.system.rename)
+        self._act_on_two(source, target, self.system.rename)
 
     def link(self, source: str, target: str) -> None:  # type: ignore[override]
         """Create a hard link as `os.link` does. Symbolic links are not followed."""
-        self._two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
+        self._act_on_two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
 
-    def _two(self, source: str, target: str, do: Callable[..., None]) -> None:
+    def _act_on_two(self, source: str, target: str, do: Callable[..., None]) -> None:
         end = self._relative(target)
 
         def act(root: _Root, relative: str) -> None:
-            old, old_name = self._parent(root, relative)
-            new, new_name = self._parent(root, end)
+            old, old_name = self._open_parent(root, relative)
+            new, new_name = self._open_parent(root, end)
             do(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
 
         self._act(source, act, also=target)
@@ -431,7 +433,7 @@ class Tree(Files):
 
     def _remove(self, path: str, remove: Callable[..., None]) -> None:
         def act(root: _Root, relative: str) -> None:
-            parent, name = self._parent(root, relative)
+            parent, name = self._open_parent(root, relative)
             remove(name, dir_fd=parent.number)
 
         self._act(path, act)

@@ -56,7 +56,7 @@ class Identity:
             names = [name for name, _ in pairs] + list(named)
             repeated = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"the identity of {self.label!r} has two components named {repeated!r}: rename one of them")
-        self._parts = tuple([(str(name), _component(value, str(name))) for name, value in given.items()])
+        self._parts = tuple([(str(name), _component_text(value, str(name))) for name, value in given.items()])
 
     @property
     def func_name(self) -> str:
@@ -94,7 +94,7 @@ class Identity:
         return f"<Identity {self.func_name} of {', '.join(name for name, _ in self._parts) or 'nothing'}>"
 
 
-def _component(value: Any, where: str) -> str:
+def _component_text(value: Any, where: str) -> str:
     try:
         return _canonical(value, where)
     except RecursionError:
@@ -109,9 +109,9 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
     """
     kind = type(value)
     if value is None or kind in (bool, int):
-        return {None: "null", True: "true", False: "false"}[value] if kind is not int else _number(value)
+        return {None: "null", True: "true", False: "false"}[value] if kind is not int else _integer_text(value)
     if kind in (float, complex):
-        return _not_a_number(value) if "nan" in (text := repr(value)) else text
+        return _nan_text(value) if "nan" in (text := repr(value)) else text
     if kind is str:
         return _quoted(value)
     if kind in (bytes, bytearray):
@@ -131,12 +131,12 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
     )
 
 
-def _number(value: int) -> str:
+def _integer_text(value: int) -> str:
     """Return an integer as text. Long integers are hexadecimal, because a process may limit decimals (`sys.set_int_max_str_digits`)."""
     return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
 
 
-def _not_a_number(value: complex) -> str:
+def _nan_text(value: complex) -> str:
     """Return the text of a NaN with its bits, which repr does not show."""
     import struct
 
@@ -180,11 +180,11 @@ class Difference(Record):
         """Return the difference on one line. Long texts are cut to the surroundings of their first difference."""
         wanted, stored = self.wanted, self.stored
         if wanted is not None and stored is not None and max(len(wanted), len(stored)) > 3 * _AROUND:
-            wanted, stored = _part(wanted, stored)
+            wanted, stored = _surroundings(wanted, stored)
         return f"{self.component}: {stored or _ABSENT} -> {wanted or _ABSENT}"
 
 
-def _part(first: str, second: str) -> tuple[str, str]:
+def _surroundings(first: str, second: str) -> tuple[str, str]:
     """Return the surroundings of the first difference between two texts."""
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
     start = max(at - _AROUND, 0)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.arch.known import architecture
 from compcache.build import codegen
 from compcache.build.inlining.edges import with_inlined
-from compcache.build.inlining.imported import NOTHING_INLINED, nothing_offered
+from compcache.build.inlining.imported import NOTHING_INLINED, offer_nothing
 from compcache.build.pic import INITIALIZE
 from compcache.build.recipe import write_recipe
 from compcache.build.records import RecordBuilder, may_be_undefined, symbol_nodes
 from compcache.build.source import ModuleSource
 from compcache.build.trial import UNTRUSTED, try_in_child
 from compcache.content.functions import exported_content
-from compcache.content.names import frozen
+from compcache.content.names import freeze
 from compcache.errors import CacheWarning, CompileError
 from compcache.formats import host
 from compcache.formats.bodies import encode_bodies
@@ -32,7 +32,7 @@ from compcache.formats.makers import PACKAGE, Maker, encode_makers, makers_text
 from compcache.formats.manifest import NO_ENTRY
 from compcache.formats.manifest_writer import image_flag
 from compcache.formats.module_table import TABLE_SYMBOL
-from compcache.formats.order import inherited
+from compcache.formats.order import inherit_order
 from compcache.formats.records import ModuleRecord
 from compcache.images import making
 from compcache.images.linkers.version import NAMES as LINKERS
@@ -88,7 +88,7 @@ def build_module(
     *,
     machine: Host,
     is_cached: Callable[[str], bool],
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing,
     maker: str = "",
 ) -> BuiltModule:
     """Compile and link a module for each of its targets.
@@ -115,13 +115,13 @@ def translate_module(
     *,
     machine: Host,
     is_cached: Callable[[str], bool],
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered,
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing,
     maker: str = "",
     assumed: dict[str, bool] | None = None,
     overridden: Collection[str] = (),
     is_beside: Callable[[str], bool] = frozenset().__contains__,
 ) -> Translation:
-    """Compile a module for each of its targets: the part of `build_module` that runs LLVM. Raises the errors of `build_module`.
+    """Compile a module for each of its targets: the part of `build_module` that runs LLVM. Raise the errors of `build_module`.
 
     Args:
         source, machine, is_cached, provided, maker: see `build_module`.
@@ -135,13 +135,13 @@ def translate_module(
         )
     requests = [
         r._replace(is_cached=is_cached, provided=provided, assumed=assumed, overridden=overridden, is_beside=is_beside)
-        for r in requests_of(frozen(source), machine, maker)
+        for r in requests_of(freeze(source), machine, maker)
     ]
     return translate_requests(machine, requests)
 
 
 def translate_requests(machine: Host, requests: Iterable[Request]) -> Translation:
-    """Compile the requests for a module, one for each target. Raises the errors of `build_module`."""
+    """Compile the requests for a module, one for each target. Raise the errors of `build_module`."""
     return Translation(machine, tuple([(request, _translate_for(request, request.is_cached)) for request in requests]))
 
 
@@ -159,7 +159,7 @@ def optimize_member(request: Request, label: str) -> Member:
 def link_module(translation: Translation) -> BuiltModule:
     """Link a compiled module: the part of `build_module` after LLVM. It may run in any thread.
 
-    LLVM runs again only if a shared object cannot be made. Raises the errors of `make_image`.
+    LLVM runs again only if a shared object cannot be made. Raise the errors of `make_image`.
     """
     machine, parts = translation
     built = [_link_for(request, translated) for request, translated in parts]
@@ -208,7 +208,7 @@ def rebuild_module(
 
     built = _shared_or_object(build, shared=making.makes_shared_objects())
     own = decode_notes(built.sections[4])
-    return built._replace(sections=(*built.sections[:4], pack_notes(inherited(own, notes))))
+    return built._replace(sections=(*built.sections[:4], pack_notes(inherit_order(own, notes))))
 
 
 def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Translated:
@@ -236,7 +236,7 @@ def _link_for(request: Request, translated: Translated) -> BuiltModule:
 def _shared_or_object(build: Callable[..., BuiltModule], *, shared: bool) -> BuiltModule:
     """Call `build` for a shared object if `shared` is true. If a shared object cannot be made, warn and call it for an object.
 
-    A shared object cannot be made if it needs a linker and none is installed, or if this process may not write a file of its size.
+    A shared object cannot be made if it requires a linker and none is installed, or if this process may not write a file of this size.
 
     Raises:
         CompileError: a shared object cannot be made, and the module has parts that need one.
@@ -272,7 +272,7 @@ def _naming_target(request: Request) -> Iterator[None]:
 def link_translated(translated: Translated, entries: Iterable[EntryRecord]) -> BuiltModule:
     """Return the module for code that was linked from other modules (`compcache.closures`), with these entries of data.
 
-    Raises the errors of `make_image`.
+    Raise the errors of `make_image`.
     """
     return _make_module(translated, None, {}, entries, shared=making.makes_shared_objects())
 
@@ -296,16 +296,16 @@ def _make_module(
         entries=translated.entry_objects,
         export=TABLE_SYMBOL,
         weak=[name for name, definition in translated.definitions.items() if may_be_undefined(definition)]
-        + _bounds(translated.definitions),
+        + _section_bounds(translated.definitions),
         imports=resolution.imports,
-        needs_linker=_needs_linker(translated),
+        needs_linker=_linker_features(translated),
         libraries=resolution.libraries,
         shared_object=shared,
     )
-    return _assemble(translated, identity, entries, more, made, started - translated.seconds)
+    return _assemble_module(translated, identity, entries, more, made, started - translated.seconds)
 
 
-def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
+def _section_bounds(definitions: Mapping[str, Definition]) -> list[str]:
     """Return the symbols for section bounds, which a linker defines. The code declares them, but they are definitions of the module."""
     return [
         name
@@ -314,13 +314,13 @@ def _bounds(definitions: Mapping[str, Definition]) -> list[str]:
     ]
 
 
-def _needs_linker(translated: Translated) -> list[str]:
+def _linker_features(translated: Translated) -> list[str]:
     """Return descriptions of the parts of a module that need the dynamic linker, and that an object therefore cannot have."""
     reasons = [f"the constructor or destructor {name!r}" for name in translated.constructors.functions()]
     reasons += ["constructors or destructors"] if INITIALIZE in translated.definitions else []
     external = [name for name, definition in translated.definitions.items() if definition.kind == "external"]
     imports = translated.prepared.resolution.imports
-    reasons += [f"the bound {name!r} of a section" for name in _bounds(translated.definitions)]
+    reasons += [f"the bound {name!r} of a section" for name in _section_bounds(translated.definitions)]
     reasons += [f"the imported variable {name!r}" for name in external if name in imports]
     reasons += [
         f"the thread-local variable {name!r}" for name, definition in translated.definitions.items() if " thread_local" in definition.head
@@ -329,7 +329,7 @@ def _needs_linker(translated: Translated) -> list[str]:
     return reasons + [f"the ifunc {name!r}" for name, alias in aliases_of.items() if alias.is_ifunc]
 
 
-def _assemble(
+def _assemble_module(
     translated: Translated, identity: Any, entries_of_data: Mapping[tuple[str, str], bytes], more: Iterable[EntryRecord], made: ModuleImage,
     started: float,
 ) -> BuiltModule:  # fmt: skip
@@ -354,7 +354,7 @@ def _assemble(
         header, translated.definitions, prepared.resolution, numbers, translated.startup,
         {name: payload for name, _, payload in prepared.globals}, places, translated.types,
     )  # fmt: skip
-    makers = _makers(translated, made.linker)
+    makers = _makers_text_of(translated, made.linker)
     writer.records.add(encode_makers(makers))
     functions = []
     for number, export in enumerate(prepared.exports):
@@ -401,8 +401,8 @@ def _assemble(
     )  # fmt: skip
 
 
-def _makers(translated: Translated, linker: Linker | None) -> str:
-    """Return the text for the record of makers: makers of the source's code, of inlined code, this package's, and the linker."""
+def _makers_text_of(translated: Translated, linker: Linker | None) -> str:
+    """Return the text for the record of makers: programs that made the source's and the inlined code, this package, and the linker."""
     given = [Maker(*line.partition(" ")[::2]) for line in translated.makers.splitlines()]
     return makers_text(
         [*given, *translated.prepared.inlined.makers, *codegen.own_makers(), *([Maker(*version_of(linker))] if linker is not None else [])]

@@ -46,41 +46,41 @@ _LANGUAGES = ("ir", "c", "c++", "fortran", "rust")
 def html_of(value: object) -> str:
     """Return HTML for a cache, a call target, compiled functions, a graph, or a record of this package."""
     if isinstance(value, Cache):
-        return _titled(repr(value), _info(value))
+        return _with_title(repr(value), _info_html(value))
     if isinstance(value, TypedCallTarget):
-        return _titled(repr(value), _table(_target_rows(value)))
+        return _with_title(repr(value), _table_html(_target_rows(value)))
     if isinstance(value, CompiledFunctions):
         title = "1 compiled function" if len(value) == 1 else f"{len(value)} compiled functions"
-        return _titled(title, _table(value.func_names.items(), ("function", "name in the cache")))
+        return _with_title(title, _table_html(value.func_names.items(), ("function", "name in the cache")))
     if isinstance(value, FunctionGraph):
-        return _graph(value)
-    return _titled(type(value).__name__, _record(value))
+        return _graph_html(value)
+    return _with_title(type(value).__name__, _record_html(value))
 
 
-def _info(cache: Cache) -> str:
+def _info_html(cache: Cache) -> str:
     try:
-        return _record(cache.info())
+        return _record_html(cache.info())
     except CompcacheError as error:  # it is closed
         return f"<p>{escape(str(error))}</p>"
 
 
-def _graph(graph: FunctionGraph) -> str:
+def _graph_html(graph: FunctionGraph) -> str:
     if len(graph.nodes) > _MOST_NODES:
         kinds = sorted({node.kind for node in graph.nodes})
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
         hint = "<p><code>compcache graph --html FILE</code> draws a graph of this size.</p>"
-        return _titled("FunctionGraph", _table([*counts, ("edges", len(graph.edges))]) + hint)
+        return _with_title("FunctionGraph", _table_html([*counts, ("edges", len(graph.edges))]) + hint)
     # Limit the style rules to the drawing, so that they do not affect the rest of the notebook.
     drawing = "".join(svg(graph)).replace("<style>", "<style>@scope{").replace("</style>", "}</style>", 1)
     return f'<div style="overflow:auto;background:#fff">{drawing}</div>'
 
 
-def _record(value: object) -> str:
+def _record_html(value: object) -> str:
     """Return a table of the non-empty fields and properties of a record."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
     names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
     found = {name: getattr(value, name) for name in names}
-    return _table((name, _with_unit(name, each)) for name, each in found.items() if each not in (None, "", (), {}))
+    return _table_html((name, _with_unit(name, each)) for name, each in found.items() if each not in (None, "", (), {}))
 
 
 def _with_unit(name: str, value: object) -> object:
@@ -95,32 +95,32 @@ def _target_rows(target: TypedCallTarget) -> Iterator[tuple[str, object]]:
         yield "state", str(error)
 
 
-def _titled(title: str, body: str) -> str:
+def _with_title(title: str, body: str) -> str:
     return f"<div><code>{escape(title)}</code>{body}</div>"
 
 
-def _table(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
+def _table_html(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
     found = list(rows)
-    lines = [_row("td", map(_cell, row)) for row in found[:_MOST_ROWS]]
+    lines = [_row_html("td", map(_cell_html, row)) for row in found[:_MOST_ROWS]]
     if len(found) > _MOST_ROWS:
-        lines.append(_row("td", [f"and {len(found) - _MOST_ROWS} more"]))
-    titles = f"<thead>{_row('th', map(escape, head))}</thead>" if head else ""
+        lines.append(_row_html("td", [f"and {len(found) - _MOST_ROWS} more"]))
+    titles = f"<thead>{_row_html('th', map(escape, head))}</thead>" if head else ""
     return f"<table>{titles}<tbody>{''.join(lines)}</tbody></table>"
 
 
-def _row(tag: str, cells: Iterable[str]) -> str:
+def _row_html(tag: str, cells: Iterable[str]) -> str:
     style = "text-align:left;overflow-wrap:anywhere;max-width:60em"  # lists of CPU features are long
     return f"<tr>{''.join(f'<{tag} style={style}>{cell}</{tag}>' for cell in cells)}</tr>"
 
 
-def _cell(value: object) -> str:
+def _cell_html(value: object) -> str:
     if isinstance(value, dict):
-        return _table(value.items())
+        return _table_html(value.items())
     if isinstance(value, tuple) and value and (is_dataclass(value[0]) or hasattr(value[0], "_fields")):
         names = [field.name for field in fields(value[0])] if is_dataclass(value[0]) else list(value[0]._fields)
-        return _table(([_with_unit(name, getattr(item, name)) for name in names] for item in value), names)
+        return _table_html(([_with_unit(name, getattr(item, name)) for name in names] for item in value), names)
     if is_dataclass(value) or hasattr(value, "_fields"):
-        return _record(value)
+        return _record_html(value)
     if isinstance(value, tuple):
         return "<br>".join(escape(str(item)) for item in value[:_MOST_ROWS])
     return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -139,7 +139,7 @@ def load_ipython_extension(shell: Any) -> None:
     def compcache(line: str, cell: str | None = None) -> Any:
         """%compcache COMMAND ... runs a command. %%compcache compiles or loads the cell, and defines its functions."""
         try:
-            return _run(shell, line) if cell is None else _compile(shell, line, cell)
+            return _run_command(shell, line) if cell is None else _compile_cell(shell, line, cell)
         except CompcacheError as error:  # let IPython show only the message, because the error is in the cell
             lines = [f"{type(error).__name__}: {error}"]
             vars(error)["_render_traceback_"] = lambda: lines
@@ -148,9 +148,9 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(compcache, magic_kind="line_cell")
 
 
-def _run(shell: Any, line: str) -> None:
+def _run_command(shell: Any, line: str) -> None:
     """Run a command of ``compcache`` and print its output. Names of the notebook are replaced by their functions' names in the cache."""
-    words = _words(line)
+    words = _split_line(line)
     if words is None:
         return
     arguments = [_cached_name(shell.user_ns, word) for word in words]
@@ -166,7 +166,7 @@ def _run(shell: Any, line: str) -> None:
     sys.stderr.write(done.stderr)
 
 
-def _words(line: str) -> list[str] | None:
+def _split_line(line: str) -> list[str] | None:
     """Split a line into words like a shell. Print an error and return None for a malformed line."""
     try:
         return shlex.split(line)
@@ -185,17 +185,17 @@ def _cached_name(names: Mapping[str, Any], argument: str) -> str:
     return f"{function.__module__}.{function.__qualname__}" if function is not None else argument
 
 
-def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
-    words = _words(line)
+def _compile_cell(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
+    words = _split_line(line)
     if words is None:
         return None
     try:
         if words and words[0] in _LANGUAGES:
             words.insert(0, "--language")
-        options, flags = _options().parse_known_args(words)
+        options, flags = _option_parser().parse_known_args(words)
         language = options.language or ("ir" if _IR.search(cell) else "c")
         if flags and language == "ir":
-            _options().error(f"unrecognized arguments: {' '.join(flags)}")
+            _option_parser().error(f"unrecognized arguments: {' '.join(flags)}")
     except SystemExit:  # argparse has printed an error or help
         return None
     cache = shell.user_ns.get(options.cache) if options.cache else None
@@ -211,7 +211,7 @@ def _compile(shell: Any, line: str, cell: str) -> CompiledFunctions | None:
     return compiled
 
 
-def _options() -> argparse.ArgumentParser:
+def _option_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "%%compcache",
         description="Compile the cell, or load it from the cache, and define its functions. Other options are passed to the compiler.",

@@ -60,7 +60,7 @@ def configuration() -> "Mapping[str, str]":
     """Return the settings in configuration files, by environment variable. A process reads the files once.
 
     Raises:
-        SettingError: one of them cannot be used.
+        SettingError: a file cannot be used.
     """
     if not _read:
         named = CONFIGURATION_VARIABLE in os.environ

@@ -125,7 +125,7 @@ class Signature(Record):
         result = _parse_result(head.strip(), text)
         if not inner.strip():
             return Signature((), result)
-        return Signature(tuple([_parse_parameter(part, text) for part in _split(inner)]), result)
+        return Signature(tuple([_parse_parameter(part, text) for part in _split_parameters(inner)]), result)
 
     def __str__(self) -> str:
         return f"{self.result}({', '.join(map(str, self.parameters))})"
@@ -167,7 +167,7 @@ def _parse_result(name: str, text: str) -> Type:
     return Type(f"{_TUPLE_HEAD}{', '.join(map(str, items))}]", TUPLE, 8 * len(items))
 
 
-def _split(inner: str) -> list[str]:
+def _split_parameters(inner: str) -> list[str]:
     """Split the text of a parameter list at commas outside of brackets."""
     parts: list[str] = []
     for piece in inner.split(","):
@@ -178,7 +178,7 @@ def _split(inner: str) -> list[str]:
     return parts
 
 
-def _dimensions(buffer: str, text: str) -> int:
+def _dimension_count(buffer: str, text: str) -> int:
     """Return the number of dimensions in the brackets of a buffer; 0 for any number."""
     axes = [axis.strip() for axis in buffer.split(",")]
     if axes == [":"]:
@@ -188,7 +188,7 @@ def _dimensions(buffer: str, text: str) -> int:
     return len(axes)
 
 
-def _refuse_order_of_c(part: str, text: str) -> None:
+def _reject_c_order(part: str, text: str) -> None:
     """Raise `SignatureError` with advice if a parameter has its name after its type, like ``f64[:] data`` in C."""
     type_text, _, name = (piece.strip() for piece in part.strip().rpartition(" "))
     base = type_text.removeprefix("const ").partition("[")[0].strip()
@@ -202,7 +202,7 @@ def _parse_parameter(part: str, text: str) -> Parameter:
     try:
         return _read_parameter(part, text)
     except SignatureError:
-        _refuse_order_of_c(part, text)
+        _reject_c_order(part, text)
         raise
 
 
@@ -215,7 +215,7 @@ def _read_parameter(part: str, text: str) -> Parameter:
     if is_buffer:
         if not buffer.rstrip().endswith("]"):
             raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose bracket is not closed")
-        dimensions = _dimensions(buffer.rstrip()[:-1], text)
+        dimensions = _dimension_count(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
         raise SignatureError(f"the signature {text!r} has the parameter name {name!r}, which is not a valid identifier")
     words = type_text.split()

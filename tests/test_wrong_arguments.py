@@ -91,7 +91,7 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
         (lambda cache: cache.explain("f", {"a": "b"}), "identity must be a compcache.Identity, not dict"),
         (lambda cache: cache.remove_module("zz"), "32 hexadecimal digits"),
         (lambda cache: cache.module(""), "32 hexadecimal digits"),
-        (lambda cache: cache.export("f", "b.ccb", targets=[5]), "targets must be names of CPUs"),
+        (lambda cache: cache.export("f", "b.ccb", targets=[5]), "targets must be CPU names"),
         (lambda cache: cache.stats(since="x"), "since must be a time in seconds since the epoch, .*not 'x'"),
         (lambda cache: cache.stats(since=float("nan")), "since must be a time in seconds since the epoch, .*not nan"),
         (lambda cache: cache.history(datetime(2026, 1, 1, tzinfo=UTC)), "since must be a time in seconds since the epoch, .*not datetime"),

@@ -136,7 +136,7 @@ def _version_changes(name: str) -> str | None:
     return f"+v{match[1]}a" if match is not None else None
 
 
-def _changed(offset: int, kind: int) -> tuple[int, int]:
+def _changed_range(offset: int, kind: int) -> tuple[int, int]:
     start = offset & -_INSTRUCTION
     return start, start + (8 if kind == _ABS64 else _INSTRUCTION)
 
@@ -150,7 +150,7 @@ def _store64(data: bytearray, at: int, value: int) -> None:
     _BITS64.pack_into(data, at, value & 0xFFFFFFFFFFFFFFFF)
 
 
-def _insert(data: bytearray, at: int, mask: int, bits: int) -> None:
+def _replace_bits(data: bytearray, at: int, mask: int, bits: int) -> None:
     """Replace the masked bits of an instruction."""
     _UNSIGNED32.pack_into(data, at, _UNSIGNED32.unpack_from(data, at)[0] & ~mask | bits)
 
@@ -163,7 +163,7 @@ def _page_bits(distance: int) -> int:
 
 
 def _store_page(data: bytearray, at: int, distance: int) -> None:
-    _insert(data, at, 0x60FFFFE0, _page_bits(distance))
+    _replace_bits(data, at, 0x60FFFFE0, _page_bits(distance))
 
 
 def _store_branch(data: bytearray, at: int, distance: int) -> None:
@@ -171,29 +171,29 @@ def _store_branch(data: bytearray, at: int, distance: int) -> None:
         raise ValueError(f"the distance of a branch, {distance} bytes, must be a multiple of 4")
     if not -(1 << 27) <= distance < 1 << 27:
         raise ValueError(f"the target at a distance of {distance} bytes is out of the range of a branch")
-    _insert(data, at, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
+    _replace_bits(data, at, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
 
 
-def _store_low(scale: int) -> Store:
+def _low_bits_store(scale: int) -> Store:
     """Return the function that stores an address's offset in its page, in units of ``2**scale`` bytes."""
 
     def store(data: bytearray, at: int, address: int) -> None:
         offset = address & 0xFFF
         if offset & (1 << scale) - 1:
             raise ValueError(f"the address {address:#x} must be a multiple of {1 << scale}")
-        _insert(data, at, 0x3FFC00, offset >> scale << 10)
+        _replace_bits(data, at, 0x3FFC00, offset >> scale << 10)
 
     return store
 
 
-def _stub(address: int, entry: int) -> bytes:
+def _stub_code(address: int, entry: int) -> bytes:
     """Return the code of a stub (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
     page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
     low = entry & 0xFFF
     return _STUB.pack(page, 0xF9400211 | low >> 3 << 10, 0x91000210 | low << 10, 0xD61F0220)
 
 
-def _keep(_: bytearray, __: int, ___: int) -> None:
+def _store_nothing(_: bytearray, __: int, ___: int) -> None:
     """Store nothing, because the relocation only marks an instruction."""
 
 
@@ -204,21 +204,21 @@ _LINKING = Linking(
         260: Fixup(SYMBOL, DISTANCE, _store64),  # PREL64
         _PREL32: Fixup(SYMBOL, DISTANCE, _SIGNED32.pack_into),
         275: Fixup(SYMBOL, PAGE, _store_page),  # ADR_PREL_PG_HI21
-        277: Fixup(SYMBOL, LOW, _store_low(0)),  # ADD_ABS_LO12_NC
-        278: Fixup(SYMBOL, LOW, _store_low(0)),  # LDST8_ABS_LO12_NC
-        284: Fixup(SYMBOL, LOW, _store_low(1)),
-        285: Fixup(SYMBOL, LOW, _store_low(2)),
-        286: Fixup(SYMBOL, LOW, _store_low(3)),
-        299: Fixup(SYMBOL, LOW, _store_low(4)),
+        277: Fixup(SYMBOL, LOW, _low_bits_store(0)),  # ADD_ABS_LO12_NC
+        278: Fixup(SYMBOL, LOW, _low_bits_store(0)),  # LDST8_ABS_LO12_NC
+        284: Fixup(SYMBOL, LOW, _low_bits_store(1)),
+        285: Fixup(SYMBOL, LOW, _low_bits_store(2)),
+        286: Fixup(SYMBOL, LOW, _low_bits_store(3)),
+        299: Fixup(SYMBOL, LOW, _low_bits_store(4)),
         282: Fixup(CALL, DISTANCE, _store_branch),  # JUMP26
         283: Fixup(CALL, DISTANCE, _store_branch),  # CALL26
         314: Fixup(CALL, DISTANCE, _SIGNED32.pack_into),  # PLT32
         311: Fixup(TABLE, PAGE, _store_page),  # ADR_GOT_PAGE
-        312: Fixup(TABLE, LOW, _store_low(3)),  # LD64_GOT_LO12_NC
+        312: Fixup(TABLE, LOW, _low_bits_store(3)),  # LD64_GOT_LO12_NC
         562: Fixup(TLS_PAIR, PAGE, _store_page),  # TLSDESC_ADR_PAGE21
-        563: Fixup(TLS_PAIR, LOW, _store_low(3)),  # TLSDESC_LD64_LO12
-        564: Fixup(TLS_PAIR, LOW, _store_low(0)),  # TLSDESC_ADD_LO12
-        569: Fixup(NOTHING, LOW, _keep),  # TLSDESC_CALL
+        563: Fixup(TLS_PAIR, LOW, _low_bits_store(3)),  # TLSDESC_LD64_LO12
+        564: Fixup(TLS_PAIR, LOW, _low_bits_store(0)),  # TLSDESC_ADD_LO12
+        569: Fixup(NOTHING, LOW, _store_nothing),  # TLSDESC_CALL
     },
     debug={257: _store64, 258: _UNSIGNED32.pack_into, 1029: _store64},
     debug_tls=frozenset((1029,)),
@@ -226,7 +226,7 @@ _LINKING = Linking(
     absolute=_ABS64,
     in_table=_GLOB_DAT,
     tls_pair=(1031,),
-    stub=_stub,
+    stub=_stub_code,
     stub_size=_STUB.size,
 )
 
@@ -244,7 +244,7 @@ ARCHITECTURE = Architecture(
     intrinsics="llvm.aarch64.",
     conventions=("aarch64_",),
     elf_machine=183,
-    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed, _PREL32),
+    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed_range, _PREL32),
     linking=_LINKING,
     coff_magic=b"d\xaa",
     dynamic_linker="ld-linux-aarch64.so.1",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    #: Stores a number in machine code or data at an offset. Raises `ValueError` or `struct.error` if the number does not fit.
+    #: Stores a number in machine code or data at an offset. Raise `ValueError` or `struct.error` if the number does not fit.
     Store = Callable[[bytearray, int, int], None]
 
 __all__ = [

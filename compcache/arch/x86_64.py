@@ -107,7 +107,7 @@ def _feature_words() -> dict[str, str]:
     return content
 
 
-def _changed(offset: int, kind: int) -> tuple[int, int]:
+def _changed_range(offset: int, kind: int) -> tuple[int, int]:
     """Return the range of bytes that linking may change: the operand, or the whole instruction if linkers may relax it."""
     start = offset - _OPCODE if kind in _THROUGH_GOT else offset
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
@@ -123,7 +123,7 @@ def _store64(data: bytearray, at: int, value: int) -> None:
     _BITS64.pack_into(data, at, value & 0xFFFFFFFFFFFFFFFF)
 
 
-def _stub(address: int, entry: int) -> bytes:
+def _stub_code(address: int, entry: int) -> bytes:
     return _STUB.pack(_INDIRECT_JUMP, entry - (address + 6), b"\x66\x90")
 
 
@@ -166,7 +166,7 @@ _LINKING = Linking(
     absolute=_ABS64,
     in_table=_GLOB_DAT,
     tls_pair=(16, 17),
-    stub=_stub,
+    stub=_stub_code,
     stub_size=_STUB.size,
     can_relax=_can_relax,
     relax=_relax,
@@ -238,7 +238,7 @@ ARCHITECTURE = Architecture(
     code_reader=_code_reader,
     conventions=("x86_",),
     elf_machine=62,
-    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed, _PC32),
+    relocations=Relocations((_ABS64,), (_GLOB_DAT, _JUMP_SLOT), _changed_range, _PC32),
     linking=_LINKING,
     coff_magic=b"d\x86",
     dynamic_linker="ld-linux-x86-64.so.2",

@@ -1,4 +1,4 @@
-"""Running one job, in a worker process of the batch or in an executor of the caller."""
+"""Running one job, in a worker process of the batch or in the caller's executor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
 from compcache.cache import Cache
-from compcache.content.names import frozen
+from compcache.content.names import freeze
 from compcache.content.visible import exported_names
 from compcache.errors import CacheWarning, StorageError
 from compcache.files import reraise_interrupt
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compcache.batch.jobs import Job
     from compcache.build.source import ModuleSource
 
-__all__ = ["Outcome", "build_job", "failure", "settings_of"]
+__all__ = ["Outcome", "build_job", "failed_outcome", "open_with_settings"]
 
 _MAX_OUTPUT = 8_000  # characters of a traceback in a report
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
         return self.kind in ("built", "cached")
 
 
-def settings_of(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
-    """Open a cache if it is given as a path. Return it, and the arguments with which a child process opens it, secrets included.
+def open_with_settings(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
+    """Return an open cache, opened here if `cache` is a path, and the arguments with which a child process opens it, with secrets.
 
     Raises:
         StorageError: the cache is read-only.
@@ -72,7 +72,7 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
             outcome = _build(cache, job, functions, started)
         except Exception as error:  # noqa: BLE001 - no exception of a job may affect other jobs
             reraise_interrupt(error)
-            outcome = failure(error, functions, started)
+            outcome = failed_outcome(error, functions, started)
     for warning in caught:
         if not issubclass(warning.category, CacheWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
@@ -80,7 +80,7 @@ def build_job(cache: Cache, job: Job, functions: tuple[str, ...]) -> Outcome:
     return outcome._replace(warnings=tuple(messages))
 
 
-def failure(error: BaseException, functions: tuple[str, ...], started: float) -> Outcome:
+def failed_outcome(error: BaseException, functions: tuple[str, ...], started: float) -> Outcome:
     """Return the outcome of an attempt that raised an exception; `started` is its start on `time.perf_counter`."""
     text = "".join(traceback.format_exception(error))
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -88,13 +88,13 @@ def failure(error: BaseException, functions: tuple[str, ...], started: float) ->
         "error",
         functions,
         seconds=time.perf_counter() - started,
-        message=f"{message}{_location(error)}",
+        message=f"{message}{_error_location(error)}",
         error=type(error).__name__,
         output=text[-_MAX_OUTPUT:],
     )
 
 
-def _location(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """Return file, line and function of the last frame in the traceback outside this package; "" without such a frame."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))]
     if not frames:
@@ -104,7 +104,7 @@ def _location(error: BaseException) -> str:
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
-    """Compile and store a job. `functions` is empty if finding the functions needs the source, or LLVM."""
+    """Compile and store a job unless it is cached. `functions` is empty if finding the functions requires the source or LLVM."""
     given = job.given_source()
     if functions:
         if given is not None:
@@ -114,7 +114,7 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
         added = frontend.add_missing(cache, functions, job.source, source=given)
     else:
         source = job.source()
-        names = _exports(source)
+        names = _exported_names(source)
         if not names:
             module = cache.module(cache.add_module(source))
             return Outcome("built", (), (module.module_id,), time.perf_counter() - started, module.size)
@@ -124,11 +124,11 @@ def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -
     return Outcome(kind, added.functions, added.module_ids, time.perf_counter() - started, added.size)
 
 
-def _exports(source: ModuleSource) -> tuple[str, ...]:
+def _exported_names(source: ModuleSource) -> tuple[str, ...]:
     """Return the names of the functions that a source exports. Bitcode is parsed with LLVM."""
     if source.functions is not None:
         return tuple(source.functions)
-    ir = frozen(source).ir
+    ir = freeze(source).ir
     if isinstance(ir, str):
         return exported_names(ir)
     from compcache.build import codegen

@@ -32,7 +32,7 @@ _HEAD = struct.Struct("<QII")
 _TOKEN_SIZE = 16
 _PART = 32 * 1024
 _PACKET = _TOKEN_SIZE + _HEAD.size + _PART
-#: The most packets read from a channel at a time. A job may write stray packets endlessly.
+#: The maximum number of packets read from a channel at a time. A job may write stray packets endlessly.
 _AT_ONCE = 64
 _LONGEST = 1 << 32  # bytes of a message
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
@@ -66,7 +66,7 @@ class Channel:
     def __init__(self, end: socket.socket, token: bytes) -> None:
         self._socket = end
         self._token = token
-        self._identity = _identity(end)
+        self._identity = _socket_identity(end)
         self._read = bytearray()
         self._message = bytearray()
         self._parts: deque[bytes] = deque()
@@ -167,7 +167,7 @@ class Channel:
             raise EOFError
         self._read += data
         messages = []
-        while (part := self._next_part()) is not None:
+        while (part := self._pop_part()) is not None:
             length, content = part
             self._message += content
             if len(self._message) == length:
@@ -177,10 +177,10 @@ class Channel:
                 raise ChannelError("a message from the other end of the channel is mixed with parts of another message")
         return messages
 
-    def _next_part(self) -> tuple[int, bytes] | None:
+    def _pop_part(self) -> tuple[int, bytes] | None:
         """Remove the next packet from the received bytes, with stray bytes before it.
 
-        Return the length of its message and the part in the packet; None if no whole packet has arrived.
+        Return the length of the packet's message, and the packet's part; None if no complete packet has arrived.
         """
         start = self._read.find(self._token)
         if start < 0:
@@ -208,13 +208,13 @@ class Channel:
         return any(event & _HANG_UP for _, event in poller.poll(0))
 
     def _require_own_socket(self) -> None:
-        """Raise if the descriptor is closed or belongs to another file now."""
-        if _identity(self._socket) != self._identity:
+        """Raise `ChannelError` if the descriptor is closed, or refers to another file."""
+        if _socket_identity(self._socket) != self._identity:
             raise ChannelError("a job closed the descriptors of its worker process")
 
 
 def _unpickle(data: bytes) -> Any:
-    """Return the object in a pickle. Any exception of unpickling becomes a `ChannelError`."""
+    """Unpickle a message and return it; raise `ChannelError` if unpickling raises any exception."""
     try:
         return pickle.loads(data)  # noqa: S301 - between a process and its child
     except Exception as error:
@@ -222,8 +222,8 @@ def _unpickle(data: bytes) -> Any:
         raise ChannelError(f"a message between a batch and its worker process cannot be unpickled: {error}") from error
 
 
-def _identity(end: socket.socket) -> tuple[int, int] | None:
-    """Return device and inode of a socket; None if it is closed."""
+def _socket_identity(end: socket.socket) -> tuple[int, int] | None:
+    """Return the device and inode of a socket; None if the socket is closed."""
     try:
         status = os.fstat(end.fileno())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Running jobs on an executor of the caller: threads, processes, or a cluster."""
+"""Running jobs on the caller's executor: threads, processes, or a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.batch.build import Outcome, build_job, failure
+from compcache.batch.build import Outcome, build_job, failed_outcome
 from compcache.cache import Cache
 from compcache.errors import CompcacheError
 from compcache.files import Files, Tree, reraise_interrupt
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
     from compcache.batch.jobs import PreparedJob
 
-__all__ = ["Renewable", "run_in_executor", "settings_of_workers"]
+__all__ = ["Renewable", "run_in_executor", "worker_settings"]
 
 _TICK = 0.1  # seconds between two looks for jobs that exceed the timeout
 #: The number of submitted jobs for each worker. With fewer jobs, workers would be idle. With ten thousand jobs, a scheduler would
 #: be slower than the jobs.
 _WINDOW = 4
 _UNKNOWN_WORKERS = 16
-#: The most submissions of a job that the executor loses.
+#: The maximum number of submissions of a job that the executor loses.
 _ATTEMPTS = 2
 _lock = threading.Lock()
 #: The caches that this process has opened. A process of an executor runs many jobs, which share them.
@@ -45,23 +45,23 @@ class _Submitted(NamedTuple):
 
 
 class Renewable:
-    """An executor of the caller. If the caller gave a function that returns executors, a broken executor is replaced.
+    """The caller's executor. If the caller gave a function that returns executors, a broken executor is replaced.
 
     An executor is any object with a method `submit` that returns futures of `concurrent.futures`.
     """
 
     def __init__(self, given: Executor | Callable[[], Executor]) -> None:
-        self._open: Callable[[], Executor] | None = None if hasattr(given, "submit") else given
-        self._executor: Any = given if self._open is None else self._open()
+        self._make_executor: Callable[[], Executor] | None = None if hasattr(given, "submit") else given
+        self._executor: Any = given if self._make_executor is None else self._make_executor()
 
     @property
     def is_local(self) -> bool:
-        """Return whether its workers are threads or processes of the standard library, and so on this machine."""
+        """Return whether the executor's workers are threads or processes of the standard library, and so on this machine."""
         return type(self._executor).__module__.startswith("concurrent.futures")
 
     @property
-    def workers(self) -> int:
-        """Return the number of jobs that the executor runs at a time; an estimate if the executor does not tell."""
+    def worker_count(self) -> int:
+        """Return the number of jobs that the executor runs at a time; an estimate if the executor has no such number."""
         client = getattr(self._executor, "_client", None)
         if client is not None and hasattr(client, "nthreads"):  # Dask
             return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
@@ -73,9 +73,9 @@ class Renewable:
         try:
             future: Future[Outcome] = self._executor.submit(*call)
         except BrokenExecutor:
-            if self._open is None:
+            if self._make_executor is None:
                 raise
-            self._executor = self._open()
+            self._executor = self._make_executor()
             future = self._executor.submit(*call)
         return future
 
@@ -93,14 +93,14 @@ def run_in_executor(
         settings: the arguments with which a worker opens the cache.
         jobs: the jobs.
         timeout: the seconds that a job may take; None for no limit.
-        workers: the number of workers; None: the executor tells, or it is estimated.
-        temporary: a directory in which jobs report their start, if they can reach it.
+        workers: the number of workers; None: the `worker_count` of the executor.
+        temporary: a directory in which jobs report their start, if their host has access to it.
     """
-    window = _WINDOW * (workers or executor.workers)
+    window = _WINDOW * (workers or executor.worker_count)
     waiting = deque(_Submitted(job, 1) for job in jobs)
     lost: deque[_Submitted] = deque()
     running: dict[Future[Outcome], _Submitted] = {}
-    refused: list[tuple[_Submitted, Outcome]] = []
+    not_submitted: list[tuple[_Submitted, Outcome]] = []
     starts = _Starts(temporary) if timeout is not None else None
     try:
         while waiting or running or lost:
@@ -110,13 +110,13 @@ def run_in_executor(
                 submitted = waiting.popleft()
                 job = submitted.job
                 yield job, None
-                start_file = starts.path(submitted) if starts is not None else ""
+                start_file = starts.start_file(submitted) if starts is not None else ""
                 result = _submit(executor, settings, submitted, start_file)
                 if isinstance(result, Outcome):
-                    refused.append((submitted, result))
+                    not_submitted.append((submitted, result))
                 else:
                     running[result] = submitted
-            ended, refused = [*refused, *_wait_for_ends(running, starts, timeout)], []
+            ended, not_submitted = [*not_submitted, *_wait_for_ended(running, starts, timeout)], []
             for submitted, outcome in ended:
                 job = submitted.job
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
@@ -146,17 +146,17 @@ class _Starts:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._files = _files_above(directory)
+        self._files = _files_in_parent(directory)
         with suppress(OSError):
             make_directories(self._files, directory)
         self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
         self._seen: dict[str, float] = {}
 
-    def path(self, submitted: _Submitted) -> str:
+    def start_file(self, submitted: _Submitted) -> str:
         """Return the path of the file that a job creates when it starts."""
         return os.path.join(self._directory, f"{self._prefix}{submitted.job.number}-{submitted.attempt}")
 
-    def refresh(self) -> None:
+    def record_starts(self) -> None:
         """Record the current time as the start of each job that has created its file since the last call."""
         try:
             names = self._files.listdir(self._directory)
@@ -167,24 +167,24 @@ class _Starts:
             if name.startswith(self._prefix):
                 self._seen.setdefault(name, time.monotonic())
 
-    def started(self, submitted: _Submitted) -> float | None:
+    def start_time(self, submitted: _Submitted) -> float | None:
         """Return the start of a job on `time.monotonic`; None if it has not started or cannot reach the directory."""
-        return self._seen.get(os.path.basename(self.path(submitted)))
+        return self._seen.get(os.path.basename(self.start_file(submitted)))
 
     def close(self) -> None:
         """Remove the files of all jobs that have started."""
-        self.refresh()
+        self.record_starts()
         for name in self._seen:
             with suppress(OSError):
                 self._files.unlink(os.path.join(self._directory, name))
 
 
-def _files_above(directory: str) -> Tree:
-    """Return access to the files of the parent of a directory. A link cannot lead out of the parent."""
+def _files_in_parent(directory: str) -> Tree:
+    """Return a `Tree` of the parent of a directory. Links that lead out of the parent are not followed."""
     return Tree(Files(), os.path.dirname(directory))
 
 
-def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, Any]:
+def worker_settings(settings: dict[str, Any], directory: str) -> dict[str, Any]:
     """Return settings with which workers open `directory` on their hosts. `trust` is off: each host checks who can write to it."""
     return {**settings, "path": directory, "trust": False}
 
@@ -192,14 +192,14 @@ def settings_of_workers(settings: dict[str, Any], directory: str) -> dict[str, A
 def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], start_file: str, _attempt: int) -> Outcome:
     """Run one job, in a process or thread of the executor.
 
-    Raises no `Exception`: an exception of the future comes from the executor. `start_file` is created at the start unless it is "".
+    Catch every `Exception`, so an exception of the future comes from the executor. Create `start_file` at the start unless it is "".
     `_attempt` makes repeated calls different, because some schedulers run equal calls only once.
     """
     started = time.perf_counter()
     try:
         if start_file:
             with suppress(OSError):
-                files = _files_above(os.path.dirname(start_file))
+                files = _files_in_parent(os.path.dirname(start_file))
                 files.close(files.open(start_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
         job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
         with _lock:
@@ -212,14 +212,14 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
             _upload(cache, outcome)
     except Exception as error:  # noqa: BLE001 - jobs and the hosts that they run on may fail in any way
         reraise_interrupt(error)
-        return failure(error, functions, started)
+        return failed_outcome(error, functions, started)
     return outcome
 
 
 def _upload(cache: Cache, outcome: Outcome) -> None:
     """Upload functions built in the directory of a worker, where processes on other hosts cannot find them.
 
-    Does nothing if the cache has no remote store to write to, and ignores errors of the upload.
+    Do nothing if the cache has no remote store to write to. Ignore errors of the upload.
     """
     remote = cache.remote
     if remote is not None and remote.writes:
@@ -227,22 +227,22 @@ def _upload(cache: Cache, outcome: Outcome) -> None:
             cache.push(outcome.functions)
 
 
-def _wait_for_ends(
+def _wait_for_ended(
     running: dict[Future[Outcome], _Submitted], starts: _Starts | None, timeout: float | None
 ) -> Iterator[tuple[_Submitted, Outcome]]:
-    """Wait until a job has ended, with a timeout for at most `_TICK` seconds. Yield ended jobs and remove them from `running`."""
+    """Yield the jobs that have ended, and remove them from `running`. Wait for the first job, at most `_TICK` seconds with a timeout."""
     if not running:
         return
     done, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
     for future in done:
         submitted = running.pop(future)
-        yield submitted, _outcome(future, submitted.job)
+        yield submitted, _future_outcome(future, submitted.job)
     if starts is not None and timeout is not None:
-        starts.refresh()
-        yield from _give_up_expired(running, starts, timeout)
+        starts.record_starts()
+        yield from _cancel_expired(running, starts, timeout)
 
 
-def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
+def _future_outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
     """Return the outcome of a job that has ended. An exception of its future means that the executor has lost the job."""
     if future.cancelled():
         return Outcome("lost", job.functions, message="the executor cancelled the job", error="CancelledError")
@@ -251,18 +251,19 @@ def _outcome(future: Future[Outcome], job: PreparedJob) -> Outcome:
 
 
 def _lost_outcome(job: PreparedJob, error: BaseException) -> Outcome:
+    """Return the outcome "lost" of a job, with the exception of its executor."""
     message = f"the executor lost the job: {type(error).__name__}: {error}"
     return Outcome("lost", job.functions, message=message, error=type(error).__name__, output=str(error))
 
 
-def _give_up_expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
-    """Cancel jobs that have run for more than `timeout` seconds, yield them, and remove them from `running`.
+def _cancel_expired(running: dict[Future[Outcome], _Submitted], starts: _Starts, timeout: float) -> Iterator[tuple[_Submitted, Outcome]]:
+    """Cancel the jobs that have run for more than `timeout` seconds, remove them from `running`, and yield them with their outcomes.
 
     Cancelling ends a running job only on some executors.
     """
     now = time.monotonic()
     for future, submitted in list(running.items()):
-        started = starts.started(submitted)
+        started = starts.start_time(submitted)
         if started is not None and now - started > timeout:
             del running[future]
             with suppress(Exception):  # executors that cannot cancel, such as Parsl, raise an exception

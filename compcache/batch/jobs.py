@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compcache.build.source import ModuleSource, check_name
-from compcache.content.names import content_digest, frozen, source_of
+from compcache.content.names import content_digest, freeze, source_of
 from compcache.content.visible import names_without_llvm, weak_definitions
 from compcache.digest import is_content_name
 from compcache.files import reraise_interrupt
@@ -41,7 +41,7 @@ class Job:
     label: str | None = None
 
     def source(self) -> ModuleSource:
-        """Return the source. Calls `build` if it is a function, and raises the exceptions of the call."""
+        """Return the source, by calling `build` if it is a function. Exceptions of the call are not caught."""
         identity = None if isinstance(self.func_name, str) else self.func_name
         given: Any = self.build
         if not isinstance(given, ModuleSource):
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job of a batch. `functions` is empty if they are not known before the job runs."""
+    """A job of a batch. `functions` is empty if the functions are not known before the job runs."""
 
     number: int
     name: str
@@ -85,14 +85,14 @@ class PreparedJob:
 
 
 def prepare_jobs(jobs: Iterable[Any]) -> list[PreparedJob]:
-    """Return the jobs with numbers from 0, and with their functions if finding the functions does not need LLVM.
+    """Return the jobs with numbers from 0, and with their functions unless finding the functions requires LLVM.
 
     Raises:
         TypeError: an item is not a job. The message names the item.
         ConflictingJobsError: two jobs define the same function with different code.
     """
-    prepared = [_prepare(number, item) for number, item in enumerate(jobs)]
-    _require_one_source_each(prepared)
+    prepared = [_prepare_job(number, item) for number, item in enumerate(jobs)]
+    _require_no_conflicts(prepared)
     return prepared
 
 
@@ -100,14 +100,14 @@ class ConflictingJobsError(ValueError):
     """Raised when two jobs of a batch define a function of the same plain name with different code."""
 
 
-def _require_one_source_each(jobs: Iterable[PreparedJob]) -> None:
+def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
     """Raise `ConflictingJobsError` if two jobs define the same plain name with different code. Weak definitions may differ."""
     known: dict[str, tuple[PreparedJob, bytes]] = {}
     for job in jobs:
         source = job.job.given_source()
         if source is None:
             continue
-        digest = content_digest(frozen(source))
+        digest = content_digest(freeze(source))
         weak = weak_definitions(source.ir) if source.functions is None and isinstance(source.ir, (str, bytes)) else frozenset()
         for name in job.functions:
             if name in weak or is_content_name(name):
@@ -122,10 +122,10 @@ def conflict_message(function: str, first: str, second: str) -> str:
     return f"the jobs {first} and {second} define function {function!r} with different code: rename the function in one job"
 
 
-def _prepare(number: int, item: Any) -> PreparedJob:
+def _prepare_job(number: int, item: Any) -> PreparedJob:
     """Return an item of a batch as a job with its number, its name in reports, and its functions."""
     job = _as_job(number, item)
-    functions = (job.name,) if job.name is not None else _exports(job)
+    functions = (job.name,) if job.name is not None else _exported_names(job)
     return PreparedJob(number, _displayed_name(number, job, functions), functions, job)
 
 
@@ -143,14 +143,14 @@ def _as_job(number: int, item: Any) -> Job:
     if item.func_name is not None:
         check_name(item.name, "func_name")
     if isinstance(item.build, ModuleSource):
-        return replace(item, build=frozen(item.build))
+        return replace(item, build=freeze(item.build))
     if not isinstance(item.build, str) and not callable(item.build):
         raise TypeError(f"job {number}: build must be a ModuleSource or a function, not {type(item.build).__name__}")
     return item
 
 
-def _exports(job: Job) -> tuple[str, ...]:
-    """Return the functions that the source of a job exports; empty if `build` is a function, or if finding them needs LLVM."""
+def _exported_names(job: Job) -> tuple[str, ...]:
+    """Return the functions that the source of a job exports; empty if `build` is a function, or if finding the functions requires LLVM."""
     source = job.build
     if not isinstance(source, ModuleSource):
         return ()
@@ -180,5 +180,5 @@ def _resolve(reference: str) -> Any:
 
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:
-        raise ValueError(f"build {reference!r} is not of the form 'package.module:attribute'")
+        raise ValueError(f"build {reference!r} does not have the form 'package.module:attribute'")
     return functools.reduce(getattr, attribute.split("."), import_module(module))

@@ -18,9 +18,9 @@ from collections import deque
 from multiprocessing.spawn import get_executable
 from typing import TYPE_CHECKING, Any
 
-from compcache.batch.build import Outcome, failure
+from compcache.batch.build import Outcome, failed_outcome
 from compcache.batch.channel import Channel, ChannelError, new_token, socket_pair
-from compcache.batch.process_tree import MARK, descendants, end_processes, marked
+from compcache.batch.process_tree import MARK, descendants, end_processes, processes_with_marks
 from compcache.batch.worker import Answer, Assignment, MainModule, Setup
 from compcache.files import reraise_interrupt
 
@@ -94,12 +94,12 @@ class _Worker:
         self.output.truncate()
         self.job = job
         self._timeout = timeout
-        self._start_clock(0.0 if self.is_ready else _START)
+        self._set_deadline(0.0 if self.is_ready else _START)
         self.channel.enqueue(Assignment(payload, job.functions))
         return self.channel.flush(block=False)
 
-    def _start_clock(self, allowance: float) -> None:
-        """Set the start of the job to now, and its deadline to `allowance` seconds after its timeout."""
+    def _set_deadline(self, allowance: float) -> None:
+        """Set the start of the job to the current time, and its deadline to `allowance` seconds after its timeout."""
         self.started = time.monotonic()
         self.deadline = float("inf") if self._timeout is None else self.started + self._timeout + allowance
 
@@ -111,22 +111,22 @@ class _Worker:
         try:
             answers = self.channel.receive_available()
         except ChannelError as error:
-            return self._bury(f": {error}")
+            return self._kill(f": {error}")
         for answer in answers:
             if isinstance(answer, Answer):
                 self.job = None
                 self.is_spent = answer.leaves_processes
                 return answer.outcome
             self.is_ready = True
-            self._start_clock(0.0)  # the start of the interpreter does not count as time of the job
-        if has_ended or (self.channel.is_closed and self._is_beyond_reach()):
-            return self._bury()
+            self._set_deadline(0.0)  # the start of the interpreter does not count as time of the job
+        if has_ended or (self.channel.is_closed and self._wait_after_hang_up()):
+            return self._kill()
         return None
 
-    def _is_beyond_reach(self) -> bool:
+    def _wait_after_hang_up(self) -> bool:
         """Return whether a worker with a closed channel has ended, or has passed its deadline.
 
-        A job that closes descriptors may still finish its work, so the first call sets a deadline for the worker.
+        A job that closes descriptors may still finish its work. So the first call sets a deadline for the worker, and waits 0.2 seconds.
         """
         if not self._is_cut_off:
             self._is_cut_off = True
@@ -135,7 +135,7 @@ class _Worker:
         return time.monotonic() >= self.deadline
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended. It stays a zombie: its id and its process group must not be reused."""
+        """Return whether the process has ended. The process stays a zombie: its PID and process group must not be reused."""
         if self.process.returncode is not None:
             return True
         try:
@@ -145,7 +145,7 @@ class _Worker:
             return True
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the process for at most this many seconds. Return whether it has ended."""
+        """Wait at most `seconds` seconds for the end of the process. Return whether it has ended."""
         deadline = time.monotonic() + seconds
         while not self.has_ended():
             if time.monotonic() >= deadline:
@@ -153,7 +153,7 @@ class _Worker:
             time.sleep(_PAUSE)
         return True
 
-    def _bury(self, reason: str = "") -> Outcome:
+    def _kill(self, reason: str = "") -> Outcome:
         """Kill the worker and its descendants, and return the outcome of its job.
 
         The message ends with `reason`, by default with the last line of the output.
@@ -184,7 +184,7 @@ class _Worker:
         assert self.job is not None
         seconds = time.monotonic() - self.started
         functions = self.job.functions
-        _end([self])
+        _end_workers([self])
         verb = "finish" if self.is_ready else "start"
         return Outcome(
             "timeout",
@@ -202,7 +202,7 @@ class _Worker:
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process group of the worker. A group that is gone is ignored."""
+        """Send a signal to the process group of the worker. Do nothing if the group no longer exists."""
         if self.process.returncode is not None:
             return
         try:
@@ -224,7 +224,7 @@ class WorkerPool:
 
     Args:
         settings: the arguments with which a worker opens the cache.
-        workers: the most processes.
+        workers: the maximum number of processes.
         timeout: the seconds that a job may take; None for no limit.
     """
 
@@ -246,31 +246,31 @@ class WorkerPool:
         while waiting or self._busy:
             while waiting and len(self._busy) < self._workers:
                 job = waiting.popleft()
-                yield job, self._begin(job)
-            yield from self._wait_for_ends()
+                yield job, self._start_job(job)
+            yield from self._wait_for_ended()
 
     def run_alone(self, job: PreparedJob) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-        """End all workers, run one job in a new process, and end that process. Yields the same pairs as `run`."""
+        """End all workers, run one job in a new process, and end that process. Yield the same pairs as `run`."""
         self.close()
         yield from self.run([job])
         self.close()
 
-    def _begin(self, job: PreparedJob) -> Outcome | None:
+    def _start_job(self, job: PreparedJob) -> Outcome | None:
         """Start a job; return its outcome if it cannot be started."""
         started = time.perf_counter()
         try:
             payload = job.payload()
         except TypeError as error:
             reraise_interrupt(error)
-            return failure(error, job.functions, started)
+            return failed_outcome(error, job.functions, started)
         try:
-            self._busy.append(self._assign(job, payload))
+            self._busy.append(self._assign_job(job, payload))
         except OSError as error:
             reraise_interrupt(error)
-            return failure(error, job.functions, started)
+            return failed_outcome(error, job.functions, started)
         return None
 
-    def _assign(self, job: PreparedJob, payload: bytes) -> _Worker:
+    def _assign_job(self, job: PreparedJob, payload: bytes) -> _Worker:
         """Assign a job to an idle worker that is alive, else to a new worker. Return the worker."""
         while self._idle:
             worker = self._idle.pop()
@@ -281,11 +281,11 @@ class WorkerPool:
         worker.assign(job, payload, self._timeout)  # `collect` notices if the new worker has already ended
         return worker
 
-    def _wait_for_ends(self) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Wait for an event or a deadline, and yield the jobs that have ended, of which there may be none."""
+    def _wait_for_ended(self) -> Iterator[tuple[PreparedJob, Outcome]]:
+        """Wait for an event or a deadline, and yield the jobs that have ended. No job may have ended."""
         if not self._busy:
             return
-        self._wait()
+        self._wait_for_event()
         for worker in list(self._busy):
             job = worker.job
             assert job is not None
@@ -300,7 +300,7 @@ class WorkerPool:
                     self._discard(worker)
                 yield job, outcome
 
-    def _wait(self) -> None:
+    def _wait_for_event(self) -> None:
         """Wait until a channel is ready, until the first deadline, or for `_TICK` seconds."""
         pause = min(worker.deadline for worker in self._busy) - time.monotonic()
         poller = select.poll()
@@ -312,7 +312,8 @@ class WorkerPool:
 
     @staticmethod
     def _discard(worker: _Worker) -> None:
-        _end([worker])
+        """End a worker, and close its files."""
+        _end_workers([worker])
         worker.close()
 
     def close(self) -> None:
@@ -322,13 +323,13 @@ class WorkerPool:
         self._idle, self._busy = [], []
         for worker in workers:
             worker.channel.close()
-        _end(busy)
-        _end([worker for worker in workers if worker not in busy], terminate=False)
+        _end_workers(busy)
+        _end_workers([worker for worker in workers if worker not in busy], terminate=False)
         for worker in workers:
             worker.close()
 
 
-def _end(workers: list[_Worker], *, terminate: bool = True) -> None:
+def _end_workers(workers: list[_Worker], *, terminate: bool = True) -> None:
     """End workers and their descendants by SIGTERM, and after a grace period by SIGKILL.
 
     On SIGTERM, a worker removes partly written files. If `terminate` is false, no SIGTERM is sent: the workers end by themselves.
@@ -342,9 +343,9 @@ def _end(workers: list[_Worker], *, terminate: bool = True) -> None:
     deadline = time.monotonic() + _GRACE
     for worker in workers:
         worker.wait(max(0.0, deadline - time.monotonic()))
-    children += marked([worker.mark for worker in workers])
-    numbers = {worker.process.pid for worker in workers}
-    end_processes([process for process in children if process.number not in numbers])
+    children += processes_with_marks([worker.mark for worker in workers])
+    pids = {worker.process.pid for worker in workers}
+    end_processes([process for process in children if process.pid not in pids])
     for worker in workers:
         worker.signal(signal.SIGKILL)  # reaches the process group, which exists while the worker is a zombie
         worker.process.wait()

@@ -17,7 +17,7 @@ from compcache.interrupts import suppress
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "has_children", "marked"]
+__all__ = ["MARK", "Process", "adopt_orphans", "descendants", "end_processes", "has_children", "processes_with_marks"]
 
 #: The environment variable (not a setting) that identifies the worker from which a process descends.
 MARK = "_COMPCACHE_BATCH_WORKER"
@@ -30,16 +30,16 @@ _ENDED = ("Z", "X")
 
 
 class Process(NamedTuple):
-    """A process. Its start time identifies it together with its number, because the system reuses numbers."""
+    """A process. The PID and the start time identify a process, because the system reuses PIDs."""
 
-    number: int
+    pid: int
     parent: int
     state: str
     started: str
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all orphaned descendants. Does nothing on systems other than Linux."""
+    """Make this process the parent of all orphaned descendants. Do nothing on systems other than Linux."""
     import ctypes
 
     with suppress(OSError, AttributeError):
@@ -47,44 +47,44 @@ def adopt_orphans() -> None:
 
 
 def has_children() -> bool:
-    """Return whether this process has running children; False if the system does not tell."""
+    """Return whether this process has running children; False on systems without ``/proc``."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError as error:
         reraise_interrupt(error)
         return False
-    numbers = [number for task in tasks for number in _read(f"/proc/self/task/{task}/children").split()]
-    children = [_read_process(number) for number in map(int, numbers)]
+    pids = [pid for task in tasks for pid in _read_text(f"/proc/self/task/{task}/children").split()]
+    children = [_read_process(pid) for pid in map(int, pids)]
     return any(process is not None and process.state not in _ENDED for process in children)
 
 
-def descendants(numbers: Iterable[int]) -> list[Process]:
-    """Return all descendants of the processes with these numbers; an empty list on systems without ``/proc``."""
+def descendants(pids: Iterable[int]) -> list[Process]:
+    """Return all descendants of the processes with these PIDs; an empty list on systems without ``/proc``."""
     children: dict[int, list[Process]] = {}
     for process in _all_processes():
         children.setdefault(process.parent, []).append(process)
-    below: list[Process] = []
-    parents = list(numbers)
+    found: list[Process] = []
+    parents = list(pids)
     while parents:
-        generation = children.pop(parents.pop(), [])
-        below += generation
-        parents += [child.number for child in generation]
-    return below
+        new = children.pop(parents.pop(), [])
+        found += new
+        parents += [child.pid for child in new]
+    return found
 
 
-def marked(marks: Iterable[str]) -> list[Process]:
+def processes_with_marks(marks: Iterable[str]) -> list[Process]:
     """Return the other processes of this user whose environment has one of these values of `MARK`."""
     wanted = tuple([f"{MARK}={mark}".encode() for mark in marks])
     matching = []
     for process in _all_processes() if wanted else ():
-        variables = _read(f"/proc/{process.number}/environ").encode("latin-1").split(b"\0")
-        if process.number != os.getpid() and any(variable in wanted for variable in variables):
+        variables = _read_text(f"/proc/{process.pid}/environ").encode("latin-1").split(b"\0")
+        if process.pid != os.getpid() and any(variable in wanted for variable in variables):
             matching.append(process)
     return matching
 
 
 def end_processes(processes: Iterable[Process]) -> None:
-    """Wait 0.3 seconds for processes to end, send SIGKILL to processes that still run, and wait for their end."""
+    """Wait 0.3 seconds for the end of processes, kill processes that are still running, and wait at most 10 seconds for their end."""
     remaining = _wait_for_ends(processes, _GRACE)
     for process in remaining:
         with suppress(OSError):
@@ -93,28 +93,28 @@ def end_processes(processes: Iterable[Process]) -> None:
 
 
 def _wait_for_ends(processes: Iterable[Process], seconds: float) -> list[Process]:
-    """Wait until all processes have ended, at most this many seconds. Return the processes that still run."""
-    remaining = _running(processes)
+    """Wait at most `seconds` seconds until all processes have ended. Return the processes that are still running."""
+    remaining = _still_running(processes)
     deadline = time.monotonic() + seconds
     while remaining and time.monotonic() < deadline:
         time.sleep(0.005)
-        remaining = _running(remaining)
+        remaining = _still_running(remaining)
     return remaining
 
 
 def _kill(process: Process) -> None:
-    """Send SIGKILL to a process. A later process with the same number gets no signal."""
-    descriptor = os.pidfd_open(process.number)
+    """Send SIGKILL to a process. A later process with the same PID gets no signal."""
+    descriptor = os.pidfd_open(process.pid)
     try:
-        if _running([process]):
+        if _still_running([process]):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     finally:
         os.close(descriptor)
 
 
-def _running(processes: Iterable[Process]) -> list[Process]:
+def _still_running(processes: Iterable[Process]) -> list[Process]:
     """Return the processes that are still running."""
-    pairs = [(process, _read_process(process.number)) for process in processes]
+    pairs = [(process, _read_process(process.pid)) for process in processes]
     return [process for process, now in pairs if now is not None and now.started == process.started and now.state not in _ENDED]
 
 
@@ -129,18 +129,18 @@ def _all_processes() -> list[Process]:
     return [process for process in processes if process is not None]
 
 
-def _read_process(number: int) -> Process | None:
-    """Read ``/proc/N/stat``, see proc(5). Return None if there is no such process.
+def _read_process(pid: int) -> Process | None:
+    """Return the process with a PID, from ``/proc/PID/stat`` (see proc(5)); None if there is no such process.
 
     The name of the program, in parentheses, may contain any character.
     """
-    fields = _read(f"/proc/{number}/stat").rpartition(")")[2].split()
+    fields = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) < 20:  # noqa: PLR2004 - the start time is the 22nd field
         return None
-    return Process(number, int(fields[1]), fields[0], fields[19])
+    return Process(pid, int(fields[1]), fields[0], fields[19])
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     """Return the content of a file; "" if it cannot be read."""
     try:
         with open(path, encoding="latin-1") as file:

@@ -1,4 +1,4 @@
-"""The display of progress: a bar on a terminal, plain lines elsewhere, or calls of a function of the caller."""
+"""The display of progress: a bar on a terminal, plain lines elsewhere, or calls of the caller's function."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _KIB = 1024.0
 
 
 class Display(AbstractContextManager["Display"]):
-    """A display that passes every `BatchProgress` to a function of the caller, or shows nothing without a function."""
+    """A display that passes every `BatchProgress` to the caller's function, or shows nothing without a function."""
 
     def __init__(self, function: Callable[[BatchProgress], object] | None = None) -> None:
         self._function = function
 
-    def __call__(self, moment: BatchProgress) -> None:
+    def __call__(self, progress: BatchProgress) -> None:
         """Pass the progress to the function."""
         if self._function is not None:
-            self._function(moment)
+            self._function(progress)
 
     def __exit__(self, *_: object) -> None:
         return
@@ -41,11 +41,11 @@ class PlainLines(Display):
         super().__init__()
         self._stream = stream or sys.stderr
 
-    def __call__(self, moment: BatchProgress) -> None:
-        """Print a line about the job that has just ended, if one has."""
-        if moment.last is not None:
-            width = len(str(moment.total))
-            print(f"[{moment.done:{width}}/{moment.total}] {describe(moment.last)}", file=self._stream, flush=True)
+    def __call__(self, progress: BatchProgress) -> None:
+        """Print a line about the job that has just ended; print nothing after the start of a job."""
+        if progress.last is not None:
+            width = len(str(progress.total))
+            print(f"[{progress.done:{width}}/{progress.total}] {describe(progress.last)}", file=self._stream, flush=True)
 
 
 class TerminalBar:
@@ -71,20 +71,20 @@ class TerminalBar:
         """End the updates of the bar, and remove a transient bar."""
         self._progress.stop()
 
-    def update(self, done: int, total: int, rate: float, left: float | None, text: str) -> None:
+    def update(self, done: int, total: int, rate: float, remaining: float | None, text: str) -> None:
         """Show the state of the work.
 
         Args:
             done: the number of done items.
             total: the number of all items.
             rate: items per second; 0 is not shown.
-            left: the remaining time in seconds; None is not shown.
+            remaining: the remaining time in seconds; None is not shown.
             text: the text behind the bar.
         """
         decimals = 0 if rate >= _FAST else 1
         self._progress.update(
             self._task, total=total, completed=done, done=f"{done:,}/{total:,}", text=text,
-            rate=f"{rate:,.{decimals}f}/s" if rate else "", left=f"{_clock(left)} left" if left else "",
+            rate=f"{rate:,.{decimals}f}/s" if rate else "", left=f"{_duration_text(remaining)} left" if remaining else "",
         )  # fmt: skip
 
 
@@ -99,11 +99,11 @@ class Bar(Display):
         self._bar.start()
         return self
 
-    def __call__(self, moment: BatchProgress) -> None:
-        """Update the bar, and print the failure of the job that has just ended."""
-        if isinstance(moment.last, FailedJob):
-            self._bar.console.print(describe(moment.last), markup=False, highlight=False, soft_wrap=True)
-        self._bar.update(moment.done, moment.total, moment.rate, moment.remaining, _names_text(moment.running))
+    def __call__(self, progress: BatchProgress) -> None:
+        """Update the bar, and print the failure of the job that has just ended if it failed."""
+        if isinstance(progress.last, FailedJob):
+            self._bar.console.print(describe(progress.last), markup=False, highlight=False, soft_wrap=True)
+        self._bar.update(progress.done, progress.total, progress.rate, progress.remaining, _names_text(progress.running))
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
@@ -141,7 +141,7 @@ def _names_text(names: tuple[str, ...]) -> str:
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
-def _clock(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """Return a duration as ``m:ss`` or ``h:mm:ss``."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)

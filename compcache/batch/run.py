@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from compcache import frontend
 from compcache.batch import worker as worker_module
-from compcache.batch.build import Outcome, settings_of
-from compcache.batch.executors import Renewable, run_in_executor, settings_of_workers
+from compcache.batch.build import Outcome, open_with_settings
+from compcache.batch.executors import Renewable, run_in_executor, worker_settings
 from compcache.batch.jobs import prepare_jobs
 from compcache.batch.pool import WorkerPool
 from compcache.batch.progress import progress_display
@@ -83,9 +83,9 @@ def compile_many(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory needs executor: it is the cache directory of the workers of an executor")
+        raise ValueError("worker_directory requires executor: it is the cache directory of the executor's workers")
     prepared = prepare_jobs(jobs)
-    opened, settings = settings_of(cache)
+    opened, settings = open_with_settings(cache)
     batch = _Batch(prepared, progress_display(progress))
     pool = WorkerPool(settings, workers or _usable_cpus(), timeout)
     try:
@@ -121,7 +121,7 @@ def _run_on_executor(
     """
     settings = frontend.settings_of(cache)
     if worker_directory is not None:
-        settings = settings_of_workers(settings, os.fspath(worker_directory))
+        settings = worker_settings(settings, os.fspath(worker_directory))
     while True:
         built = batch.built
         lost, unsatisfied = batch.record_all(
@@ -140,7 +140,7 @@ def _run_on_executor(
 
 
 def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """Return the outcome of a job whose functions are cached, compiled from the given source if there is one; None if it must run."""
+    """Return the outcome of a job whose functions are cached, from its source if it has one; None if the job must run."""
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):
@@ -152,6 +152,7 @@ def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
 
 
 def _usable_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -168,7 +169,7 @@ class _Batch:
         self._running: dict[int, str] = {}
 
     def skip_cached(self, cache: Cache, jobs: list[PreparedJob]) -> list[PreparedJob]:
-        """Record the jobs that are cached; return the other jobs."""
+        """Record the jobs that are cached, and return the jobs that are not cached."""
         missing = []
         for job in jobs:
             outcome = _find_cached(cache, job)
@@ -184,7 +185,7 @@ class _Batch:
             built = self._counts["built"]
             died: list[PreparedJob] = []
             unsatisfied: list[tuple[PreparedJob, Outcome]] = []
-            for job, outcome in self._events(pool.run(jobs)):
+            for job, outcome in self._ended_jobs(pool.run(jobs)):
                 if outcome.kind in ("died", "timeout"):
                     died.append(job)
                 elif outcome.error in _RETRIED_ERRORS:
@@ -192,7 +193,7 @@ class _Batch:
                 else:
                     self.record(job, outcome)
             for job in died:
-                for _, outcome in self._events(pool.run_alone(job)):
+                for _, outcome in self._ended_jobs(pool.run_alone(job)):
                     self.record(job, outcome)
             if self._counts["built"] == built:
                 for job, outcome in unsatisfied:
@@ -208,12 +209,13 @@ class _Batch:
     def record_all(
         self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, record_lost: bool
     ) -> tuple[list[tuple[PreparedJob, Outcome]], list[tuple[PreparedJob, Outcome]]]:
-        """Record the outcomes of an executor, except two lists of jobs with their outcomes, which are returned.
+        """Record the outcomes of an executor, except jobs that may run again. Return two lists of such jobs with their outcomes.
 
-        Return the jobs that the executor lost (an empty list if `record_lost` is true), and the jobs that lack a function of another job.
+        The first list has the jobs that the executor lost, and is empty if `record_lost` is true. The second list has the jobs that lack
+        a function of another job.
         """
         lost, unsatisfied = [], []
-        for job, outcome in self._events(events):
+        for job, outcome in self._ended_jobs(events):
             if outcome.kind == "died" and not record_lost:
                 lost.append((job, outcome))
             elif outcome.error in _RETRIED_ERRORS:
@@ -222,13 +224,13 @@ class _Batch:
                 self.record(job, outcome)
         return lost, unsatisfied
 
-    def _events(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> Iterator[tuple[PreparedJob, Outcome]]:
+    def _ended_jobs(self, events: Iterator[tuple[PreparedJob, Outcome | None]]) -> Iterator[tuple[PreparedJob, Outcome]]:
         """Yield the jobs that have ended. Count the attempts of jobs that start, and show them as running."""
         for job, outcome in events:
             if outcome is None:
                 self._attempts[job.number] += 1
                 self._running[job.number] = job.name
-                self._show(None)
+                self._show_progress(None)
             else:
                 self._running.pop(job.number, None)
                 yield job, outcome
@@ -237,12 +239,12 @@ class _Batch:
         """Record and show the outcome of a job, and issue its warnings."""
         for text in outcome.warnings:
             warnings.warn(f"{job.name}: {text}", CacheWarning, stacklevel=5)
-        record = _record_of(job, outcome, max(1, self._attempts[job.number]))
+        record = _job_record(job, outcome, max(1, self._attempts[job.number]))
         self._ended[job.number] = record
         self._counts[outcome.kind if outcome.is_done else "failed"] += 1
-        self._show(record)
+        self._show_progress(record)
 
-    def _show(self, last: BuiltJob | CachedJob | FailedJob | None) -> None:
+    def _show_progress(self, last: BuiltJob | CachedJob | FailedJob | None) -> None:
         """Show the progress. `last` is the record of the job that has just ended."""
         counts = self._counts
         seconds = time.perf_counter() - self._started
@@ -261,7 +263,7 @@ class _Batch:
         )
 
 
-def _record_of(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob | CachedJob | FailedJob:
+def _job_record(job: PreparedJob, outcome: Outcome, attempts: int) -> BuiltJob | CachedJob | FailedJob:
     """Return the record of a job for the report."""
     functions = outcome.functions or job.functions
     if outcome.kind == "built":

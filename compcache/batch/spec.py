@@ -36,10 +36,10 @@ def read_specs(specs: Iterable[str], *, untrusted: bool = False) -> list[Any]:
     Raises:
         SpecError: a file, module or attribute does not exist, cannot be read or imported, or does not hold jobs.
     """
-    return [job for spec in specs for job in _read(spec, untrusted=untrusted)]
+    return [job for spec in specs for job in _read_spec(spec, untrusted=untrusted)]
 
 
-def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
+def _read_spec(spec: str, *, untrusted: bool) -> Iterator[Any]:
     """Yield the jobs that one SPEC names. See `read_specs`."""
     suffix = os.path.splitext(spec)[1]
     if suffix in _CODE:
@@ -54,11 +54,11 @@ def _read(spec: str, *, untrusted: bool) -> Iterator[Any]:
         raise SpecError(
             f"{spec!r} is not a valid SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or package.module:attribute"
         )
-    yield from _jobs_of(module, attribute or _ATTRIBUTE, spec)
+    yield from _attribute_jobs(module, attribute or _ATTRIBUTE, spec)
 
 
 def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
-    """Return a job for a file of LLVM code. A file that cannot be read or decoded is a `SpecError`."""
+    """Return a job for a file of LLVM code. Raise `SpecError` if the file cannot be read or decoded."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -78,7 +78,7 @@ def _import_file(path: str) -> Any:
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
-        raise SpecError(f"worker processes cannot import {path}: rename the file to a valid name of a Python module")
+        raise SpecError(f"worker processes cannot import {path}: rename the file to a valid Python module name")
     sys.path.insert(0, directory)
     module = _import_module(stem, path)
     imported = os.path.abspath(getattr(module, "__file__", None) or "")
@@ -88,7 +88,7 @@ def _import_file(path: str) -> Any:
 
 
 def _import_module(name: str, spec: str) -> Any:
-    """Import a module, with the current directory on the import path. Any exception of the import becomes a `SpecError`."""
+    """Import a module, with the current directory on the import path. Raise `SpecError` if the import raises any exception."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -98,7 +98,7 @@ def _import_module(name: str, spec: str) -> Any:
         raise SpecError(f"{spec} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _jobs_of(module: Any, attribute: str, spec: str) -> Iterator[Any]:
+def _attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any]:
     """Yield the jobs that an attribute of a module holds, or returns if it is a function."""
     value = module
     for part in attribute.split("."):

@@ -54,7 +54,7 @@ class Assignment(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome of a job, and whether processes that it started are still running."""
+    """The outcome of a job, and whether processes that the job started are still running."""
 
     outcome: Outcome
     leaves_processes: bool
@@ -84,7 +84,7 @@ def main(descriptor: int, token: bytes) -> NoReturn:
 
 
 def _exit_cleanly(*_: object) -> NoReturn:
-    """Exit by an exception, on whose way partly written files are removed. A handler of SIGTERM."""
+    """Handle SIGTERM: exit by an exception, so that partly written files are removed."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + signal.SIGTERM)
 
@@ -115,7 +115,7 @@ def _watch_parent(descriptor: int) -> None:
 
 
 def _serve(channel: Channel) -> NoReturn:
-    """Receive, run and answer jobs. Raises `EOFError` when the parent has closed its end."""
+    """Receive, run and answer jobs until the parent closes its end of the channel; then raise `EOFError`."""
     from compcache import linker
     from compcache.build import codegen
     from compcache.cache import Cache
@@ -148,7 +148,7 @@ def _send(channel: Channel, message: Answer | None) -> None:
 
 def _run_job(cache: Any, assignment: Assignment, main_module: MainModule) -> Outcome:
     """Run a job and return its outcome. Exceptions of the job and of its unpickling become a failed outcome."""
-    from compcache.batch.build import build_job, failure
+    from compcache.batch.build import build_job, failed_outcome
 
     started = time.perf_counter()
     try:
@@ -156,7 +156,7 @@ def _run_job(cache: Any, assignment: Assignment, main_module: MainModule) -> Out
             _import_main(main_module)
         job = pickle.loads(assignment.payload)  # noqa: S301 - from the parent, not from the cache
     except Exception as error:  # noqa: BLE001 - importing a main module may raise anything
-        return failure(error, assignment.functions, started)
+        return failed_outcome(error, assignment.functions, started)
     return build_job(cache, job, assignment.functions)
 
 

@@ -17,8 +17,8 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
-from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
-from compcache.images.native_target import borrowed_machine, default_triple, initialize, target_data, target_machine, tuning
+from compcache.images.llvm_thread import call_in_caller, check_abandoned, in_llvm_thread
+from compcache.images.native_target import borrow_machine, default_triple, initialize, target_data, target_machine, tuning
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
-    "borrowed_machine",
+    "borrow_machine",
+    "call_in_caller",
     "check_triple",
     "emit_object",
     "host_platform",
-    "in_caller",
     "initialize",
     "is_suspicious",
     "llvm_version",
@@ -57,7 +57,7 @@ def llvm_version() -> str:
 
 
 def own_makers() -> tuple[Maker, ...]:
-    """Return the makers of code in this process other than LLVM: this package and llvmlite, with their versions."""
+    """Return the programs other than LLVM that generate code in this process: this package and llvmlite, with their versions."""
     import llvmlite
 
     from compcache import __version__
@@ -128,7 +128,7 @@ def plain_source(ir: Any) -> Any:
     if isinstance(ir, (str, llvm.ModuleRef)):
         return ir
     if isinstance(ir, (bytes, bytearray, memoryview)):
-        return _plain_bytes(bytes(ir))
+        return _read_bytes(bytes(ir))
     from llvmlite import ir as llvm_ir
 
     if not isinstance(ir, llvm_ir.Module):
@@ -136,7 +136,7 @@ def plain_source(ir: Any) -> Any:
     return str(ir)
 
 
-def _plain_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
+def _read_bytes(data: bytes) -> str | bytes | tuple[bytes, ...]:
     if data.startswith(BITCODE_MAGIC):
         return data
     try:
@@ -158,7 +158,7 @@ def parse(ir: _Plain, context: Any) -> Any:
     check_abandoned()
     initialize()
     try:
-        module = _parse(ir, context)
+        module = _parse_unverified(ir, context)
     except RuntimeError as error:
         reraise_interrupt(error)
         raise CompileError(f"LLVM does not accept the code: {str(error).strip()}") from error
@@ -173,11 +173,11 @@ def parse(ir: _Plain, context: Any) -> Any:
     return module
 
 
-def _parse(ir: _Plain, context: Any) -> Any:
+def _parse_unverified(ir: _Plain, context: Any) -> Any:
     if isinstance(ir, llvm.ModuleRef):
-        return _copy(ir, context)
+        return _copy_module(ir, context)
     if isinstance(ir, tuple):
-        return _merge(ir, context)
+        return _link_parts(ir, context)
     if isinstance(ir, bytes):
         return llvm.parse_bitcode(ir, context)
     if "\0" in ir:
@@ -185,7 +185,7 @@ def _parse(ir: _Plain, context: Any) -> Any:
     return llvm.parse_assembly(ir, context)
 
 
-def _merge(parts: tuple[bytes, ...], context: Any) -> Any:
+def _link_parts(parts: tuple[bytes, ...], context: Any) -> Any:
     """Return one module linked from several. Raise `RuntimeError` if two modules define the same symbol."""
     merged = read_back(parts[0], context)
     for part in parts[1:]:
@@ -200,7 +200,7 @@ def read_back(bitcode: bytes, context: Any) -> Any:
     return module
 
 
-def _copy(module: Any, context: Any) -> Any:
+def _copy_module(module: Any, context: Any) -> Any:
     """Return a copy of a module in another context.
 
     The copied bitcode has no triple. With a triple, LLVM assembles the inline assembly to write bitcode, and ends the
@@ -239,11 +239,11 @@ def is_suspicious(attributes: Iterable[tuple[str, str]]) -> bool:
     Args:
         attributes: the attributes of the target machine and of functions, as pairs like ("target-cpu", "x86-64-v3").
     """
-    return any(not _is_plain(kind, value) for kind, value in set(attributes))
+    return any(not _is_harmless_attribute(kind, value) for kind, value in set(attributes))
 
 
 @functools.lru_cache(maxsize=256)
-def _is_plain(kind: str, value: str) -> bool:
+def _is_harmless_attribute(kind: str, value: str) -> bool:
     table, arch = table_of(host_platform()), architecture(host_platform())
     if kind != "target-features":
         return value == "" or (table is not None and value in table.cpus) or value == llvm.get_host_cpu_name()

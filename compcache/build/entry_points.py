@@ -41,6 +41,7 @@ __all__ = [
     "VIEW_SHAPE",
     "EntryPoint",
     "FunctionHead",
+    "buffer_request",
     "entries_text",
     "entry_point",
     "entry_text",
@@ -50,7 +51,6 @@ __all__ = [
     "table_head",
     "table_symbols_of",
     "table_text",
-    "wanted_buffer",
 ]
 
 _TABLE_FIELDS = Struct("<II")
@@ -93,7 +93,7 @@ declare void @Py_DecRef(ptr)
 class EntryPoint(NamedTuple):
     """The properties of an entry point. Functions with equal properties share the entry point.
 
-    `readonly` tells, for each parameter, whether it accepts read-only buffers. `types` and `result` are LLVM types.
+    `readonly` states for each parameter whether it accepts read-only buffers. `types` and `result` are LLVM types.
     """
 
     signature: str
@@ -121,11 +121,11 @@ def read_head(head_line: str) -> FunctionHead:
     result = _trailing_type(head.prefix)
     padded = f" {head.prefix}"
     named = " " in head.prefix  # otherwise the prefix is only the result type
-    convention = next((_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
+    convention = next((_calling_convention(head.prefix, c) for c in _CONVENTIONS if f" {c}" in padded), "") if named else ""
     return FunctionHead(head, types, result, convention)
 
 
-def _convention(prefix: str, name: str) -> str:
+def _calling_convention(prefix: str, name: str) -> str:
     words = prefix.split()
     if name == "cc ":
         return f"cc {words[words.index('cc') + 1]}" if "cc" in words else ""
@@ -157,15 +157,15 @@ def read_signature(function: FunctionHead) -> Signature:
     for text, llvm_type in zip(head.parameters, types, strict=True):
         name = _BY_LLVM_TYPE.get(llvm_type)
         if name is None or any(mark in text for mark in _IN_MEMORY):
-            raise SignatureError(_unmatched(text))
-        parameters.append(Parameter(_scalar(name, text), False, False, _parameter_name(text), 0))
+            raise SignatureError(_unmatched_message(text))
+        parameters.append(Parameter(_scalar_type(name, text), False, False, _parameter_name(text), 0))
     name = _BY_LLVM_TYPE.get(result)
     if name is None:
         raise SignatureError(f"no signature type matches the function's result of type {_BEFORE_TYPE.sub('', result)}")
-    return Signature(tuple(parameters), _scalar(name, head.prefix))
+    return Signature(tuple(parameters), _scalar_type(name, head.prefix))
 
 
-def _unmatched(text: str) -> str:
+def _unmatched_message(text: str) -> str:
     """Return a message with the reason why no signature type matches a parameter."""
     if text == "...":
         return "the function takes a variable number of arguments"
@@ -174,7 +174,7 @@ def _unmatched(text: str) -> str:
     return f"no signature type matches the function's parameter{f' {name!r}' if name else ''} of type {shown or text}"
 
 
-def _scalar(name: str, text: str) -> Type:
+def _scalar_type(name: str, text: str) -> Type:
     if name[0] == "i" and " zeroext " in f" {text} ":
         name = "u" + name[1:]
     return Type.by_name[name]
@@ -199,16 +199,16 @@ def entry_point(
         may_raise: whether the function's attributes allow it to raise a Python exception.
 
     Raises:
-        SignatureMismatchError: the signature contradicts the function's LLVM type, or `nogil` is set for Python objects.
+        SignatureMismatchError: the signature does not match the function's LLVM type, or `nogil` is set for Python objects.
     """
     head, types, result, convention = function
-    expected = _expected(signature)
+    expected = _expected_types(signature)
     fits = len(expected) == len(types) and all(actual in wanted for actual, wanted in zip(types, expected, strict=True))
     by_value = [text for text in head.parameters if any(mark in text for mark in _IN_MEMORY)]
     if not fits or by_value or result not in _result_types(signature.result):
         raise SignatureMismatchError(
-            f"the signature {signature} of function {label_of(name) or name!r} contradicts its LLVM type '{_show(result, types)}'"
-            + (f" (parameter '{by_value[0]}')" if by_value else f": it requires '{_show_expected(signature)}'{_note(signature)}"),
+            f"the signature {signature} of function {label_of(name) or name!r} does not match its LLVM type '{_type_text(result, types)}'"
+            + (f" (parameter '{by_value[0]}')" if by_value else f": it requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"),
             func_name=name,
         )
     if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):
@@ -217,19 +217,21 @@ def entry_point(
             "GIL, but nogil=True releases the GIL: leave out nogil, and let the function release the GIL around its work on numbers",
             func_name=name,
         )
-    return EntryPoint(str(signature), types, result, _readonly(signature, head, only_reads=only_reads), convention, nogil, may_raise)
+    return EntryPoint(
+        str(signature), types, result, _readonly_parameters(signature, head, only_reads=only_reads), convention, nogil, may_raise
+    )
 
 
-def _show(result: str, types: Sequence[str]) -> str:
+def _type_text(result: str, types: Sequence[str]) -> str:
     return f"{result} ({', '.join(types)})"
 
 
-def _show_expected(signature: Signature) -> str:
-    types = [kind[0] for kind in _expected(signature)]
-    return _show(_result_types(signature.result)[0], types)
+def _expected_text(signature: Signature) -> str:
+    types = [kind[0] for kind in _expected_types(signature)]
+    return _type_text(_result_types(signature.result)[0], types)
 
 
-def _note(signature: Signature) -> str:
+def _mismatch_hint(signature: Signature) -> str:
     """Return a hint about common mistakes in the parameters of a signature."""
     notes = []
     if signature.result.kind == TUPLE:
@@ -239,7 +241,7 @@ def _note(signature: Signature) -> str:
     return "".join(f"; {note}" for note in notes)
 
 
-def _expected(signature: Signature) -> list[tuple[str, ...]]:
+def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
     """Return the allowed LLVM types of each parameter of the function."""
     first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
     return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
@@ -247,11 +249,11 @@ def _expected(signature: Signature) -> list[tuple[str, ...]]:
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
     if parameter.is_buffer:
-        return [("ptr",), *[("i64",)] * _extents(parameter)]
+        return [("ptr",), *[("i64",)] * _extent_count(parameter)]
     return [_result_types(parameter.type)]
 
 
-def _extents(parameter: Parameter) -> int:
+def _extent_count(parameter: Parameter) -> int:
     """Return the number of integers that pass a buffer's size to the function."""
     return parameter.dimensions or 1
 
@@ -266,7 +268,7 @@ def _result_types(type_: Type) -> tuple[str, ...]:
     return ({VOID: "void", TUPLE: "void", FLOAT: "float" if type_.size == 4 else "double"}[type_.kind],)  # noqa: PLR2004 - bytes
 
 
-def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
+def _readonly_parameters(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bool, ...]:
     """Return for each parameter whether it accepts a read-only buffer, by its declaration or by LLVM's attributes."""
     result = []
     position = 1 if signature.result.kind == TUPLE else 0
@@ -275,7 +277,7 @@ def _readonly(signature: Signature, head: Head, *, only_reads: bool) -> tuple[bo
         proven = only_reads or any(f" {mark} " in attributes for mark in ("readonly", "readnone"))
         is_memory = parameter.is_buffer or parameter.type.kind == POINTER
         result.append(is_memory and (parameter.is_const or proven))
-        position += 1 + _extents(parameter) if parameter.is_buffer else 1
+        position += 1 + _extent_count(parameter) if parameter.is_buffer else 1
     return tuple(result)
 
 
@@ -320,7 +322,7 @@ class _Body:
         api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
-    def no_error_if(self, suspect: str, index: int, item: str) -> None:
+    def fail_on_error_if(self, suspect: str, index: int, item: str) -> None:
         """Append a check that fails for the argument `index`, the object `item`, if `suspect` holds and an exception is set."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
@@ -379,7 +381,7 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
     at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
     item = body.value(f"load ptr, ptr {at}")
     if parameter.is_buffer:
-        for _ in range(_extents(parameter)):
+        for _ in range(_extent_count(parameter)):
             next(types)  # type: ignore[call-overload]
         return _convert_buffer(body, index, parameter, item, writable=not readonly)
     kind, size = parameter.type.kind, parameter.type.size
@@ -399,11 +401,11 @@ def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, re
     converted = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}{view}, ptr %out{index})")
     body.require(body.value(f"icmp ne i32 {converted}, 0"), "fail")
     if kind == POINTER and not readonly:
-        _refuse_readonly(body, index, item)
+        _check_writable(body, index, item)
     return [f"{llvm_type} {body.value(f'load {llvm_type}, ptr %out{index}')}"]
 
 
-def _refuse_readonly(body: _Body, index: int, item: str) -> None:
+def _check_writable(body: _Body, index: int, item: str) -> None:
     """Append a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
     is_address = body.value(f"icmp eq ptr {body.value(f'load ptr, ptr %obj{index}')}, null")
     mark = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_READONLY}')}")
@@ -417,24 +419,24 @@ def _refuse_readonly(body: _Body, index: int, item: str) -> None:
 
 def _convert_buffer(body: _Body, index: int, parameter: Parameter, item: str, *, writable: bool) -> list[str]:
     element = parameter.type
-    want = wanted_buffer(element, writable=writable)
+    want = buffer_request(element, writable=writable)
     hook = body.api(BUFFER)
     acquired = body.value(f"call i32 {hook}(ptr %callee, i64 {index}, ptr {item}, ptr %view{index}, i32 {want})")
     body.require(body.value(f"icmp ne i32 {acquired}, 0"), "fail")
     data = body.value(f"load ptr, ptr %view{index}")
     if parameter.dimensions:
-        return [f"ptr {data}", *_shape(body, index, parameter.dimensions, item)]
+        return [f"ptr {data}", *_check_extents(body, index, parameter.dimensions, item)]
     size_at = body.value(f"getelementptr inbounds i8, ptr %view{index}, i64 16")
     size = body.value(f"load i64, ptr {size_at}")
     return [f"ptr {data}", f"i64 {body.value(f'udiv exact i64 {size}, {element.size}')}"]
 
 
-def wanted_buffer(element: Type, *, writable: bool) -> int:
+def buffer_request(element: Type, *, writable: bool) -> int:
     """Return the description of a required buffer, as `EntryApi.acquire_buffer` takes it."""
     return element.size | ord(_KIND_LETTER[element.kind]) << 8 | int(writable) << 16
 
 
-def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
+def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
     """Append a check of a buffer's number of dimensions, and loads of its extents; return the LLVM arguments for the extents."""
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     good, bad = body.name("ok"), body.name("shape")
@@ -449,7 +451,7 @@ def _shape(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
-    body.no_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
+    body.fail_on_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
         number = body.value(f"fptrunc double {number} to float")
     return [f"{llvm_type} {number}"]
@@ -457,7 +459,7 @@ def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[s
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
-    body.no_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
+    body.fail_on_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
         return [f"i64 {number}"]
     extend, attribute = ("sext", "signext") if kind == SIGNED else ("zext", "zeroext")
@@ -490,7 +492,7 @@ def _call(body: _Body, entry: EntryPoint, result: Type, arguments: list[str]) ->
     if result.kind == TUPLE:
         _return_tuple(body, result.items())
     else:
-        body.emit(*_result_lines(body, result, entry.result, value), "br label %done")
+        body.emit(*_return_value(body, result, entry.result, value), "br label %done")
 
 
 def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
@@ -500,7 +502,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
     for number, item in enumerate(items):
         llvm_type = "i8" if item.kind == BOOL else _result_types(item)[0]
         slot = body.value(f"getelementptr inbounds i64, ptr %items, i64 {number}")
-        (line,) = _result_lines(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
+        (line,) = _return_value(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
         made = body.value(line.partition(" = ")[2])
         good, bad = body.name("ok"), body.name("none")
         body.branch(body.value(f"icmp ne ptr {made}, null"), good, bad)
@@ -511,7 +513,7 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
     body.emit("br label %done")
 
 
-def _result_lines(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
+def _return_value(body: _Body, result: Type, llvm_type: str, value: str) -> list[str]:
     if result.kind == VOID:
         body.emit("call void @Py_IncRef(ptr @_Py_NoneStruct)")
         return ["%result = select i1 true, ptr @_Py_NoneStruct, ptr null"]

@@ -123,17 +123,18 @@ def choose_exports(
     """
     if wanted is None:
         exports = visible_exports(values, aliases, thread_locals, merged, assembly, second_names)
-        _require_some(exports, values, may_be_empty=may_be_empty)
+        _require_exports(exports, values, may_be_empty=may_be_empty)
         return exports
     variables = {variable.name for variable in values.variables if not variable.is_declaration}.union(second_names)
     functions = {f.name for f in values.functions if not f.is_declaration or f.name in assembly}
     defined = functions | variables
-    wanted = tuple([_as_variable(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
+    wanted = tuple([_variable_export(export, thread_locals, functions) if export.symbol in variables else export for export in wanted])
     missing = [export.symbol for export in wanted if export.symbol not in defined and export.symbol not in aliases]
     if missing:
         known = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
         raise UndefinedSymbolError(
-            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}", symbols=missing
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {known}",
+            symbols=missing,
         )
     requested = {export.symbol for export in wanted}
     odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
@@ -176,9 +177,9 @@ def _description_of_merged(linkage: str) -> str:
     return MERGED if linkage.endswith("_odr") else WEAK
 
 
-def _as_variable(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
+def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
     if export.signature is not None:
-        raise CompileError(f"functions= gives a signature to {export.symbol!r}, which is a variable: use None instead of a signature")
+        raise CompileError(f"functions= gives a signature to the variable {export.symbol!r}: use None instead of a signature")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
             raise CompileError(
@@ -189,12 +190,12 @@ def _as_variable(export: Export, thread_locals: Collection[str], functions: Coll
     return export._replace(link_only="variable")
 
 
-def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool) -> None:
+def _require_exports(visible: Sequence[object], values: GlobalValues, *, may_be_empty: bool) -> None:
     """Raise `UndefinedSymbolError` for a module without exports, unless it may be empty and is empty."""
     if visible:
         return
     hidden = [f"{f.name!r} ({f.linkage})" for f in values.functions if not f.is_declaration]
-    if may_be_empty and (not hidden or _only_begins_streams(values)):
+    if may_be_empty and (not hidden or _has_only_stream_init(values)):
         return
     if not hidden:
         raise UndefinedSymbolError("the module exports nothing, because it defines no functions and no visible variables")
@@ -210,13 +211,13 @@ def _require_some(visible: Sequence[object], values: GlobalValues, *, may_be_emp
     )
 
 
-def _only_begins_streams(values: GlobalValues) -> bool:
+def _has_only_stream_init(values: GlobalValues) -> bool:
     """Return whether a module contains nothing but the object of ``#include <iostream>``."""
     used = {function.name for function in values.functions if function.is_declaration}
     return "_ZNSt8ios_base4InitC1Ev" in used and used <= _STREAMS
 
 
-def _describe(export: Export, head: str) -> str:
+def _describe_symbol(export: Export, head: str) -> str:
     """Return the kind and the LLVM type of a symbol that cannot be called, from the head of its definition."""
     match = _VARIABLE.match(head.partition(" = ")[2][:_MOST_HEAD])
     if match is None:
@@ -230,7 +231,7 @@ def make_entries(
     """Return the entry points of an optimized module's exports. `attributes` are the module's definitions of attribute groups.
 
     Raises:
-        SignatureMismatchError: a signature contradicts the function's LLVM type.
+        SignatureMismatchError: a signature does not match the function's LLVM type.
     """
     effects = _effects_of_groups(attributes)
     distinct: dict[EntryPoint, int] = {}
@@ -239,7 +240,7 @@ def make_entries(
     for export in exports:
         if export.link_only:
             numbers.append(None)
-            texts.append(LINK_ONLY + _describe(export, definitions[export.symbol].head))
+            texts.append(LINK_ONLY + _describe_symbol(export, definitions[export.symbol].head))
             continue
         head = _head_of(export.symbol, definitions, aliases)
         try:
@@ -269,7 +270,7 @@ def _effects_of_groups(lines: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def _effect_on_arguments(effects: Mapping[str, str]) -> str:
-    """Return the effect on the arguments' memory: the effect for arguments, else the default, else "none"."""
+    """Return the effect on the arguments' memory: the effect for arguments, otherwise the default, otherwise "none"."""
     return effects.get("argmem", effects.get("", "none"))
 
 

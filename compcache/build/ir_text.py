@@ -26,7 +26,7 @@ __all__ = [
     "GlobalValue",
     "GlobalValues",
     "Head",
-    "extreme_of",
+    "find_extreme_construct",
     "is_vectorized",
     "leading_type",
     "lines_from",
@@ -200,7 +200,7 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
         at += step * ((end - at) // step + 1)
 
 
-def extreme_of(text: str, *, printed: bool = False) -> str | None:
+def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
     """Return a description of a construct that makes LLVM run forever or abort the process; None if the code contains none.
 
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
@@ -274,10 +274,10 @@ def references(text: str) -> tuple[str, ...]:
     if '"' not in text:
         pieces = [_NAME.match(piece) for piece in text.split("@")[1:]]
         return tuple(dict.fromkeys([match[2] for match in pieces if match]))
-    return tuple(dict.fromkeys(map(_name_in, _tokens(text))))
+    return tuple(dict.fromkeys(map(_name_in, _find_references(text))))
 
 
-def _tokens(text: str) -> list[str]:
+def _find_references(text: str) -> list[str]:
     """Return all references as written. `findall` takes a tenth of the time of a loop over matches."""
     return [token for token in _TOKEN.findall(text) if token[0] == "@"]
 
@@ -310,13 +310,13 @@ def read_module(text: str) -> dict[str, Definition]:
 
 def lines_from(text: str, start: str) -> list[str]:
     """Return the lines that begin with this text."""
-    return [text[begin:end] for begin, end in _spans(text, start)]
+    return [text[begin:end] for begin, end in _line_bounds(text, start)]
 
 
 def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
     """Return the text with `change` applied to each line that begins with `start`."""
     parts, done = [], 0
-    for begin, end in _spans(text, start):
+    for begin, end in _line_bounds(text, start):
         line = text[begin:end]
         changed = change(line)
         if changed != line:
@@ -325,17 +325,17 @@ def with_lines(text: str, start: str, change: Callable[[str], str]) -> str:
     return "".join([*parts, text[done:]]) if parts else text
 
 
-def _spans(text: str, start: str) -> Iterator[tuple[int, int]]:
+def _line_bounds(text: str, start: str) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the lines that begin with this text. Searching the text is much faster than examining each line."""
-    at = 0 if text.startswith(start) else _after_end(text, start, 0)
+    at = 0 if text.startswith(start) else _next_line_start(text, start, 0)
     while at is not None:
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
         yield at, end
-        at = _after_end(text, start, end)
+        at = _next_line_start(text, start, end)
 
 
-def _after_end(text: str, start: str, position: int) -> int | None:
+def _next_line_start(text: str, start: str, position: int) -> int | None:
     """Return the start of the next line that begins with this text, after a position; None if there is no such line."""
     at = text.find("\n" + start, position)
     return None if at < 0 else at + 1
@@ -348,28 +348,29 @@ def lines_of_variables(text: str) -> str:
 
 def read_values(text: str) -> GlobalValues:
     """Return the functions and variables of a printed module. Reading the text avoids several calls into LLVM for each value."""
-    return GlobalValues(read_functions(text), tuple(filter(None, map(_variable, lines_from(text, "@")))))
+    return GlobalValues(read_functions(text), tuple(filter(None, map(_parse_variable, lines_from(text, "@")))))
 
 
 def read_functions(text: str) -> tuple[GlobalValue, ...]:
     """Return the functions of a printed module."""
-    functions = [_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
+    functions = [_parse_function(line, line[len("define ") :], is_declaration=False) for line in lines_from(text, "define ")]
     functions += [
-        _function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True) for line in lines_from(text, "declare ")
+        _parse_function(line, _ATTACHMENTS.sub("", line[len("declare ") :], 1), is_declaration=True)
+        for line in lines_from(text, "declare ")
     ]
     return tuple(functions)
 
 
-def _function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
+def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValue:
     before, _, rest = head.partition("@")
     if '"' in before:  # the result's type has a quoted name, which may contain "@"
         match = next(match for match in _REFERENCE.finditer(head) if match[0].startswith("@"))
         before, rest = _STRING_OR_COMMENT.sub("", head[: match.start()]), head[match.start() + 1 :]
     words = before.split()
-    return GlobalValue(_leading_name(rest)[0], is_declaration, _linkage(words), "hidden" in words, line)
+    return GlobalValue(_leading_name(rest)[0], is_declaration, _linkage_of(words), "hidden" in words, line)
 
 
-def _variable(line: str) -> GlobalValue | None:
+def _parse_variable(line: str) -> GlobalValue | None:
     """Return the variable that a line describes; None for aliases and ifuncs."""
     name, start = _leading_name(line[1:])
     words = line[1 + start :].removeprefix(" = ").split(" ", _MOST_WORDS)
@@ -377,7 +378,7 @@ def _variable(line: str) -> GlobalValue | None:
     if words[end] in ("alias", "ifunc"):
         return None
     is_declaration = words[0] in ("external", "extern_weak")
-    return GlobalValue(name, is_declaration, _linkage(words), "hidden" in words[:end], line)
+    return GlobalValue(name, is_declaration, _linkage_of(words), "hidden" in words[:end], line)
 
 
 def _leading_name(text: str) -> tuple[str, int]:
@@ -388,7 +389,7 @@ def _leading_name(text: str) -> tuple[str, int]:
     return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
 
 
-def _linkage(words: list[str]) -> str:
+def _linkage_of(words: list[str]) -> str:
     return _LINKAGES.get(words[0], "external") if words else "external"
 
 
@@ -430,11 +431,11 @@ def with_image_symbols(definitions: dict[str, Definition], text: str) -> dict[st
             kind = "function" if definition.kind == "declaration" else "variable"
             found[name] = Definition(kind, definition.head, tuple([other for other in mentioned if other != name]))
         elif name in bounds:
-            found[name] = Definition("variable", definition.head, _members(definitions, name.partition("_st")[2].partition("_")[2]))
+            found[name] = Definition("variable", definition.head, _section_members(definitions, name.partition("_st")[2].partition("_")[2]))
     return found
 
 
-def _members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
+def _section_members(definitions: dict[str, Definition], section: str) -> tuple[str, ...]:
     """Return the names of the global values in a section."""
     place = f' section "{section}"'
     return tuple([name for name, definition in definitions.items() if place in definition.head])
@@ -452,7 +453,7 @@ def leading_type(text: str) -> str:
 
 def symbol_counts(text: str) -> dict[str, int]:
     """Return the number of occurrences of each name in a module, its definition included."""
-    return {_name_in(token): count for token, count in Counter(_tokens(text)).items()}
+    return {_name_in(token): count for token, count in Counter(_find_references(text)).items()}
 
 
 def parse_head(head: str) -> Head:
@@ -468,11 +469,11 @@ def parse_head(head: str) -> Head:
         match = _REFERENCE.search(head, match.end())
     if match is None:
         raise ValueError(f"the LLVM assembly is not the head of a function: {head!r}")
-    end = _closing(head, match.end())
+    end = _closing_bracket(head, match.end())
     return Head(head[: match.start()].strip(), split_parameters(head[match.end() + 1 : end]), head[end + 1 :])
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_bracket(text: str, start: int) -> int:
     """Return the index of the bracket that closes the bracket at `start`. Raise `ValueError` if none closes it."""
     end = text.find(")", start)
     if text.find("(", start + 1, end) < 0 and text.find('"', start, end) < 0:

@@ -55,7 +55,7 @@ class KeptCode:
         return self._objects[level]
 
     def assembly(self, level: int) -> str:
-        """Return the machine code at a level of LLVM's code generator, as assembly text. Raises `CompileError`."""
+        """Return the machine code at a level of LLVM's code generator, as assembly text. Raise `CompileError`."""
         return str(self._emit(level, lambda module, machine: machine.emit_assembly(module)))
 
     def _emit(self, level: int, emit: Any) -> Any:
@@ -82,13 +82,13 @@ class KeptCode:
 
     def level(self) -> int | None:
         """Return the level of the code generator that made the image; None if no level gives the image's code."""
-        return next((level for level in LEVELS if not self._differing(level)), None)
+        return next((level for level in LEVELS if not self._differing_at(level)), None)
 
     def differing_functions(self) -> list[str]:
         """Return the names of the functions whose machine code is not in the image, at the level with the fewest differences."""
-        return min(map(self._differing, LEVELS), key=len)
+        return min(map(self._differing_at, LEVELS), key=len)
 
-    def _differing(self, level: int) -> list[str]:
+    def _differing_at(self, level: int) -> list[str]:
         """Return the names of the functions whose machine code at a level is not in the image.
 
         Functions are compared one by one, because LLVM's order of functions varies. Code outside functions is compared as a whole.
@@ -97,7 +97,7 @@ class KeptCode:
             name
             for section in code_sections(self.object(level))
             for start, end, name in section.functions or ((0, len(section.code), "code without a name"),)
-            if not _occurs(self.image, section, start, end)
+            if not _image_contains(self.image, section, start, end)
         ]
 
 
@@ -128,7 +128,7 @@ def read_code(store: Store, module_id: str) -> KeptCode:
     return KeptCode(bitcode, image, record)
 
 
-def _occurs(image: bytes, section: CodeSection, start: int, end: int) -> bool:
+def _image_contains(image: bytes, section: CodeSection, start: int, end: int) -> bool:
     """Return whether the image contains the part of a section between two offsets, apart from bytes that linking changes."""
     runs = list(_fixed_runs(section, start, end))
     if not runs:

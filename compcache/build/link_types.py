@@ -110,7 +110,7 @@ class _Reader:
                 result, _, parameters = aliases[symbol].function_type.partition(" (")
                 return self.function(f"{result} @alias({parameters}")
             if (alias := _SECOND_NAME.search(definition.head)) is not None:
-                return self._second_name(definition, alias, definitions)
+                return self._alias_type(definition, alias, definitions)
             return self.variable(definition.head)
         except (ValueError, RecursionError) as error:
             reraise_interrupt(error)
@@ -145,16 +145,16 @@ class _Reader:
         for number, parameter in enumerate(parameters):
             if number == fixed:
                 pieces.append(VARIADIC)
-            pieces += [VARIADIC] if parameter == VARIADIC else self._passed(split_words(parameter))
+            pieces += [VARIADIC] if parameter == VARIADIC else self._passed_pieces(split_words(parameter))
         if fixed is not None and fixed >= len(parameters):
             pieces.append(VARIADIC)
         kind, attributes = _type_of(words[::-1])
         result = self._types.read(kind)
-        returned = _extended(result.pieces, attributes)
+        returned = _with_extension(result.pieces, attributes)
         shown = ", ".join(self._in_structure(returned, result, attributes))
         return f"{shown or 'void'}({', '.join(pieces)}){_convention(words[:-1])}"
 
-    def _passed(self, words: list[str]) -> list[str]:
+    def _passed_pieces(self, words: list[str]) -> list[str]:
         """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
         kind, attributes = _type_of(words)
         places = [word for word in attributes if word in _PLACES]
@@ -169,7 +169,7 @@ class _Reader:
                 where = "ptr " if architecture(platform_name()).result_address_is_argument else ""
                 return [" ".join([f"{where}sret {self._types.read(inner[:-1]).size}", *places])]
         read = self._types.read(kind)
-        pieces = [" ".join([piece, *places]) for piece in _extended(read.pieces, attributes)]
+        pieces = [" ".join([piece, *places]) for piece in _with_extension(read.pieces, attributes)]
         return self._in_structure(pieces, read, attributes)
 
     def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
@@ -180,7 +180,7 @@ class _Reader:
         is_cast = self._is_rust and len(pieces) == 1 and pieces[0][1:].isdecimal() and "noundef" not in attributes
         return ["{" + ", ".join(pieces) + "}"] if pieces and (read.is_aggregate or is_cast) else pieces
 
-    def _second_name(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
+    def _alias_type(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
         """Return the type of an alias of a variable."""
         read = self._types.leading(definition.head, alias.end())
         first = definitions.get(definition.references[0]) if definition.references else None
@@ -223,7 +223,7 @@ def _type_of(words: list[str]) -> tuple[str, list[str]]:
     return (f"ptr {words[0]}" if first else words[0]), others
 
 
-def _extended(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
+def _with_extension(pieces: tuple[str, ...], attributes: list[str]) -> list[str]:
     """Return the pieces of a type. A single integer is followed by its extension (zeroext, signext), if it has one."""
     extension = next((word for word in attributes if word in _EXTENSIONS), "")
     if not extension or len(pieces) != 1 or not pieces[0][1:].isdecimal() or int(pieces[0][1:]) >= _EXTENDED_BITS:
@@ -266,11 +266,11 @@ class _Uses:
         for slot, kind in self._in_thunks.items():
             self._found.setdefault(slot, {kind: self._users.get(slot, "")})
         for symbol in self._written_names.values():
-            if symbol not in self._found and (kind := self._declared(symbol)):
+            if symbol not in self._found and (kind := self._declared_type(symbol)):
                 self._found[symbol] = {kind: self._changed.get(symbol) or self._users.get(symbol, "")}
         return self._found
 
-    def _declared(self, symbol: str) -> str:
+    def _declared_type(self, symbol: str) -> str:
         """Return the type of a declaration; an empty text if the declaration does not show a type."""
         definition = self._definitions[symbol]
         try:
@@ -287,24 +287,24 @@ class _Uses:
         known: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables
         names: Counter[str] | None = None
         lines = body.split("\n")
-        self._find_values(lines, known)
+        self._add_loaded_values(lines, known)
         for line in lines:
             match = _CALL.match(line) if "call" in line or "invoke" in line else None
-            if match is not None and (call := self._called(match[2], known)) is not None:
+            if match is not None and (call := self._find_callee(match[2], known)) is not None:
                 symbol, prefix, head = call
                 names = names or Counter(_LOCAL.findall(body))
                 self._add_use(function, symbol, prefix, head, is_used=match[1] is not None and names[match[1]] > 1)
             if self._variables:
-                self._find_changes(function, line, known)
+                self._add_changes(function, line, known)
 
-    def _find_values(self, lines: Iterable[str], known: dict[str, str]) -> None:
+    def _add_loaded_values(self, lines: Iterable[str], known: dict[str, str]) -> None:
         for line in lines:
             if self._slots and (match := _LOAD.match(line)) is not None and match[2] in self._slots:
                 known[match[1]] = self._slots[match[2]]
             elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
                 known[match[1]] = self._written_names[match[2]]
 
-    def _called(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
+    def _find_callee(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
         """Return the symbol that a line calls, and the texts before and after the callee; None if the line calls no known symbol."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
@@ -331,7 +331,7 @@ class _Uses:
             return
         self._found.setdefault(symbol, {}).setdefault(kind, function)
 
-    def _find_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
+    def _add_changes(self, function: str, line: str, known: Mapping[str, str]) -> None:
         match = _STORE.match(line)
         for name in self._targets(match[1], is_store=line.lstrip().startswith("store ")) if match is not None else ():
             symbol = known.get(name) or self._written_names.get(name, "")

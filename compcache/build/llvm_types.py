@@ -65,28 +65,28 @@ class Types:
     def _read(self, text: str, at: int) -> tuple[Type, int]:
         first = text[at]
         if first == "{":
-            return self._structure(text, at + 1, packed=False)
+            return self._read_structure(text, at + 1, packed=False)
         if text.startswith("<{", at):
-            found, end = self._structure(text, at + 2, packed=True)
+            found, end = self._read_structure(text, at + 2, packed=True)
             return found, end + 1
         if first in "[<":
-            return self._repeated(text, at)
+            return self._read_repeated(text, at)
         match = _WORD_OF_TYPE.match(text, at)
         if match is None:
             raise ValueError(f"the LLVM assembly has no type at {text[at : at + 80]!r}")
         word, end = match[0], match.end()
         if word == "ptr" and text.startswith(" addrspace(", end):
             end = text.index(")", end) + 1
-            return Type(_WORD, _WORD, (_plain(text[at:end]),)), end
+            return Type(_WORD, _WORD, (_without_separators(text[at:end]),)), end
         if word == "target" and text.startswith("(", end):
             end = text.index(")", end) + 1
-            return Type(-1, 1, (_plain(text[at:end]),)), end
+            return Type(-1, 1, (_without_separators(text[at:end]),)), end
         known = self._known.get(word)
         if known is None:
-            known = self._known[word] = self._word(word)
+            known = self._known[word] = self._word_type(word)
         return known, end
 
-    def _word(self, word: str) -> Type:
+    def _word_type(self, word: str) -> Type:
         if word[0] == "i" and word[1:].isdecimal():
             bits = int(word[1:])
             align = 1
@@ -100,14 +100,14 @@ class Types:
             return Type(size, size, (name,))
         if word[0] == "%":
             return self.read(self._named_types().get(word, "opaque"))
-        return Type(-1, 1, (_plain(word),))
+        return Type(-1, 1, (_without_separators(word),))
 
     def _named_types(self) -> dict[str, str]:
         if self._named is None:
             self._named = dict(_NAMED_TYPE.findall(self._text)) if " = type " in self._text else {}
         return self._named
 
-    def _structure(self, text: str, at: int, *, packed: bool) -> tuple[Type, int]:
+    def _read_structure(self, text: str, at: int, *, packed: bool) -> tuple[Type, int]:
         size, align, pieces = 0, 1, list[str]()
         while True:
             while text[at] in " ,":
@@ -120,9 +120,9 @@ class Types:
             align = max(align, step)
             pieces += part.pieces
         size = size if size < 0 else -(-size // align) * align
-        return Type(size, align, _limited(pieces, size), is_aggregate=True), at + 1
+        return Type(size, align, _limit_pieces(pieces, size), is_aggregate=True), at + 1
 
-    def _repeated(self, text: str, at: int) -> tuple[Type, int]:
+    def _read_repeated(self, text: str, at: int) -> tuple[Type, int]:
         closing = "]" if text[at] == "[" else ">"
         match = _COUNT.match(text, at + 1)
         if match is None:
@@ -143,11 +143,11 @@ class Types:
         return Type(-1 if match[1] else size, size, (f"scalable v{bits}" if match[1] else f"v{bits}",)), end + 1
 
 
-def _limited(pieces: list[str], size: int) -> tuple[str, ...]:
+def _limit_pieces(pieces: list[str], size: int) -> tuple[str, ...]:
     return tuple(pieces) if len(pieces) <= _MOST_PIECES else (f"memory{size}",)
 
 
-def _plain(text: str) -> str:
+def _without_separators(text: str) -> str:
     """Return a text with underscores instead of spaces and of characters that separate types."""
     return _NOT_WORDS.sub("_", text).replace(" ", "_")
 

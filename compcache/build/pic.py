@@ -27,8 +27,8 @@ __all__ = [
     "aliases",
     "find_constructors",
     "for_shared_object",
+    "functions_run_by_mapping",
     "merged_variables",
-    "run_by_mapping",
     "shared_thread_locals",
     "thread_locals",
     "variable_aliases",
@@ -142,7 +142,7 @@ def aliases(text: str) -> dict[str, Alias]:
     for match in _ALIAS.finditer(text):
         function_type = match[4].strip()
         if function_type.endswith(")") and not _HIDING.intersection(match[2].split()):
-            found[_plain(match[1])] = Alias(function_type, match[3] == "ifunc", _plain(match[5].split(",")[0]))
+            found[_bare_name(match[1])] = Alias(function_type, match[3] == "ifunc", _bare_name(match[5].split(",")[0]))
     return found
 
 
@@ -152,7 +152,7 @@ def variable_aliases(text: str) -> frozenset[str]:
         return frozenset()
     hiding = {*_HIDING, "thread_local"}
     return frozenset([
-        _plain(match[1])
+        _bare_name(match[1])
         for match in _ALIAS.finditer(text)
         if match[3] == "alias" and not match[4].strip().endswith(")") and hiding.isdisjoint(match[2].replace("(", " ").split())
     ])  # fmt: skip
@@ -163,12 +163,12 @@ def merged_variables(text: str) -> dict[str, str]:
 
     Constants are left out, because their copies are equal, and so are thread-local variables.
     """
-    return {_plain(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
+    return {_bare_name(match[1]): match[2] for match in _MERGED.finditer(text) if "thread_local" not in match[4]}
 
 
 def thread_locals(text: str) -> frozenset[str]:
     """Return the thread-local variables of a printed module, declared or defined."""
-    return frozenset([_plain(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
+    return frozenset([_bare_name(match[1]) for match in _THREAD_LOCAL.finditer(text)]) if "thread_local" in text else frozenset()
 
 
 def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]) -> str:
@@ -187,15 +187,19 @@ def with_addresses(text: str, imported: Collection[str], provided: Iterable[str]
     """
     chunks = text.split("\n}\n")
     for number, name in enumerate(imported):
-        reference = _reference(name)
+        reference = _reference_text(name)
         chunks = [_with_calls(chunk, name, f"{_ADDRESS}{number}") if reference in chunk else chunk for chunk in chunks]
-    lines = [f"declare nonnull ptr {_reference(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
+    lines = [f"declare nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind readnone willreturn" for name in imported]
     for name in provided:
-        lines += [f"define hidden nonnull ptr {_reference(ADDRESS_OF + name)}() nounwind {{", f"  ret ptr {_reference(name)}", "}"]
+        lines += [
+            f"define hidden nonnull ptr {_reference_text(ADDRESS_OF + name)}() nounwind {{",
+            f"  ret ptr {_reference_text(name)}",
+            "}",
+        ]
     return "\n".join(["\n}\n".join(chunks), *lines, ""])
 
 
-def _reference(name: str) -> str:
+def _reference_text(name: str) -> str:
     return "@" + quote(name)
 
 
@@ -205,9 +209,9 @@ def _with_calls(chunk: str, name: str, value: str) -> str:
     Calls replace LLVM's intrinsic for such addresses. A function with direct uses, from older compilers, gets one call at its start, whose
     result is named `value`.
     """
-    use = re.escape(_reference(name)) + r"(?![-$._A-Za-z0-9])"
+    use = re.escape(_reference_text(name)) + r"(?![-$._A-Za-z0-9])"
     chunk = re.sub(rf"^{use} = [^\n]*\n", "", chunk, count=1, flags=re.MULTILINE)
-    call = f"call ptr {_reference(ADDRESS_OF + name)}()"
+    call = f"call ptr {_reference_text(ADDRESS_OF + name)}()"
     chunk = re.sub(_INTRINSIC.format(name=use), lambda _: call, chunk)
     if not re.search(use, chunk):
         return chunk
@@ -236,7 +240,7 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 
 
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the thread-local variables that a printed module declares, and the visible ones that it defines.
+    """Return the thread-local variables that a printed module declares, and the visible thread-local variables that it defines.
 
     Variables that linkers merge are left out, because each module has its own copy. `variables` are the lines of the module's variables.
     """
@@ -244,13 +248,13 @@ def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]
     for match in _THREAD_LOCAL.finditer(variables) if "thread_local" in variables else ():
         words = match[0][len(match[1]) :].split()[1:]
         if words[0] in ("external", "extern_weak"):
-            declared.add(_plain(match[1]))
+            declared.add(_bare_name(match[1]))
         elif not {"internal", "private", "linkonce", "linkonce_odr", "available_externally"}.intersection(words):
-            defined.add(_plain(match[1]))
+            defined.add(_bare_name(match[1]))
     return frozenset(declared), frozenset(defined)
 
 
-def _plain(reference: str) -> str:
+def _bare_name(reference: str) -> str:
     return unquote(reference[2:-1]) if reference.startswith('@"') else reference[1:]
 
 
@@ -259,11 +263,11 @@ def find_constructors(text: str) -> Constructors:
     found: dict[str, tuple[tuple[int, str], ...]] = {"ctors": (), "dtors": ()}
     if "@llvm.global_" in text:
         for match in _LIST.finditer(lines_of_variables(text)):
-            found[match[1]] = tuple([(int(item[1]), _plain(item[2])) for item in _ITEM.finditer(match[0])])
+            found[match[1]] = tuple([(int(item[1]), _bare_name(item[2])) for item in _ITEM.finditer(match[0])])
     return Constructors(found["ctors"], found["dtors"])
 
 
-def run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
+def functions_run_by_mapping(definitions: Mapping[str, Definition], found: Constructors) -> tuple[str, ...]:
     """Return the functions that the dynamic linker runs while it maps or unmaps an image.
 
     These are constructors, destructors, resolvers of ifuncs, and functions whose addresses a variable places in a section of constructors
@@ -306,12 +310,12 @@ def with_init_arrays(text: str, found: Constructors, keep: Iterable[str] = ()) -
             names.append(f"ptr @{quote(name)}")
     own = [line for line in lines_from(text, "@llvm.") if _LIST.match(line) or _USED.match(line)]
     used = next(filter(None, map(_USED.match, own)), None)
-    kept = [*_split(used[1]), *names] if used else names
+    kept = [*_split_items(used[1]), *names] if used else names
     lines.append(f'@llvm.used = appending global [{len(kept)} x ptr] [{", ".join(kept)}], section "llvm.metadata"')
     for line in own:
         text = text.replace(line + "\n", "\n", 1)
     return text + "\n" + "\n".join(lines) + "\n"
 
 
-def _split(items: str) -> Iterator[str]:
+def _split_items(items: str) -> Iterator[str]:
     return (match[0] for match in re.finditer(rf"ptr {_NAME}", items))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.build.exports import Export
 from compcache.errors import FormatError, MissingPackageError, SignatureError
 from compcache.files import reraise_interrupt
-from compcache.formats.deflate import deflated
+from compcache.formats.deflate import deflate
 from compcache.formats.manifest_writer import PICKLED_GLOBAL
 from compcache.formats.records import decode_global
 from compcache.globals.definition import Storage
@@ -78,7 +78,7 @@ def write_recipe(
     """Return the second stream of a bitcode section: the compressed recipe. `storage` has the offsets of the globals' records."""
     rows = [[e.name, e.symbol, e.signature and e.signature.text(), e.nogil, e.shown, e.link_only] for e in exports]
     packed = msgpack.packb([_VERSION, level, rows, dict(slots), dict(storage), list(libraries), code], unicode_errors="surrogatepass")
-    return deflated(packed)
+    return deflate(packed)
 
 
 def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
@@ -95,7 +95,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         version, level, rows, slots, offsets, libraries, code = fields
         if version != _VERSION:
             raise FormatError(f"the module's recipe has version {version}, but this release reads version {_VERSION}")
-        exports = tuple([_export(*row) for row in rows])
+        exports = tuple([_restore_export(*row) for row in rows])
         storage = {name: _read_global(read_record(offset)) for name, offset in offsets.items()}
         return Recipe(code or optimized, not code, int(level), exports, dict(slots), storage, tuple(libraries))
     except (zlib.error, ValueError, TypeError, AttributeError, msgpack.UnpackException, SignatureError) as error:
@@ -103,7 +103,7 @@ def read_recipe(section: bytes, read_record: Callable[[int], bytes]) -> Recipe:
         raise FormatError(f"the module's recipe cannot be read: {error}") from error
 
 
-def _export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:
+def _restore_export(name: str, symbol: str, signature: str | None, nogil: bool, shown: str | None, link_only: str) -> Export:
     return Export(name, symbol, None if signature is None else Signature.parse(signature), bool(nogil), shown, link_only)
 
 

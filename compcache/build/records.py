@@ -80,7 +80,7 @@ class RecordBuilder:
         self._types = types
         self._written_types: dict[str, bytes] = {}
         self._imports = resolution.imported()
-        self._natives = _foreign_natives(definitions) - resolution.libraries_used - self._imports.keys()
+        self._natives = _nonplatform_natives(definitions) - resolution.libraries_used - self._imports.keys()
         self.globals: dict[str, int] = {}
         self._shared: dict[bytes, int] = {}
         self.imports: dict[str, None] = {}  # the func_names that a written need imports
@@ -182,14 +182,14 @@ def symbol_nodes(
     for name, definition in definitions.items():
         if name.startswith("llvm."):
             continue
-        kind, shown = _kind(name, definition, resolution)
+        kind, shown = _node_kind(name, definition, resolution)
         references = tuple([other for other in definition.references if not other.startswith("llvm.")])
         signature = signatures.get(name) or ("constant" if kind == "variable" and _CONSTANT.match(definition.head) else "")
         nodes.append(SymbolNode(name, kind, exports.get(name, shown), signature, references))
     return nodes
 
 
-def _kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
+def _node_kind(name: str, definition: Definition, resolution: Resolution) -> tuple[str, str | None]:
     if definition.kind != "variable" and (name in resolution.slots or name in resolution.imports):
         return "import", resolution.slots.get(name) or resolution.imports[name]
     if name in resolution.storage:
@@ -211,8 +211,8 @@ def encode_definition(definition: GlobalDefinition, symbol: str) -> bytes:
         raise GlobalValidationError(f"global {name!r}: {error}", global_name=name, reason=error.reason) from error
 
 
-def _foreign_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
-    """Return the native symbols that are missing in other processes, possibly: symbols that the platform does not define."""
+def _nonplatform_natives(definitions: Mapping[str, Definition]) -> frozenset[str]:
+    """Return the native symbols that other processes may lack: symbols that the platform does not define."""
     return frozenset([
         name
         for name, definition in definitions.items()

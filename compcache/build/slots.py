@@ -19,12 +19,12 @@ from compcache.build.pic import ADDRESS_OF
 from compcache.build.source import check_name
 from compcache.errors import CompileError, GlobalValidationError, SignatureMismatchError, UndefinedSymbolError
 from compcache.globals import GlobalDefinition, Storage, define
-from compcache.globals.definition import invalid, shown
+from compcache.globals.definition import invalid_error, shown
 from compcache.globals.elements import check_elements
 from compcache.globals.scalars import Integer
 from compcache.images import platform_symbols
 from compcache.images.archives import HAS_STATE, Archive, is_archive
-from compcache.images.libraries import advice_on_run_time, demangle, library_with, loaded_libraries, open_libraries
+from compcache.images.libraries import advice_on_runtime_library, demangle, library_with, loaded_libraries, open_libraries
 from compcache.images.static_runtime import STATIC_RUNTIME, static_runtime_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ __all__ = [
     "resolve_declarations",
     "restore_resolution",
     "shared_function",
-    "undefined_symbols",
+    "undefined_symbols_error",
     "without_known_names",
 ]
 
@@ -103,11 +103,14 @@ def read_requests(source: ModuleSource) -> Requests:
         GlobalValidationError: the value of a global cannot be stored.
     """
     imports = source.imports or ()
-    pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _names(imports))
+    pairs = imports.items() if hasattr(imports, "items") else ((name, name) for name in _import_names(imports))
     return Requests(
         {check_name(symbol, "imported symbol"): check_name(getattr(name, "func_name", name), "func_name") for symbol, name in pairs},
         {check_name(name, "global name"): define(value) for name, value in (source.globals or {}).items()},
-        (*[check_name(name, "library") for name in _names(source.libraries)], *[_archive_name(name) for name in _names(source.archives)]),
+        (
+            *[check_name(name, "library") for name in _import_names(source.libraries)],
+            *[_archive_name(name) for name in _import_names(source.archives)],
+        ),
     )
 
 
@@ -116,7 +119,7 @@ def _archive_name(name: Any) -> str:
     return name if is_archive(name) else f"lib{name}.a"
 
 
-def _names(imports: Any) -> tuple[str, ...]:
+def _import_names(imports: Any) -> tuple[str, ...]:
     return (imports,) if isinstance(imports, str) else tuple(imports)
 
 
@@ -179,7 +182,7 @@ def resolve_declarations(
         defined: the symbols that the module's assembly or the linker defines.
         is_beside: returns whether a source that is added together with this source defines a symbol.
         assumed: collects the symbols that nothing defines, and whether each is a function. They become imports, and the caller ensures
-            that modules will define them, or raises the error of `undefined_symbols`. None: they are errors.
+            that modules will define them, or raises the error of `undefined_symbols_error`. None: they are errors.
 
     Raises:
         UndefinedSymbolError: nothing defines a symbol that the module uses, or the module does not use a symbol that the source provides.
@@ -187,20 +190,20 @@ def resolve_declarations(
         CompileError: a thread-local variable cannot be imported or defined, or `globals=` defines a function as a value.
         GlobalValidationError: a value does not fit its variable.
     """
-    functions = _declared(values.functions, shared=shared)
-    variables = _declared(values.variables, shared=shared)
+    functions = _declared_values(values.functions, shared=shared)
+    variables = _declared_values(values.variables, shared=shared)
     own = {function.name for function in values.functions if not function.is_declaration}
     resolver = _Resolver(requests, cached_among, shared=shared, defined=defined, own=own, is_beside=is_beside)
     resolver.add_functions(functions)
     resolver.add_variables(variables, lambda name: _storage_of(module.get_global_variable(name).global_value_type, target_data))
     _fit_values(resolver.storage, module)
-    missing = _keep_copies(resolver.missing, module, functions, variables)
-    _refuse_thread_locals([*resolver.imports, *missing], thread_locals)
+    missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
+    _check_no_thread_locals([*resolver.imports, *missing], thread_locals)
     if assumed is not None and missing:
-        assumed |= resolver.assume(_used(missing, symbol_counts(text)), functions)
+        assumed |= resolver.assume(_used_names(missing, symbol_counts(text)), functions)
         missing = []
     if missing:
-        _require_same_thread_locality(_used(missing, symbol_counts(text)), cached_among)
+        _require_same_thread_locality(_used_names(missing, symbol_counts(text)), cached_among)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
@@ -209,7 +212,7 @@ def resolve_declarations(
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = ""
     if thunks or storage:
-        _refuse_defined_thread_locals(storage, thread_locals)
+        _check_no_defined_thread_locals(storage, thread_locals)
         support = _support_text(module, variables, slots, storage, thunks, target_data)
     static = resolver.static
     if any(isinstance(library, Archive) for library in resolver.libraries):  # members of archives may use any of these symbols
@@ -220,8 +223,8 @@ def resolve_declarations(
     return Resolution(slots, storage, support, thunks, resolver.libraries, libraries_used, resolver.imports, tuple(resolver.null))
 
 
-def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
-    """Return the symbols that are only declared, or with `shared` also those defined only for the optimizer, by name."""
+def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
+    """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
     return {
         value.name: value
         for value in values
@@ -229,12 +232,12 @@ def _declared(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, Globa
     }
 
 
-def _keep_copies(
+def _keep_optimizer_copies(
     missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
 ) -> list[str]:
-    """Return the missing symbols of which the module has no copy.
+    """Make the module's copies of missing symbols internal; return the missing symbols without a copy.
 
-    Copies, which are definitions for the optimizer such as C++ templates, become internal definitions of the module.
+    Copies are definitions for the optimizer, for example of C++ templates.
     """
     copies = [name for name in missing if (functions.get(name) or variables[name]).linkage == "available_externally"]
     for name in copies:
@@ -248,7 +251,7 @@ def shared_function(name: str, archive: Archive) -> str:
     return f"{name}.{archive.digest[:16]}"
 
 
-def _refuse_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:
+def _check_no_thread_locals(imports: Iterable[str], thread_locals: Collection[str]) -> None:
     for name in imports:
         if name in thread_locals:
             raise CompileError(
@@ -297,7 +300,7 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
             )
 
 
-def _refuse_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
+def _check_no_defined_thread_locals(storage: Iterable[str], thread_locals: Collection[str]) -> None:
     for name in storage:
         if name in thread_locals:
             raise CompileError(f"the external global {name!r} is thread-local, and globals= cannot define thread-local variables")
@@ -379,7 +382,7 @@ class _Resolver:
         return {name: name in functions for name in names}
 
     def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Add a name that the source, or a source added together with it, provides; return whether one of them does.
+        """Add a name that the source, or a source added together with it, provides; return whether a source provides it.
 
         `storage_of` returns the storage of a variable; None for functions.
         """
@@ -406,7 +409,7 @@ class _Resolver:
                 self._require(name, variables[name])
 
     def _add_linked(self, name: str) -> bool:
-        """Add a symbol that the image's own code, the platform or a named library defines; return whether one of them does."""
+        """Add a symbol that the image's own code, the platform or a named library defines; return whether it was added."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:
@@ -452,17 +455,17 @@ def _check_use(text: str, requests: Requests, functions: Collection[str], variab
         if counts.get(name, 0) < 2  # noqa: PLR2004 - the declaration and one use
         or (name not in functions and name not in variables)
     )
-    missing = _used(missing, counts)
+    missing = _used_names(missing, counts)
     if missing or unused:
-        raise undefined_symbols(missing, functions, unused)
+        raise undefined_symbols_error(missing, functions, unused)
 
 
-def _used(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
+def _used_names(names: Iterable[str], counts: Mapping[str, int]) -> list[str]:
     """Return the symbols that the module uses and does not only declare, sorted."""
     return sorted(name for name in names if counts.get(name, 0) > 1)
 
 
-def undefined_symbols(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
+def undefined_symbols_error(missing: list[str], functions: Collection[str], unused: Collection[str] = ()) -> UndefinedSymbolError:
     """Return the error about symbols that nothing defines, and about provided symbols that the module does not use.
 
     Args:
@@ -470,10 +473,10 @@ def undefined_symbols(missing: list[str], functions: Collection[str], unused: Co
         functions: the declared functions, which get other advice than variables.
         unused: the symbols that `imports=` or `globals=` names, and that the module does not use.
     """
-    return UndefinedSymbolError(_describe(missing, unused, functions), symbols=missing, unused=unused)
+    return UndefinedSymbolError(_undefined_message(missing, unused, functions), symbols=missing, unused=unused)
 
 
-def _describe(missing: list[str], unused: Collection[str], functions: Collection[str]) -> str:
+def _undefined_message(missing: list[str], unused: Collection[str], functions: Collection[str]) -> str:
     parts = []
     if len(missing) == 1:
         parts.append(f"the module uses {_describe_symbol(missing[0])}, {_NOT_PROVIDED}: {_advice(missing[0], missing[0] in functions)}")
@@ -490,7 +493,7 @@ def _describe(missing: list[str], unused: Collection[str], functions: Collection
 
 
 def _advice(name: str, is_function: bool) -> str:
-    advice = advice_on_run_time(name)
+    advice = advice_on_runtime_library(name)
     if advice is not None:
         return advice
     if name.startswith(ADDRESS_OF):
@@ -545,21 +548,21 @@ def _fit_values(storage: dict[str, tuple[GlobalDefinition, Storage]], module: An
             if form.form == "inline":
                 check_elements(definition, type_, form.size)
             elif isinstance(definition, Integer) and int(type_[1:]) != 8 * form.size:
-                storage[name] = _in_bits(definition, int(type_[1:])), form
+                storage[name] = _truncate(definition, int(type_[1:])), form
         except GlobalValidationError as error:
             raise GlobalValidationError(
                 f"the value of global {name!r} does not fit its variable: {error}", global_name=name, reason=error.reason
             ) from error
 
 
-def _in_bits(definition: Integer, bits: int) -> Integer:
+def _truncate(definition: Integer, bits: int) -> Integer:
     """Return an integer as an unsigned value of its type's width, because code relies on zeros in the other bits of the storage.
 
     Raises:
         GlobalValidationError: the type cannot represent the integer.
     """
     if not -(1 << (bits - 1)) <= definition.value < 1 << bits:
-        raise invalid(f"{shown(definition.value)} does not fit the variable's type i{bits}")
+        raise invalid_error(f"{shown(definition.value)} does not fit the variable's type i{bits}")
     return Integer(definition.value & ((1 << bits) - 1))
 
 
@@ -605,7 +608,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)
-    result = function_type[: _opening(function_type)].rstrip()
+    result = function_type[: _parameters_start(function_type)].rstrip()
     call_prefix = prefix.removesuffix(result).strip()
     arguments = [p if p == "..." else f"{p} %a{i}" for i, p in enumerate(head.parameters)]
     joined = ", ".join(arguments)
@@ -620,7 +623,7 @@ def _thunk(name: str, declaration: str, function_type: str) -> str:
     ])  # fmt: skip
 
 
-def _opening(function_type: str) -> int:
+def _parameters_start(function_type: str) -> int:
     """Return the position of the parameter list of a function type."""
     depth = 0
     for index in range(len(function_type) - 1, -1, -1):

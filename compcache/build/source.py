@@ -73,11 +73,11 @@ class ModuleSource:
         libraries: shared libraries that define symbols of the module: linker names (``"stdc++"``), sonames or paths. An image records the
             sonames of the libraries that it uses, and the libraries are loaded with it. A system library that the process has loaded
             when the module is added need not be named.
-        archives: static libraries to link, such as compilers' run times: paths, or file names (``"libflang_rt.runtime.a"``) that are
+        archives: static libraries to link, such as a compiler's runtime: paths, or file names (``"libflang_rt.runtime.a"``) that are
             searched in the directories of compilers. The members that an image uses become part of it, with their variables. Only the
             state of flang's input and output is shared by all modules of a cache.
         optimize: the level of LLVM's pipeline, 1, 2 or 3; 0 does not optimize the code.
-        cpu, features: the CPU to compile for, and changes to its features (``"+avx2,-fma"``), in LLVM's terms; None is this machine.
+        cpu, features: the CPU to compile for, and changes to its features (``"+avx2,-fma"``), in LLVM's terms; None selects this machine.
             Only hosts with all required features use the code; features for tuning are ignored. For a cache that hosts share, choose
             a CPU that all of them support (``cpu="x86-64-v3"``).
         targets: several CPUs to compile for, with a realization for each: ``("x86-64-v2", "x86-64-v3", "native")``. An item is the name of
@@ -131,14 +131,14 @@ class ModuleSource:
             ("makers", makers),
         ):
             if value is not None and not hasattr(value, "items") and not hasattr(value, "components"):
-                raise _wrong_type(name, value)
+                raise _wrong_type_error(name, value)
         for name, value in (("cpu", cpu), ("features", features)):
             if value is not None and not isinstance(value, str):
-                raise _wrong_type(name, value)
+                raise _wrong_type_error(name, value)
         if part_of is not None:
             part_of = getattr(part_of, "func_name", part_of)
             if not isinstance(part_of, str):
-                raise _wrong_type("part_of", part_of)
+                raise _wrong_type_error("part_of", part_of)
             check_name(part_of, "name of a function")
         self.ir = ir
         self.functions = functions
@@ -179,15 +179,15 @@ def _check_items(name: str, value: Any, types: tuple[type, ...] = (object,)) -> 
     if isinstance(value, PathLike) and PathLike in types:
         return (value,)
     if isinstance(value, (bytes, bytearray)) or not hasattr(value, "__iter__"):
-        raise _wrong_type(name, value)
+        raise _wrong_type_error(name, value)
     items = tuple(value)
     for item in items:
         if not isinstance(item, types):
-            raise _wrong_type(name, item)
+            raise _wrong_type_error(name, item)
     return items
 
 
-def _wrong_type(name: str, value: object) -> TypeError:
+def _wrong_type_error(name: str, value: object) -> TypeError:
     return TypeError(f"ModuleSource(): {name} must be {_LIKE[name]}, not {type(value).__name__}")
 
 
@@ -215,19 +215,19 @@ def check_name(name: object, what: str) -> str:
         InvalidNameError: the name is not a str, is empty, contains NUL or lone surrogates, or is longer than 64 KiB.
     """
     if not isinstance(name, str):
-        raise InvalidNameError(f"{_article(what)} must be a str, not {type(name).__name__}: {name!r}")
+        raise InvalidNameError(f"{_with_article(what)} must be a str, not {type(name).__name__}: {name!r}")
     if not name:
-        raise InvalidNameError(f"{_article(what)} must not be empty")
+        raise InvalidNameError(f"{_with_article(what)} must not be empty")
     if "\0" in name:
-        raise InvalidNameError(f"{_article(what)} must not contain NUL: {name[:80]!r}")
+        raise InvalidNameError(f"{_with_article(what)} must not contain NUL: {name[:80]!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidNameError(f"{_article(what)} must be encodable as UTF-8: {name[:80]!r}") from None
+        raise InvalidNameError(f"{_with_article(what)} must be encodable as UTF-8: {name[:80]!r}") from None
     if size > MAX_NAME_BYTES:
-        raise InvalidNameError(f"{_article(what)} must have at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
+        raise InvalidNameError(f"{_with_article(what)} must have at most {MAX_NAME_BYTES} bytes, not {size}: {name[:80]!r}...")
     return name
 
 
-def _article(what: str) -> str:
+def _with_article(what: str) -> str:
     return f"an {what}" if what[:1] in "aeiou" else f"a {what}"

@@ -16,7 +16,7 @@ from compcache.formats.records import decode_module
 from compcache.interrupts import suppress
 from compcache.publish.atomic_file import unique_name
 from compcache.publish.module_rows import make_row
-from compcache.publish.packs import encode_pack, entries_of, holding, packs_in
+from compcache.publish.packs import encode_pack, entries_in_force, entries_of, packs_in
 from compcache.signing.minisign import SUFFIX, minisign_signature
 from compcache.targets.machine import NATIVE, machine_for, parse_targets
 from compcache.targets.processor_words import processor_with
@@ -34,7 +34,7 @@ __all__ = ["export"]
 
 
 class _Candidate:
-    """A realization that can be exported. `requirement` is the requirement of its code, `cpu` the name of its CPU for people."""
+    """A realization that can be exported. `requirement` is the requirement of its code, and `cpu` the displayed name of its CPU."""
 
     def __init__(self, module_id: bytes, requirement: str, cpu: str) -> None:
         self.module_id = module_id
@@ -51,8 +51,8 @@ def export(
         raise ValueError("no function to export: give at least one name")
     signer = store.publish_key if minisign else None
     if minisign and signer is None:
-        raise ValueError("minisign=True needs a secret key: open the cache with publish_key, or set COMPCACHE_PUBLISH_KEY")
-    processors = _processors(store, targets)
+        raise ValueError("minisign=True requires a secret key: open the cache with publish_key, or set COMPCACHE_PUBLISH_KEY")
+    processors = _target_processors(store, targets)
     contents: dict[bytes, bytes] = {}
     rows: dict[bytes, Row] = {}
     signatures: dict[bytes, bytes] = {}
@@ -61,29 +61,29 @@ def export(
     roots = frozenset(pending)
     while pending:
         name = pending.pop()
-        for candidate in _choose(store, name, processors, required=name in roots):
+        for candidate in _choose_realizations(store, name, processors, required=name in roots):
             module_id = candidate.module_id
             if module_id not in contents:
-                contents[module_id], rows[module_id], signatures[module_id] = _read(store, module_id)
+                contents[module_id], rows[module_id], signatures[module_id] = _read_module(store, module_id)
             lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
             imports = [imported for imported in rows[module_id].imports if closure and imported not in seen]
             seen.update(imports)
             pending += imports
     for module_id, entry in linked_closures(store).items() if linked else ():
         if contents.keys() >= {*entry.requires}:
-            contents[module_id], rows[module_id], signatures[module_id] = _read(store, module_id)
+            contents[module_id], rows[module_id], signatures[module_id] = _read_module(store, module_id)
     pack = _make_pack(store, contents, seen)
     if pack is not None:
         key, contents[key], signatures[key] = pack
     members = {module_member(key): data for key, data in contents.items()}
     members |= {signature_member(key): data for key, data in signatures.items() if data}
     members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
-    _write(path, members, signer)
+    _write_files(path, members, signer)
     return tuple(sorted({line.partition("\t")[0] for line in lines}))
 
 
-def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
-    """Return a processor for each target, by the name of the target."""
+def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, Processor]:
+    """Return a processor for each target, by the target's name; an empty dict if `targets` is None."""
     processors = {}
     for cpu, changes in parse_targets(targets) if targets is not None else ():
         name = ",".join(filter(None, (cpu, changes)))
@@ -95,15 +95,17 @@ def _processors(store: Store, targets: Iterable[str] | str | None) -> dict[str, 
     return processors
 
 
-def _choose(store: Store, name: str, processors: dict[str, Processor], *, required: bool) -> list[_Candidate]:
-    """Return the realizations of a function to export: the best for each processor, or all without processors.
+def _choose_realizations(store: Store, name: str, processors: dict[str, Processor], *, required: bool) -> list[_Candidate]:
+    """Return the realizations of a function to export: the best for each processor, or all if no processors are given.
+
+    The list is empty if the function is not in the cache and not `required`.
 
     Raises:
-        NotCachedError: a `required` function is not in the cache, or a processor cannot run any realization.
+        NotCachedError: a `required` function is not in the cache, or no realization can run on one of the processors.
     """
     candidates = _candidates(store, name)
     if not candidates:
-        if not required:  # bound at load: a function of the process, or a function that is added later
+        if not required:  # the load resolves the name: in the process, or to a function that is added later
             return []
         raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
     if not processors:
@@ -139,8 +141,8 @@ def _candidates(store: Store, name: str) -> list[_Candidate]:
     return candidates
 
 
-def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return the content of a module file in its form for bundles, its row with its imports, and its file of signatures."""
+def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
+    """Return a module file as bundles contain it, the module's row, and its signature file, signed with the publish key if there is one."""
     with store.open_module(module_id) as module:
         footer = module.footer()
         row = make_row(module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
@@ -156,14 +158,14 @@ def _read(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
 
 
 def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
-    """Make a pack of the entries of data that require only these modules, and of entries without requirements and with these names.
+    """Make a pack of the data entries that require only these modules, or that require no modules and have one of these names.
 
-    Return its id, its content and its file of signatures; None if there are no such entries.
+    Return the pack's module_id, content and signature file; None if there are no such entries.
     """
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(layer.index.segments)]
     entries = [
         entry
-        for entry in holding(chain.from_iterable(packs))
+        for entry in entries_in_force(chain.from_iterable(packs))
         if not entry.gone and all(key in modules for key in entry.requires) and (entry.requires or entry.name in names)
     ]
     if not entries:
@@ -178,8 +180,8 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
     return module_id, content_only(b"".join(parts)), signatures
 
 
-def _write(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
-    """Write a bundle, and its minisign signature if there is a signer. Each file appears complete at its path.
+def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
+    """Write a bundle, and its minisign signature if `signer` is not None. Each file appears complete at its path.
 
     Raises:
         StorageError: a file cannot be written.

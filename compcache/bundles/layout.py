@@ -62,7 +62,7 @@ SIGNATURE_MEMBER = re.compile(rf"signatures/([0-9a-f]{{32}}){re.escape(SIGNATURE
 _DATE = (1980, 1, 1, 0, 0, 0)
 _UNIX, _MODE = 3, 0o100644 << 16
 #: The notes of a module that describe one compilation, not its content.
-_OF_ONE_COMPILATION = ("created", "seconds")
+_COMPILATION_NOTES = ("created", "seconds")
 #: The largest file of signatures in bytes.
 _LARGEST_SIGNATURES = 1 << 18
 #: The largest module that is read into memory, in bytes. A larger module is copied to a file in parts of this size.
@@ -78,7 +78,7 @@ def content_only(data: bytes) -> bytes:
     """
     *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
     image, records, graph, bitcode = content
-    kept = {name: value for name, value in sorted(decode_notes(notes).items()) if name not in _OF_ONE_COMPILATION}
+    kept = {name: value for name, value in sorted(decode_notes(notes).items()) if name not in _COMPILATION_NOTES}
     packed: bytes = msgpack.packb(kept, use_bin_type=True)
     _, parts = encode_container(image, records, graph, bitcode, packed, None)
     return b"".join(parts)
@@ -117,12 +117,12 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         OSError: on entry or inside the block, the file cannot be read.
     """
     try:
-        with file or open(path, "rb", opener=_open) as opened, _archive(opened) as archive:
+        with file or open(path, "rb", opener=_open_regular_file) as opened, _open_archive(opened) as archive:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
             known = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            _require_plain([archive.getinfo(name) for name in known], os.fstat(opened.fileno()).st_size)
+            _require_valid_members([archive.getinfo(name) for name in known], os.fstat(opened.fileno()).st_size)
             yield Bundle(archive, tuple(known))
     except FormatError:
         raise
@@ -136,13 +136,13 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
         raise FormatError(f"{path} is not an intact compcache bundle: {error}") from error
 
 
-def _archive(file: BinaryIO) -> zipfile.ZipFile:
+def _open_archive(file: BinaryIO) -> zipfile.ZipFile:
     """Open a file as an archive, and read its directory."""
     try:
-        return zipfile.ZipFile(_Guarded(file))
+        return zipfile.ZipFile(_LimitedFile(file))
     except zipfile.BadZipFile as error:
         reraise_interrupt(error)
-        return zipfile.ZipFile(_Guarded(file))  # `zipfile` reports an interrupted read as an archive without a directory
+        return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as an archive without a directory
 
 
 class Bundle:
@@ -156,11 +156,11 @@ class Bundle:
         self.names = names
 
     def read(self, name: str) -> bytes:
-        """Return the content of a small member; b"" if the bundle has no such member."""
+        """Return the content of a member, read into memory; b"" if the bundle has no such member."""
         return self._archive.read(name) if name in self.names else b""
 
     def module(self, name: str) -> bytes | memoryview:
-        """Return the content of a module, after a check of its digest. A large module is mapped from an anonymous file.
+        """Return the content of a module that has the digest in its name. A large module is mapped from an anonymous file.
 
         Raises:
             FormatError: the content of the module does not match its name.
@@ -181,6 +181,7 @@ class Bundle:
 
 
 def _read_at(member: IO[bytes], offset: int, size: int) -> bytes:
+    """Return `size` bytes from an offset of a member, or fewer bytes at its end."""
     member.seek(offset)
     return member.read(size)
 
@@ -193,8 +194,8 @@ def _copy_to_file(member: IO[bytes], size: int) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
 
 
-class _Guarded:
-    """A file that refuses reads larger than the directory of any bundle, because `zipfile` trusts the sizes in an archive."""
+class _LimitedFile:
+    """A file with a maximum size of each read, because `zipfile` trusts the sizes in an archive."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -215,11 +216,11 @@ class _Guarded:
         return self._file.read(length)
 
 
-def _open(path: str, flags: int) -> int:
+def _open_regular_file(path: str, flags: int) -> int:
     """Open a regular file and return its descriptor; an opener for `open`.
 
     Raises:
-        FormatError: it is not a regular file.
+        FormatError: the path is not a regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe without a writer must not block
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -228,12 +229,12 @@ def _open(path: str, flags: int) -> int:
     return descriptor
 
 
-def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
+def _require_valid_members(members: list[zipfile.ZipInfo], size: int) -> None:
     """Raise `FormatError` for an archive that `write_bundle` cannot have written: compressed, with equal names, or with wrong sizes."""
     seen: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise FormatError(f"the member {info.filename} of the bundle is compressed, which no bundle needs")
+            raise FormatError(f"the member {info.filename} of the bundle is compressed; bundles contain only uncompressed members")
         if info.filename in seen:
             raise FormatError(f"two members of the bundle have the name {info.filename}")
         seen.add(info.filename)
@@ -242,4 +243,4 @@ def _require_plain(members: list[zipfile.ZipInfo], size: int) -> None:
     for info in members:
         largest = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
         if info.file_size > largest:
-            raise FormatError(f"the member {info.filename} of the bundle has {info.file_size} bytes, more than the limit of {largest}")
+            raise FormatError(f"the member {info.filename} of the bundle has {info.file_size} bytes, more than the maximum of {largest}")

@@ -17,7 +17,7 @@ from compcache.formats.manifest_writer import WholeManifest, image_flag
 from compcache.formats.order import order_of
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish
-from compcache.publish.index_rebuild import module_order
+from compcache.publish.index_rebuild import read_order
 from compcache.publish.root import prepare_root
 from compcache.store import Store
 
@@ -31,7 +31,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 class _Module:
-    """A checked module of a bundle: its header, its functions as the index has them, and the parts of its file in the cache."""
+    """A checked module of a bundle: its header, its functions in the form of the index, and the parts of its file in the cache."""
 
     def __init__(self, store: Store, module_id: bytes, data: Any, signatures: bytes) -> None:
         footer = decode_footer(bytes(data[-FOOTER_SIZE:]), len(data))
@@ -77,7 +77,7 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
         _require_signature(path, module, keys)
     try:
         prepare_root(store)
-        _publish(store, modules, keys)
+        _publish_modules(store, modules, keys)
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot store the modules of the bundle {path} in the cache {store.root}: {error.strerror or error}"
@@ -85,20 +85,20 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
     return tuple(sorted({name for module in modules for name, *_ in module.functions}))
 
 
-def _stored_number(store: Store, module: _Module) -> int:
+def _stored_addition_number(store: Store, module: _Module) -> int:
     """Return the addition number of the stored copy of a module; -1 if the copy is damaged, and 0 if the module has no number."""
     if not module.order.number:
         return 0
     try:
         with Store.open_module(store, module.module_id, leave_stamp=False) as stored:
-            return module_order(stored).number
+            return read_order(stored).number
     except (FileNotFoundError, CompcacheError) as error:
         reraise_interrupt(error)
         return -1
 
 
 def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
-    """Return a module of a bundle, after a check of its digest.
+    """Check the digest of a module of a bundle, and return the module.
 
     Raises:
         FormatError: the module is damaged.
@@ -113,7 +113,7 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
 
 
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
-    """Check the signature of a module, if there are trusted keys or the module holds pickled values.
+    """Check the signature of a module if there are trusted keys, or if the module contains pickled values.
 
     Raises:
         IntegrityError: no trusted key has signed the module.
@@ -128,13 +128,13 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
     if keys:
         reason = "no trusted key has signed it; nothing was imported"
     else:
-        reason = "it holds pickled values, which need a signature by a trusted key; nothing was imported"
+        reason = "it holds pickled values, which require a signature by a trusted key; nothing was imported"
     name = module.module_id.hex()
     raise IntegrityError(f"the module {name} in the bundle {path} is refused: {reason}", path=path, reason=reason)
 
 
-def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
-    """Write missing modules, and add all modules to the index at once.
+def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
+    """Write the missing modules and the signatures, and add all modules to the index at once.
 
     The files are not synced, because they get no stamps: each file is checked against its digest before its first use.
     """
@@ -151,7 +151,7 @@ def _publish(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) 
             merged = merged_signatures(stored, module.signatures, keys, module.module_id, module.requirement)
             publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
         path = store.module_path(module.module_id)
-        if not Store.exists(store, module.module_id) or _stored_number(store, module) < module.order.number:
+        if not Store.exists(store, module.module_id) or _stored_addition_number(store, module) < module.order.number:
             publish(store.files, store.temporary, path, module.parts, sync=False)
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)

@@ -14,7 +14,7 @@ from compcache.bundles.unpack import import_bundle
 from compcache.directory.places import BUNDLES
 from compcache.errors import StorageError
 from compcache.files import reraise_interrupt
-from compcache.layers.unpacked_bundle import is_unpacked, name_of_state
+from compcache.layers.unpacked_bundle import touch_if_unpacked, unpacked_name
 from compcache.publish.atomic_file import make_directories, unique_name
 from compcache.publish.root import prepare_root
 from compcache.store import Store
@@ -33,16 +33,16 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.
-        StorageError: the bundle was changed in the meantime, or cannot be read.
-        OSError: no directory can be written.
+        StorageError: the bundle was changed while it was opened, or cannot be read.
+        OSError: there is no writable directory to unpack the bundle into.
     """
-    if not store.readonly and not store.exposed and _unpack(store, path, file, place):
+    if not store.readonly and not store.exposed and _unpack_to_cache(store, path, file, place):
         return place
     return _unpack_for_this_process(path, os.path.basename(place))
 
 
-def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Unpack a bundle and rename the directory to `place`. Return whether `place` exists afterwards."""
+def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> bool:
+    """Unpack a bundle to `place` in the cache directory. Return whether `place` exists afterwards."""
     scratch = f"{store.temporary}/{unique_name()}"
     try:
         prepare_root(store)
@@ -53,7 +53,7 @@ def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
     except OSError as error:  # no space, no permission, or another process has made the directory
         reraise_interrupt(error)
         remove_directory(store, scratch)
-        return is_unpacked(store, place)
+        return touch_if_unpacked(store, place)
     except BaseException:
         remove_directory(store, scratch)
         raise
@@ -64,17 +64,17 @@ def _unpack(store: Store, path: str, file: BinaryIO, place: str) -> bool:
 
 @functools.cache
 def _unpack_for_this_process(path: str, name: str) -> str:
-    """Unpack a bundle to a new directory, which this process removes at its exit, and return it. `name` identifies the bundle's state."""
+    """Unpack a bundle to a new directory, and return the directory. This process removes it at exit. `name` identifies the file's state."""
     directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
-    atexit.register(_remove, directory, os.getpid())
+    atexit.register(_remove_in_process, directory, os.getpid())
     with open(path, "rb") as file:
-        if name_of_state(path, os.fstat(file.fileno())) != name:  # the owner and mode that were checked may have changed, too
+        if unpacked_name(path, os.fstat(file.fileno())) != name:  # the owner and mode that were checked may have changed, too
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(directory), path, (), as_layer=file)
     return directory
 
 
-def _remove(directory: str, process: int) -> None:
-    """Remove a directory, but not in forked children of the process that made it."""
-    if os.getpid() == process:
+def _remove_in_process(directory: str, pid: int) -> None:
+    """Remove a directory if this is the process `pid`, which made it, and not a forked child."""
+    if os.getpid() == pid:
         shutil.rmtree(directory, ignore_errors=True)

@@ -10,7 +10,7 @@ from compcache.build.ir_text import read_values
 from compcache.build.pic import aliases
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
-__all__ = ["Symbols", "printed", "symbols_of", "with_text"]
+__all__ = ["Symbols", "assembly_of", "link_text", "symbols_of"]
 
 
 class Symbols(NamedTuple):
@@ -25,7 +25,7 @@ class Symbols(NamedTuple):
     defined: tuple[str, ...]
 
 
-def printed(code: bytes) -> str:
+def assembly_of(code: bytes) -> str:
     """Return code as LLVM's assembly language.
 
     Raises:
@@ -41,7 +41,7 @@ def symbols_of(code: bytes) -> Symbols:
         CompileError: LLVM rejects the code.
     """
 
-    def look(context: Any) -> Symbols:
+    def read(context: Any) -> Symbols:
         module = codegen.parse(code, context)
         text = str(module)
         exports = visible_exports(read_values(text), aliases(text))
@@ -54,10 +54,10 @@ def symbols_of(code: bytes) -> Symbols:
             tuple([value.name for value in values if not value.is_declaration]),
         )
 
-    return codegen.run(look)
+    return codegen.run(read)
 
 
-def with_text(code: bytes, text: str) -> bytes:
+def link_text(code: bytes, text: str) -> bytes:
     """Return a module with the definitions of another module, as LLVM's assembly language.
 
     The result is not bitcode, because LLVM assembles inline assembly when it writes bitcode, and errors in assembly may end the process.

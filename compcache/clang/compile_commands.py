@@ -80,7 +80,7 @@ def _read_entry(entry: Any, here: str, where: str) -> CompileCommand:
         raise CompileError(f"{where} must contain the name of the file as a string `file`")
     if not isinstance(directory, str):
         raise CompileError(f"{where} must contain the working directory as a string `directory`")
-    words = _words_of(entry, f"{where} ({name})")
+    words = _split_command(entry, f"{where} ({name})")
     while len(words) > 1 and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]
     directory = os.path.normpath(os.path.join(here, directory))
@@ -93,7 +93,7 @@ def _read_entry(entry: Any, here: str, where: str) -> CompileCommand:
     return CompileCommand(path, name, directory, None if is_gnu else compiler, flags)
 
 
-def _words_of(entry: dict[str, Any], where: str) -> list[str]:
+def _split_command(entry: dict[str, Any], where: str) -> list[str]:
     words = entry.get("arguments")
     if words is None and isinstance(entry.get("command"), str):
         try:

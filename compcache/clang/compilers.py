@@ -47,7 +47,7 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
         raise CompileError(f"the language {language!r} is not known: use one of {', '.join(map(repr, LANGUAGES))}")
     names = (cc,) if cc else LANGUAGES[language][0]
     for name in names:
-        path = _which(name)
+        path = _find_executable(name)
         if path is not None:
             status = os.stat(path)
             return Compiler(language, path, f"{os.path.realpath(path)} {status.st_size} {status.st_mtime_ns}")
@@ -57,7 +57,7 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
     )
 
 
-def _which(name: str) -> str | None:
+def _find_executable(name: str) -> str | None:
     """Return the absolute path of an executable, like `shutil.which`, which would import more modules; None if there is no such file."""
     if os.path.dirname(name):
         return os.path.abspath(name) if os.access(name, os.X_OK) and os.path.isfile(name) else None

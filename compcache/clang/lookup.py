@@ -41,7 +41,7 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
     Args:
         cache: the cache for the functions.
         unit: the source, the compiler and the flags.
-        functions: the functions to export with their signatures, in the form of `ModuleSource.functions`; None exports every visible one.
+        functions: the functions to export, in the form of `ModuleSource.functions`; None exports every visible function.
         options: further options of `ModuleSource`.
 
     Raises:
@@ -50,14 +50,14 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
     options_digest = seal(ModuleSource("", functions, **options)).digest  # everything except the code that affects the functions
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
     fields = {"functions": _signature_texts(functions), "options": {"digest": options_digest, **stored} if options else {}}
-    given = Identity(f"{unit.label}.given", given=unit.given(), **fields).func_name
-    names = _names_of(cache, given)
+    given = Identity(f"{unit.label}.given", given=unit.input_digest(), **fields).func_name
+    names = _stored_names(cache, given)
     if names is None:
-        names = _compile(cache, unit, given, functions, options, fields)
+        names = _compile_and_store(cache, unit, given, functions, options, fields)
 
     def build() -> ModuleSource:
         """Return the source for compiling again. The stored code was removed after the look-up, or cannot be read."""
-        source = _source(unit, functions, options, fields)
+        source = _make_source(unit, functions, options, fields)
         if not set(names.values()) <= set(source.functions or ()):
             raise CompileError(
                 f"{unit.label} was changed after it was compiled, and the earlier code was removed from the cache: compile the source again"
@@ -71,7 +71,7 @@ def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | No
     return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
 
 
-def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
+def _stored_names(cache: Cache, given: str) -> dict[str, str] | None:
     """Return the functions' names in the cache, by their names in the source; None if the unit is not stored, or a header has changed."""
     try:
         data = frontend.get_entry(cache, given, _KIND)
@@ -80,40 +80,40 @@ def _names_of(cache: Cache, given: str) -> dict[str, str] | None:
         listed, *files = data.decode("utf-8", "surrogateescape").split("\n")
         if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
             return None
-        return _functions_in(cache.get_target(listed))
+        return _read_function_list(cache.get_target(listed))
     except CompcacheError:
         return None
 
 
-def _functions_in(target: Callable[[], object]) -> dict[str, str]:
+def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
     pairs = [line.partition(" ") for line in str(target()).split("\n") if line]
     return {plain: func_name for plain, _, func_name in pairs}
 
 
-def _compile(
+def _compile_and_store(
     cache: Cache, unit: Unit, given: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
-    identity = _identity(unit, translation, fields)
+    identity = _identity_of(unit, translation, fields)
     listed = identity.func_name
     target = cache.get_or_compile(listed, lambda: source_of_unit(unit, translation, identity, functions, options))
     _keep_shortcut(cache, unit, translation, given, listed)
-    return _functions_in(target)
+    return _read_function_list(target)
 
 
-def _identity(unit: Unit, translation: Translation, fields: Mapping[str, Any]) -> Identity:
+def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]) -> Identity:
     from compcache.clang.run import identity_of_unit
 
     return identity_of_unit(unit, translation).extend(**fields)
 
 
-def _source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
+def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]) -> ModuleSource:
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
-    return source_of_unit(unit, translation, _identity(unit, translation, fields), functions, options)
+    return source_of_unit(unit, translation, _identity_of(unit, translation, fields), functions, options)
 
 
 def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: str, listed: str) -> None:
@@ -149,7 +149,7 @@ def source_of_unit(
     Raises:
         CompileError: the compiler reports errors, or the source defines no externally visible function.
     """
-    from compcache.clang.bitcode import symbols_of, with_text
+    from compcache.clang.bitcode import link_text, symbols_of
     from compcache.clang.run import makers_of_unit, optimization_level, translate
     from compcache.clang.runtimes import with_runtime
 
@@ -166,12 +166,12 @@ def source_of_unit(
         named[names[plain]] = Function(function.signature, function.symbol or plain, function.nogil, function.shown)
     named[identity.func_name] = Function("cstr()", _LIST)
     text = "\n".join(f"{plain} {func_name}" for plain, func_name in names.items())
-    code = with_text(code, _constant(_LIST, text))
+    code = link_text(code, _constant_function(_LIST, text))
     return ModuleSource(
         code, named, **{"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation), **options}
     )
 
 
-def _constant(name: str, text: str) -> str:
+def _constant_function(name: str, text: str) -> str:
     data = text.encode("utf-8", "surrogateescape") + b"\0"
     return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=name)

@@ -62,7 +62,7 @@ class Translation(NamedTuple):
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
         try:
             late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
-            return not late and (not unit.path or _content(names[-1]) == unit.code)
+            return not late and (not unit.path or _read_file(names[-1]) == unit.code)
         except OSError as error:
             reraise_interrupt(error)
             return False
@@ -84,46 +84,46 @@ def preprocess(unit: Unit) -> Translation:
         CompileError: the preprocessor reports errors.
     """
     for _ in range(_ATTEMPTS):
-        translation = _preprocess(unit)
+        translation = _run_preprocessor(unit)
         if translation.is_settled(unit):
             break
     return translation
 
 
-def _preprocess(unit: Unit) -> Translation:
+def _run_preprocessor(unit: Unit) -> Translation:
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         listed = os.path.join(scratch, "files.d")
         if unit.compiler.language == "rust":
-            _run(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", listed])
+            _run_compiler(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", listed])
             names = _listed_names(listed)
-            others = [line for line in _content(listed).splitlines() if line.startswith(_VARIABLE)]
-            code = b"\0".join([unit.code, *[_content(path) for path in _paths(names, unit)], *others])
+            others = [line for line in _read_file(listed).splitlines() if line.startswith(_VARIABLE)]
+            code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *others])
         else:
             depends = [] if unit.compiler.language == "fortran" else ["-MD", "-MF", listed]
-            printed = _run(unit, ["-E", *unit.flags, *depends])
+            printed = _run_compiler(unit, ["-E", *unit.flags, *depends])
             names = [*_listed_names(listed), *_entered_names(printed)]
-            code = printed if _numbers_lines(unit, printed) else _without_markers(printed)
+            code = printed if _depends_on_lines(unit, printed) else _without_markers(printed)
             others = _read_by_assembler(unit, code)
             code = b"\0".join([code, *others])
-    files = _paths(names, unit)
+    files = _absolute_paths(names, unit)
     is_complete = not others and all(map(os.path.isfile, files))
     if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
-        return Translation(code, _version(unit), None, started)
-    return Translation(code, _version(unit), files, started)
+        return Translation(code, _read_version(unit), None, started)
+    return Translation(code, _read_version(unit), files, started)
 
 
 def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
     """Return the names and digests of the files that inline assembly reads. Preprocessors do not list these files."""
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
-    from compcache.clang.bitcode import printed
+    from compcache.clang.bitcode import assembly_of
     from compcache.content.assembled_files import assembled_files
 
-    return assembled_files(printed(_translate(unit)))
+    return assembled_files(assembly_of(_run_translation(unit)))
 
 
-def _numbers_lines(unit: Unit, code: bytes) -> bool:
+def _depends_on_lines(unit: Unit, code: bytes) -> bool:
     """Return whether the machine code may depend on line numbers, file names or empty lines."""
     flags = any(flag.startswith(_LINE_FLAGS) and flag != "-g0" for flag in unit.flags)
     return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
@@ -140,11 +140,11 @@ def _entered_names(code: bytes) -> list[str]:
         match = _MARKER.match(line) if line.startswith(b"#") else None
         if match and b"1" in match[2].split():
             found[match[1]] = None
-    names = [os.fsdecode(_ESCAPE.sub(_unescaped, name)) for name in found]
+    names = [os.fsdecode(_ESCAPE.sub(_unescape, name)) for name in found]
     return [name for name in names if not (name.startswith("<") and name.endswith(">"))]
 
 
-def _unescaped(match: re.Match[bytes]) -> bytes:
+def _unescape(match: re.Match[bytes]) -> bytes:
     return bytes([int(match[1], 8)]) if match[1].isdigit() else {b"n": b"\n", b"t": b"\t", b"r": b"\r"}.get(match[1], match[1])
 
 
@@ -173,34 +173,34 @@ def translate(unit: Unit, translation: Translation) -> bytes:
     Raises:
         CompileError: the compiler reports errors or does not write bitcode, or the source has changed since `preprocess`.
     """
-    bitcode = _translate(unit)
-    if not translation.is_settled(unit) and _preprocess(unit).preprocessed != translation.preprocessed:
+    bitcode = _run_translation(unit)
+    if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:
         raise CompileError(f"{unit.label} or an included file was changed during compilation: compile the source again")
     return bitcode
 
 
-def _translate(unit: Unit) -> bytes:
+def _run_translation(unit: Unit) -> bytes:
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
         output = os.path.join(scratch, "unit.bc")
         if unit.compiler.language == "rust":
-            _run(unit, ["--emit=llvm-bc", "--crate-type=lib", "-Ccodegen-units=1", *unit.flags, "-o", output])
+            _run_compiler(unit, ["--emit=llvm-bc", "--crate-type=lib", "-Ccodegen-units=1", *unit.flags, "-o", output])
         else:
-            later = ["-Xclang", "-disable-llvm-passes"] if unit.compiler.language in ("c", "c++") and _leaves_passes(unit) else []
-            _run(unit, ["-fPIC", *unit.flags, *later, "-emit-llvm", "-c", "-o", output])
-        bitcode = _content(output)
+            later = ["-Xclang", "-disable-llvm-passes"] if unit.compiler.language in ("c", "c++") and _can_defer_passes(unit) else []
+            _run_compiler(unit, ["-fPIC", *unit.flags, *later, "-emit-llvm", "-c", "-o", output])
+        bitcode = _read_file(output)
     if not bitcode.startswith((b"BC\xc0\xde", b"\xde\xc0\x17\x0b")):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))
     return bitcode
 
 
-def _leaves_passes(unit: Unit) -> bool:
+def _can_defer_passes(unit: Unit) -> bool:
     """Return whether llvmlite's LLVM can run the passes that the flags request. Instrumentation needs other passes."""
     return optimization_level(unit) > 0 and not any(
         flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags
     )
 
 
-def _version(unit: Unit) -> str:
+def _read_version(unit: Unit) -> str:
     """Return the compiler's version text without the directory of the installation."""
     stamp = unit.compiler.stamp
     if stamp not in _VERSIONS:
@@ -210,7 +210,7 @@ def _version(unit: Unit) -> str:
     return _VERSIONS[stamp]
 
 
-def _run(unit: Unit, arguments: list[str]) -> bytes:
+def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
     """Return the standard output of the compiler, which reads the unit's file, or the code from standard input if there is no file.
 
     Raises:
@@ -243,18 +243,18 @@ def _run(unit: Unit, arguments: list[str]) -> bytes:
 
 def _listed_names(path: str) -> list[str]:
     """Return the file names in a makefile rule. Names that makefiles cannot express are not correct in the result."""
-    text = _content(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
+    text = _read_file(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
     rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
     return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
 
 
-def _paths(names: list[str], unit: Unit) -> tuple[str, ...]:
+def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
     """Return the absolute paths of files, without the unit's source."""
     found = [os.path.join(unit.directory, name) for name in names if name not in (unit.path, "-", "<stdin>")]
     return tuple(dict.fromkeys(found))
 
 
-def _content(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -14,7 +14,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.clang.bitcode import symbols_of, with_text
+from compcache.clang.bitcode import link_text, symbols_of
 from compcache.files import reraise_interrupt
 from compcache.images.archives import open_archive
 from compcache.images.elf.parts import ELF_MAGIC, is_elf
@@ -75,7 +75,7 @@ def with_runtime(unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Sym
     found = _runtime_of_rust(unit, symbols.defined) if unit.compiler.language == "rust" else _runtime_of_driver(unit)
     own = {"libraries": found.libraries, "archives": found.archives}
     options = {**given, **{name: [*_as_list(given.get(name)), *value] for name, value in own.items() if value}}
-    return (with_text(code, found.code) if found.code else code), options
+    return (link_text(code, found.code) if found.code else code), options
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -88,8 +88,8 @@ def _as_list(value: Any) -> list[Any]:
 def _runtime_of_driver(unit: Unit) -> _Runtime:
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
     command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
-    lines = _output_of(unit, command, errors=True).splitlines()
-    words = next((found for line in reversed(lines) if "-shared" in (found := _words(line))), [])
+    lines = _capture_output(unit, command, errors=True).splitlines()
+    words = next((found for line in reversed(lines) if "-shared" in (found := _split_line(line))), [])
     places, found = [], []
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith("-L"):
@@ -99,12 +99,12 @@ def _runtime_of_driver(unit: Unit) -> _Runtime:
         elif word.endswith(".a") or _SHARED.search(word):
             found.append(os.path.join(unit.directory, word))
     absolute = [os.path.join(unit.directory, place) for place in places]
-    files = [path for path in (_library(name, absolute) for name in dict.fromkeys(found)) if path]
+    files = [path for path in (_find_library(name, absolute) for name in dict.fromkeys(found)) if path]
     archives = tuple([path for path in files if path.endswith(".a")])
     return _Runtime(tuple([path for path in files if path not in archives]), archives)
 
 
-def _words(line: str) -> list[str]:
+def _split_line(line: str) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as error:
@@ -112,7 +112,7 @@ def _words(line: str) -> list[str]:
         return []
 
 
-def _library(name: str, places: Iterable[str]) -> str | None:
+def _find_library(name: str, places: Iterable[str]) -> str | None:
     """Return a library in the form of `ModuleSource`: its name if the system finds the library by name, otherwise its path; None if the
     library does not exist.
     """
@@ -136,7 +136,7 @@ def _is_elf(path: str) -> bool:
         return False
 
 
-def _output_of(unit: Unit, command: list[str], *, errors: bool = False) -> str:
+def _capture_output(unit: Unit, command: list[str], *, errors: bool = False) -> str:
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -150,17 +150,17 @@ def _output_of(unit: Unit, command: list[str], *, errors: bool = False) -> str:
 
 def _runtime_of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
-    directory = _output_of(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
+    directory = _capture_output(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)
     left_out = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
     found = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []
-    paths = tuple(dict.fromkeys([*_crates(unit), *(path for path in found if not os.path.basename(path).startswith(left_out))]))
+    paths = tuple(dict.fromkeys([*_find_crates(unit), *(path for path in found if not os.path.basename(path).startswith(left_out))]))
     standard = next((path for path in paths if os.path.basename(path).startswith("libstd-")), None)
-    code = "" if standard is None else _rust_allocator(open_archive(standard).symbols, defined)
+    code = "" if standard is None else _rust_allocator_text(open_archive(standard).symbols, defined)
     return _Runtime((), paths, code)
 
 
-def _crates(unit: Unit) -> list[str]:
+def _find_crates(unit: Unit) -> list[str]:
     """Return the Rust libraries in the flags ``--extern name=path`` of a unit, and in the directories of the flags ``-L kind=path``."""
     found: list[str] = []
     for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
@@ -173,7 +173,7 @@ def _crates(unit: Unit) -> list[str]:
     return found
 
 
-def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
+def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> str:
     """Return the functions with which Rust's libraries call the default allocator, except those that the code itself defines.
 
     The linkage of the functions lets linkers merge them, so that each file of a group may define them.
@@ -184,7 +184,7 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
     before = match["before"] or ""
     lines = []
     for name, (result, parameters) in _RUST_FUNCTIONS.items():
-        public, default = _rust_name(before, f"__rust_{name}"), _rust_name(before, f"__rdl_{name}")
+        public, default = _mangle_rust_name(before, f"__rust_{name}"), _mangle_rust_name(before, f"__rdl_{name}")
         if default in symbols and public not in symbols and public not in defined:
             arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
             call, back = (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
@@ -192,7 +192,7 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
             body = [f"  {call} @{default}({arguments})", f"  {back}", "}"]
             lines += [f"define weak_odr hidden {result} @{public}({arguments}) {{", *body]
     for name in _RUST_MARKS if before else ():
-        if (mark := _rust_name(before, name)) not in {*symbols, *defined}:
+        if (mark := _mangle_rust_name(before, name)) not in {*symbols, *defined}:
             result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
             lines += [f"define weak_odr hidden {result} @{mark}() {{", f"  ret {value}", "}"]
     lines += [
@@ -201,7 +201,7 @@ def _rust_allocator(symbols: Collection[str], defined: Collection[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _rust_name(before: str, name: str) -> str:
+def _mangle_rust_name(before: str, name: str) -> str:
     """Return the name of a function in the compiler's own crate, in mangling v0 if there is a prefix.
 
     Mangling v0 writes the length before a name, and a separating underscore before a name that begins with an underscore.

@@ -45,7 +45,7 @@ class Unit(Record):
         """The unit's name in messages: the name of the file, or of the language if there is no file."""
         return os.path.basename(self.path) or self.compiler.language
 
-    def given(self) -> bytes:
+    def input_digest(self) -> bytes:
         """Return a digest of everything that is known without running the compiler. The headers are not known."""
         path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
         parts = [self.code, path.encode("utf-8", "surrogateescape")]
@@ -69,7 +69,7 @@ class Unit(Record):
                 for path in {os.path.join(base, name) for base in (self.directory, directory)}:
                     if name and path not in found and os.path.isfile(path):
                         found[path] = file_digest(path)
-                        words += [(inner, os.path.dirname(path)) for inner in _words_of(path)] if has_words else []
+                        words += [(inner, os.path.dirname(path)) for inner in _read_options(path)] if has_words else []
         found |= {path: file_digest(path) for path in self._libraries() if path not in found}
         return tuple([f"{found[path]} {path}" for path in sorted(found)])
 
@@ -88,7 +88,7 @@ class Unit(Record):
         return [path for place in places for name in names if os.path.isfile(path := os.path.join(place, name))]
 
 
-def _words_of(path: str) -> list[str]:
+def _read_options(path: str) -> list[str]:
     """Return the words of a file of options; an empty list if the file cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -112,13 +112,13 @@ def make_unit(
         flags: the flags for the compiler; None selects optimization level 2.
         cc: the compiler; None selects the first installed compiler of the language.
         language: the language; None derives it from the file's suffix.
-        directory: the working directory of the compiler, to which paths are relative; None is the current directory.
+        directory: the working directory of the compiler, to which paths are relative; None selects the current directory.
 
     Raises:
         CompileError: the compiler is not installed, the language is not known, a flag is not a text, or a flag selects another output.
         OSError: the file cannot be read.
     """
-    path = _path_of(source)
+    path = _path_or_empty(source)
     if path.startswith(("-", "@")):
         path = f"./{path}"  # compilers would read the path as an option, or as the name of a file of options
     if path:
@@ -130,11 +130,11 @@ def make_unit(
         raise CompileError(f"the source must be source code or the path of a file, not {type(source).__name__}")
     found = language or language_of(path) or ("c" if not path else None)
     if found is None:
-        raise CompileError(f"the suffix of {path} is not that of a known language: set the language (language=)")
-    return Unit(code, path, find_compiler(found, cc), _flags_of(flags, found), absolute_path(directory or os.curdir))
+        raise CompileError(f"the suffix of {path} does not belong to a known language: set the language (language=)")
+    return Unit(code, path, find_compiler(found, cc), _checked_flags(flags, found), absolute_path(directory or os.curdir))
 
 
-def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
+def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
     given = tuple(flags.split() if isinstance(flags, str) else flags)
@@ -148,7 +148,7 @@ def _flags_of(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
     return given
 
 
-def _path_of(source: object) -> str:
+def _path_or_empty(source: object) -> str:
     if isinstance(source, str):
         return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
     return os.fspath(source) if isinstance(source, os.PathLike) else ""

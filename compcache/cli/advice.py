@@ -16,7 +16,7 @@ _REMOVE_FIRST = re.compile(rf"Remove the cached code first: {_REMOVAL.pattern}")
 
 
 def translate_advice(message: str) -> str:
-    """Return the message of a warning or an error with commands in place of Python calls."""
+    """Replace the Python calls in the message of a warning or error with commands, and return the message."""
     message = _FOR_PROGRAMS.sub(lambda match: match[1].upper(), message)
     context = click.get_current_context(silent=True)
     if context is not None and any(parameter.name == "replace" for parameter in context.command.params):

@@ -1,6 +1,6 @@
 """The command group and the entry point of the program. A failure becomes a message on standard error and an exit status.
 
-Exit statuses: 0 done, 1 a finding, 2 usage error or invalid input, 130 interrupted.
+Exit statuses: 0 for success, 1 if the command found a problem, 2 for a usage error or invalid input, 130 for an interrupt.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command and return its exit status.
 
-        Returns 0 if the reader of standard output closes the pipe early, as `head` does.
+        Return 0 if the reader of standard output closes the pipe early, as `head` does.
         """
         try:
             status = super().invoke(ctx)
@@ -91,7 +91,7 @@ class _LazyGroup(click.Group):
         return status
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, with ``help [COMMAND]`` as another spelling of ``[COMMAND] --help``, as in git and cargo."""
+        """Parse the arguments, with ``help [COMMAND]`` as an alias of ``[COMMAND] --help``, as in git and cargo."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the interface of click
@@ -113,14 +113,14 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments name, and the other arguments. An unknown command is a usage error."""
+        """Return the command that the arguments name, and the other arguments; raise `click.UsageError` for an unknown command."""
         if args and args[0] not in COMMANDS:
             raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS, ', ')}", ctx)
         return super().resolve_command(ctx, args)
 
 
 def _shared_options() -> list[click.Parameter]:
-    """Return new copies of the options of the group that each command accepts after its name, too."""
+    """Return new copies of the group's options that each command also accepts after its name."""
     return [
         click.Option(
             ["--dir", "directory_here"], metavar="DIR", expose_value=False, callback=_use_directory,
@@ -142,7 +142,7 @@ def _shared_options() -> list[click.Parameter]:
 
 
 def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None) -> None:
-    """Make --dir after a command choose the cache directory."""
+    """Use the directory of --dir after a command as the cache directory."""
     if directory is not None:
         _reject_empty_directory(directory)
         session = ctx.find_object(Session)
@@ -150,7 +150,7 @@ def _use_directory(ctx: click.Context, _: click.Parameter, directory: str | None
 
 
 def _use_trust(ctx: click.Context, _: click.Parameter, trust: bool) -> None:
-    """Make --trust after a command count as --trust before it."""
+    """Apply --trust after a command like --trust before the command."""
     session = ctx.find_object(Session)
     if trust:
         ctx.obj = Session(session.given if session is not None else None, trust=True)
@@ -167,6 +167,7 @@ def _use_quiet(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
 
 
 def _reject_empty_directory(directory: str) -> None:
+    """Raise `click.UsageError` if the directory of --dir is empty."""
     if not directory:
         raise click.UsageError("--dir is empty: give a directory, or leave the option out")
 
@@ -185,8 +186,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     subcommand_metavar="COMMAND [ARGS]...",
     invoke_without_command=True,  # what bare invocations do differs between versions of click
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Results go to standard output, all other text to standard error. Exit status: 0 done, 1 a finding, 2 usage error "
-    "or invalid input. Colours and tables appear on a terminal only. NO_COLOR switches the colours off.",
+    epilog="Results go to standard output, all other text to standard error. Exit status: 0 for success, 1 if the command "
+    "found a problem, 2 for a usage error or invalid input. Colours and tables appear on a terminal only. NO_COLOR disables colours.",
 )
 @click.option("--dir", "directory", metavar="DIR", help="The cache directory. Without it: $COMPCACHE_DIR, else the user's cache directory.")
 @click.option("--trust", is_flag=True, help="Use the directory even if other users own it or can write to it.")
@@ -222,7 +223,7 @@ def group(ctx: click.Context, directory: str | None, trust: bool) -> None:
 
 
 def _validate_settings() -> None:
-    """Write a warning for each variable that resembles a setting and is not one.
+    """Check all settings. Write a warning for each variable that resembles a setting and is not a setting.
 
     Raises:
         click.ClickException: a setting is not valid.
@@ -239,10 +240,10 @@ def _validate_settings() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.
 
-    Changes the process: warnings of the cache become messages, and standard streams replace characters that they cannot encode.
+    This changes the process: warnings of the cache become messages, and standard streams replace characters that they cannot encode.
 
     Args:
-        arguments: the words behind the name of the program; None: the arguments of this process.
+        arguments: the arguments after the program name; None for the arguments of this process.
     """
     warnings.showwarning = _show_warning
     codecs.register_error("compcache.plain", _replace_unencodable)
@@ -272,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report_usage_error(error: click.ClickException) -> int:
     """Write the message of an invalid command line, and return the exit status for it.
 
-    Prints the help of a group that was called without a command, and returns 0 for that.
+    For a group that was called without a command, print the help of the group and return 0.
     """
     if type(error).__name__ != "NoArgsIsHelpError":  # older versions of click print the help themselves
         return _print_error(_usage_error_text(error))
@@ -281,9 +282,9 @@ def _report_usage_error(error: click.ClickException) -> int:
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str | bytes, int]:
-    """Replace a character that an encoding lacks: frame characters by ASCII, other characters by their escape sequence.
+    """Replace a character that an encoding lacks: frame characters with ASCII, other characters with their escape sequence.
 
-    An error handler for `codecs`: returns the replacement and the position at which encoding continues.
+    This is an error handler for `codecs`. Return the replacement and the position at which encoding continues.
     """
     if not isinstance(error, UnicodeEncodeError) or error.object[error.start] not in _ASCII_FRAMES:
         return codecs.backslashreplace_errors(error)
@@ -314,22 +315,22 @@ def _print_error(message: str) -> int:
 
 
 def _usage_error_text(error: click.ClickException) -> str:
-    """Return the message of an error of click in the style of this program: lower case, the nearest choice, where the help is."""
+    """Return the message of a click error in lower case, with the nearest choice and a reference to the help."""
     text = _unknown_option_text(error) or error.format_message().rstrip(".")
-    chosen = _CHOICES.search(text)
-    if chosen is not None:
-        text += did_you_mean(chosen[1], re.findall(r"'([^']*)'", chosen[2]), ", ")
+    choice = _CHOICES.search(text)
+    if choice is not None:
+        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]), ", ")
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
     if context is None:
         return text
-    see = f"see '{context.command_path} --help'"
-    return f"{text} {see[0].upper()}{see[1:]}" if text.endswith("?") else f"{text}; {see}"
+    reference = f"see '{context.command_path} --help'"
+    return f"{text} {reference[0].upper()}{reference[1:]}" if text.endswith("?") else f"{text}; {reference}"
 
 
 def _unknown_option_text(error: click.ClickException) -> str:
-    """Return the message for an unknown option; empty for other errors. Versions of click differ in their own message."""
+    """Return the message for an unknown option; empty for other errors. The messages of click's versions differ."""
     if not isinstance(error, click.NoSuchOption):
         return ""
     known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]

@@ -39,27 +39,27 @@ def command(ctx: click.Context, shell: str) -> None:
 
     from compcache.cli.output import PROGRAM
 
-    found = get_completion_class(shell)
-    assert found is not None  # click knows these three
-    click.echo(found(ctx.find_root().command, {}, PROGRAM, "_COMPCACHE_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # click knows these three
+    click.echo(completion_class(ctx.find_root().command, {}, PROGRAM, "_COMPCACHE_COMPLETE").source())
 
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the printable names of cached functions that start with `incomplete`; empty if the cache cannot be opened."""
 
-    def selected(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         return name.startswith(incomplete) and name.isprintable()
 
-    def stored(cache: Cache) -> list[str]:
+    def list_names(cache: Cache) -> list[str]:
         """Return the names of functions that start with `incomplete`, or with the label in it."""
         from compcache.frontend import list_functions
 
         label = incomplete.rpartition("-")[0]  # `incomplete` may be a label and the first digits of a digest
         prefixes = dict.fromkeys((incomplete, label or incomplete))
-        found = [row.func_name for prefix in prefixes for row in islice(list_functions(cache, prefix, selected), _MAX_NAMES)]
+        found = [row.func_name for prefix in prefixes for row in islice(list_functions(cache, prefix, is_selected), _MAX_NAMES)]
         return sorted(set(found))
 
-    return _query_cache(ctx, stored)
+    return _query_cache(ctx, list_names)
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -32,9 +32,9 @@ class Setting(NamedTuple):
 
 
 def invalid_settings() -> Iterator[tuple[str, str]]:
-    """Yield the name of each invalid setting, and a message that names it and says what is valid.
+    """Yield the name of each invalid setting, and a message that describes the valid values.
 
-    If the configuration file is not valid, yield only its variable: the file may set every other setting.
+    If the configuration file is not valid, yield only its variable, because the file may set every other setting.
     """
     try:
         configuration()
@@ -49,7 +49,7 @@ def invalid_settings() -> Iterator[tuple[str, str]]:
 
 
 def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each variable of `environment` that is not a setting and resembles one, with the name of that setting."""
+    """Yield each variable of `environment` that is not a setting but resembles a setting, with the name of the setting."""
     known = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     for name in sorted(environment):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in known:
@@ -104,21 +104,21 @@ def _check_linker(_: str) -> None:
 
 
 def _check_signing_key(text: str) -> None:
-    """Raise if `text` does not lead to a secret."""
+    """Raise if `text` does not contain or refer to a secret."""
     from compcache.processes.secret_references import read_secret
 
     read_secret(text, "signing_key")
 
 
 def _check_publish_key(text: str) -> None:
-    """Raise if `text` does not lead to a secret key."""
+    """Raise if `text` does not contain or refer to a secret key."""
     from compcache.signing.keys import read_own
 
     read_own(text)
 
 
 def _check_trusted_keys(text: str) -> None:
-    """Raise if `text` does not lead to public keys."""
+    """Raise if `text` does not contain or refer to public keys."""
     from compcache.signing.keys import read_publics
 
     read_publics(text)

@@ -34,7 +34,7 @@ def resolve(cache: Cache, name: str) -> str:
     Raises:
         click.ClickException: the NAME matches several functions, and is the full name of none.
     """
-    found = _matching(cache, name)
+    found = _matching_functions(cache, name)
     if len(found) > 1 and name not in found:
         shown = ", ".join(map(short_name, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
         verb = "match" if _GLOB.search(name) else "are named"
@@ -55,7 +55,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
     """
     chosen: dict[str, None] = {}
     for name in names:
-        found = _matching(cache, name)
+        found = _matching_functions(cache, name)
         if not found and _GLOB.search(name):
             raise NotCachedError(f"no function in {cache.path} matches {name!r}", func_name=name, cache_dir=cache.path)
         if not found and not missing_ok:
@@ -64,7 +64,7 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
     return list(chosen)
 
 
-def _matching(cache: Cache, name: str) -> Sequence[str]:
+def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
     """Return the cached functions that a NAME matches; the NAME alone if it is the full name of a function."""
     if cache.has(name):
         return [name]
@@ -79,14 +79,14 @@ def _matching(cache: Cache, name: str) -> Sequence[str]:
 def literal_prefix(patterns: Sequence[str]) -> str:
     """Return the longest prefix of all labels that one of these globs can match; empty for no globs."""
     starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
-    alike = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
-    return "".join(first for first, *_ in alike)
+    common = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
+    return "".join(first for first, *_ in common)
 
 
 def resolve_last_part(cache: Cache, name: str) -> str:
     """Return the function, stored or refused, whose name ends with a dot and `name`.
 
-    Returns `name` itself if it is a full name, or if no function name ends with it.
+    Return `name` itself if it is a full name, or if no function name ends with it.
 
     Raises:
         click.ClickException: several function names end with `name`.
@@ -100,7 +100,7 @@ def resolve_last_part(cache: Cache, name: str) -> str:
         return name
     if len(found) > 1:
         shown = ", ".join(map(printable, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-        raise click.ClickException(f"the names of {len(found)} functions end in {name!r}: {shown}; give more of the name")
+        raise click.ClickException(f"the names of {len(found)} functions end with {name!r}: {shown}; give more of the name")
     return found[0]
 
 

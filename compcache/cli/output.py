@@ -70,7 +70,7 @@ def printable(text: str) -> str:
     """Return a text with every control character, line breaks included, as an escape sequence."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def print_text(text: str) -> None:
@@ -201,7 +201,7 @@ def _local_time(seconds: int) -> str:
 class ProgressBar:
     """A progress bar for one loop of a command, on a terminal only. It appears when the loop has run for 0.3 seconds.
 
-    A context manager: the end of the block removes the bar, also when an exception ends it.
+    This is a context manager. The bar is removed at the end of the block, even if an exception ends the block.
     """
 
     def __init__(self, text: str) -> None:
@@ -236,7 +236,7 @@ def show_progress(done: int, total: int) -> None:
     """Show on a terminal that `done` of `total` modules are read, if `total` is 2,000 or more. The bar disappears at the end."""
     if total < _LEAST_MODULES:
         return
-    bar = _shown_bar.setdefault("bar", ProgressBar("modules read"))
+    bar = _progress_bar.setdefault("bar", ProgressBar("modules read"))
     bar.update(done, total)
     if done + _MOST_PER_CALL >= total:
         end_progress()
@@ -244,13 +244,13 @@ def show_progress(done: int, total: int) -> None:
 
 def end_progress() -> None:
     """Remove the bar of `show_progress` if it is shown. A command that fails must not leave a bar."""
-    bar = _shown_bar.pop("bar", None)
+    bar = _progress_bar.pop("bar", None)
     if bar is not None:
         bar.__exit__()
 
 
 #: The bar of `show_progress` between two calls. The cache calls a plain function, which has no other place for the bar.
-_shown_bar: dict[str, ProgressBar] = {}
+_progress_bar: dict[str, ProgressBar] = {}
 
 
 def plural(number: int, noun: str) -> str:
@@ -277,7 +277,7 @@ def join_lines(message: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], separator: str) -> str:
-    """Return "did you mean" and the known name nearest to `name`, after `separator`; empty if no known name is near."""
+    """Return "did you mean" and the known name nearest to `name`, after `separator`; empty if no known name is similar."""
     from difflib import get_close_matches
 
     nearest = get_close_matches(name, known, n=1)

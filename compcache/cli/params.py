@@ -21,7 +21,7 @@ class _Size(_Type):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes that a text with or without a unit gives. An invalid size is a usage error."""
+        """Return a size, given as text with or without a unit, in bytes. Raise `click.BadParameter` if it is not valid."""
         from compcache.usage.limits import parse_size
 
         if isinstance(value, int):
@@ -36,7 +36,7 @@ class _Duration(_Type):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds that a number with a unit gives. An invalid duration is a usage error."""
+        """Return a duration, given as text with a unit, in seconds. Raise `click.BadParameter` if it is not valid."""
         if isinstance(value, float):
             return value
         from compcache.usage.limits import parse_duration
@@ -51,7 +51,7 @@ class _Moment(_Type):
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds since the epoch that an age or an ISO date gives. An invalid time is a usage error."""
+        """Return a time, given as an age or an ISO date, in seconds since the epoch. Raise `click.BadParameter` if it is not valid."""
         if isinstance(value, float):
             return value
         from datetime import datetime

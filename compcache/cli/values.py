@@ -24,7 +24,7 @@ _FORMATS = {
     (UNSIGNED, 1): "B", (UNSIGNED, 2): "H", (UNSIGNED, 4): "I", (UNSIGNED, 8): "Q",
     (FLOAT, 4): "f", (FLOAT, 8): "d",
 }  # fmt: skip
-_TRUTHS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
 _NULLS = ("null", "none", "nullptr")
 _MAX_ELEMENTS = 1 << 28
 
@@ -63,7 +63,7 @@ def parse_argument(parameter: Parameter, text: str) -> Any:
 
 
 def _parse_scalar(type_: Type, text: str) -> Any:
-    """Return the value of a parameter that is not a buffer. An invalid text is a `ValueError`."""
+    """Return the value of a parameter that is not a buffer. Raise `ValueError` for an invalid text."""
     if type_.kind == CSTR:
         return text
     if type_.kind == POINTER:
@@ -71,7 +71,7 @@ def _parse_scalar(type_: Type, text: str) -> Any:
     if type_.kind == OBJECT:
         return _parse_literal(text)
     if type_.kind == BOOL:
-        return _parse_truth(text)
+        return _parse_bool(text)
     return _parse_float(text) if type_.kind == FLOAT else _parse_integer(text)
 
 
@@ -86,7 +86,7 @@ def _parse_literal(text: str) -> Any:
 
 
 def _parse_pointer(text: str) -> Any:
-    """Return an address, None for null, or a writable copy of the memory to point at: ``text:TEXT`` with a NUL, or ``@FILE``."""
+    """Return an address, None for null, or a writable buffer: ``text:TEXT`` with a NUL, or the bytes of ``@FILE``."""
     if text.startswith("text:"):
         return memoryview(bytearray(text.removeprefix("text:").encode() + b"\0"))
     if text.startswith("@"):
@@ -110,10 +110,10 @@ def _parse_float(text: str) -> float:
         raise ValueError("expected a number, like 0.5 or 1e-3") from None
 
 
-def _parse_truth(text: str) -> bool:
-    """Return a truth value; raise `ValueError` for other text."""
+def _parse_bool(text: str) -> bool:
+    """Return a Boolean from text like "true" or "0"; raise `ValueError` for other text."""
     try:
-        return _TRUTHS[text.lower()]
+        return _BOOLEANS[text.lower()]
     except KeyError:
         raise ValueError("expected true or false") from None
 
@@ -141,7 +141,7 @@ def _read_file(path: str) -> bytearray:
 
 
 def _parse_elements(type_: Type, text: str) -> list[Any]:
-    """Return the elements of a list like ``1,2,0*98``. An invalid list is a `ValueError`."""
+    """Return the elements of a list like ``1,2,0*98``. Raise `ValueError` for an invalid list."""
     values: list[Any] = []
     for part in text.split(",") if text.strip() else []:
         value, star, count = part.strip().partition("*")
@@ -153,7 +153,7 @@ def _parse_elements(type_: Type, text: str) -> list[Any]:
 
 
 def result_text(value: Any) -> str:
-    """Return a result of a call as text, in the form in which arguments are written."""
+    """Return the result of a call as text, in the form of arguments."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -183,11 +183,11 @@ def parse_global(text: str) -> Any:
         return kinds.PythonObject(module, qualname)
     if text.startswith("@"):
         return kinds.Bytes(bytes(_read_file(text[1:])))
-    return _parse_number_or_truth(text)
+    return _parse_number_or_bool(text)
 
 
-def _parse_number_or_truth(text: str) -> Any:
-    """Return an integer, a float or a truth value; raise `ValueError` for other text."""
+def _parse_number_or_bool(text: str) -> Any:
+    """Return an integer, a float or a Boolean; raise `ValueError` for other text."""
     if text in ("true", "false"):
         return text == "true"
     for parse in (_parse_integer, _parse_float):

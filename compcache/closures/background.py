@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from compcache.session import Session
     from compcache.store import Store
 
-__all__ = ["keys_not_linked", "reap", "tried_file", "work_later"]
+__all__ = ["keys_not_linked", "reap_processes", "start_background_work", "tried_file"]
 
 _CHILD = """
 import os
@@ -47,26 +47,26 @@ _LINKS = "\0links"
 _KEY_SIZE = len(name_key(""))
 
 
-def work_later(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
+def start_background_work(session: Session, processes: dict[str, int], target: TypedCallTarget, *, tunes: bool) -> None:
     """Start a background process after a load, if it may improve later loads.
 
     Args:
         session: the open cache.
-        processes: the ids of the processes that the cache has started, by function name; 0 if none runs. It is updated.
+        processes: the PIDs of the processes that the cache has started, by function name; 0 if none runs. The function updates it.
         target: the call target that was loaded.
         tunes: whether to compile for exactly this host.
     """
-    reap(processes)
+    reap_processes(processes)
     name = target.func_name
     processes[name] = 0
     needs_code = tunes and not loads_native_code(session, name)
     links = not processes.get(_LINKS) and _is_loaded_again(session, target)
     if needs_code or links:
-        processes[_LINKS if links else name] = _start(session, name, tunes=needs_code, links=links)
+        processes[_LINKS if links else name] = _start_process(session, name, tunes=needs_code, links=links)
 
 
-def reap(processes: dict[str, int]) -> None:
-    """Set the ids of processes that have ended to 0, and collect their exit statuses. Does not wait for running processes."""
+def reap_processes(processes: dict[str, int]) -> None:
+    """Set the PIDs of processes that have ended to 0, and collect their exit statuses, without waiting for running processes."""
     for key, process in processes.items():
         if process:
             processes[key] = 0 if has_ended(process) else process
@@ -83,8 +83,8 @@ def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
     return bool(Uses(store).of([module_id]).uses) and name_key(target.func_name) not in keys_not_linked(store)
 
 
-def _start(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
-    """Start a background process with the settings of a session; return its id."""
+def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
+    """Start a background process with the settings of a session; return the PID."""
     store = session.store
     environment = dict(os.environ)
     environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read

@@ -1,4 +1,4 @@
-"""Chooses the realizations of a closure: those that an ordinary load binds, in modules that are not linked closures."""
+"""Chooses the realizations of a closure: the realizations that an ordinary load binds, in modules that are not linked closures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
         if name in bound and bound[name].is_alike:
             continue
         try:
-            for other, found in _plan(planner, name).items():
+            for other, found in _plan_loads(planner, name).items():
                 known = bound.setdefault(other, found)
                 if known != found:
                     is_one = known.is_one and found.is_one and known[:2] == found[:2]
@@ -86,7 +86,7 @@ def choose(store: Store, names: Iterable[str]) -> Chosen:
     return Chosen(bound, failures)
 
 
-def _plan(planner: Loader, root: str) -> dict[str, Bound]:
+def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
     sources = Sources(root, None, 0)
     try:
         chosen = Plan(planner, root, planner.candidates(root), sources, None, None).choose()
@@ -95,13 +95,13 @@ def _plan(planner: Loader, root: str) -> dict[str, Bound]:
             for _, name, _, kind in choice.imports:
                 own = chosen[name].record.link_type[:_DIGEST]
                 alike[name] = alike[name] and any(own) and kind[:_DIGEST] == own
-        return _by_name(chosen, alike)
+        return _bound_by_name(chosen, alike)
     finally:
         for source in sources.values():
             source.release()
 
 
-def _by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
+def _bound_by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
     """Return the choices of a plan by the names in their records.
 
     A name that is used with several types has several nodes in a plan. Stubs do not have their own records.

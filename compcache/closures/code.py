@@ -111,11 +111,11 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
     exports = linker.finish(module, roots)
     _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
-    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.target_data(target)[1]  # type: ignore[union-attr] # there are two parts
         codegen.optimize(module, target, request.level)
         resolution = restore_resolution(module, linker.imported(module), {}, libraries)
-        prepared = Prepared(exports, {}, resolution, (), b"", {}, _sources(exports, closure, parts, reached))
+        prepared = Prepared(exports, {}, resolution, (), b"", {}, _inlined_sources(exports, closure, parts, reached))
         translated = emit(module, str(module), context, target, request, prepared)
     names = tuple([name for name in closure.roots if name in roots])
     modules, homes = [tuple([closure.parts[number].module_id for number in found]) for found in (parts, reached.homes)]
@@ -161,11 +161,11 @@ class _Linker:
         self._movable: dict[str, tuple[int, str]] = {}  # the definitions of names in parts that can move
         for number, part in enumerate(closure.parts):
             found = [name for name, is_here in part.found.items() if is_here] if part.found is not None else []
-            if found and part.copies.whole and all(self._is_its_own(name, part.module_id) for name in found):
+            if found and part.copies.whole and all(self._is_only_definition(name, part.module_id) for name in found):
                 self._moved[number] = {name: self._exports[number][name] for name in found if name in self._exports[number]}
                 self._movable |= {name: (number, export.symbol) for name, export in self._moved[number].items()}
 
-    def _is_its_own(self, name: str, module_id: bytes) -> bool:
+    def _is_only_definition(self, name: str, module_id: bytes) -> bool:
         """Return whether every user of a part's exported name gets the definition in this part."""
         bound = self._closure.bound.get(name)
         return name not in self._movable and (bound is None or (bound.is_one and bound.module_id == module_id))
@@ -179,7 +179,7 @@ class _Linker:
         """
         for name in self._closure.roots:
             place = self._place_of(name)
-            if place is not None and (self._copy(*place) or self._move(place[0])):
+            if place is not None and (self._include_copy(*place) or self._include_module(place[0])):
                 self._roots[name] = place
                 self._bound[name] = self._closure.bound[name].module_id
         for number, key in self._waiting:  # grows during the loop
@@ -187,28 +187,28 @@ class _Linker:
             self._found.setdefault(number, {})[key] = None
             for other in part.copies.whole[key] if number in self._homes else part.copies.mentions[key]:
                 if other in part.recipe.slots:
-                    self._follow(part.recipe.slots[other])
-                elif not self._copy(number, other) and other in part.copies.homes and not self._move(number):
+                    self._include_import(part.recipe.slots[other])
+                elif not self._include_copy(number, other) and other in part.copies.homes and not self._include_module(number):
                     self._bound[part.copies.homes[other]] = part.module_id
         return _Reached(self._found, self._bound, self._homes), self._roots
 
-    def _follow(self, name: str) -> None:
+    def _include_import(self, name: str) -> None:
         """Include the definition of an import, by copying it or moving its module, if the linked code can use it directly."""
         known, place = self._closure.bound.get(name), self._place_of(name)
         if known is None or place is None or not known.is_one:
             return
-        if (self._is_only_called(name) and self._copy(*place)) or self._move(place[0]):
+        if (self._is_only_called(name) and self._include_copy(*place)) or self._include_module(place[0]):
             self._bound[name] = known.module_id
 
     def _is_only_called(self, name: str) -> bool:
         """Return whether all users of a name only call it with its type, so that they can use a copy."""
         return self._closure.bound[name].is_alike and name not in self._addressed
 
-    def _copy(self, number: int, symbol: str) -> bool:
+    def _include_copy(self, number: int, symbol: str) -> bool:
         """Include a definition if it can be copied; return whether it is included."""
-        return self._is_there(number, symbol) and self._include([(number, symbol)])
+        return self._is_available(number, symbol) and self._include([(number, symbol)])
 
-    def _move(self, number: int) -> bool:
+    def _include_module(self, number: int) -> bool:
         """Include a whole module if it can move; return whether it is included."""
         copies = self._copies[number]
         if number not in self._homes:
@@ -233,18 +233,18 @@ class _Linker:
         number = self._numbers.get(bound.module_id) if bound is not None else None
         return (number, bound.symbol) if bound is not None and number is not None else None
 
-    def _is_there(self, number: int, symbol: str) -> bool:
+    def _is_available(self, number: int, symbol: str) -> bool:
         """Return whether the linked code can use a definition directly: it can be copied, or its module moves."""
         copies = self._copies[number]
         return symbol in copies.whole if number in self._homes else symbol in copies.mentions
 
-    def _direct(self, name: str) -> tuple[int, str] | None:
+    def _find_direct(self, name: str) -> tuple[int, str] | None:
         """Return the part number and the symbol of an import's definition if it is in the image, otherwise None. Call `reach` first."""
         place = self._movable.get(name)
         if place is not None and place[0] in self._homes:
             return place
         place = self._place_of(name)
-        return place if place is not None and self._is_only_called(name) and self._is_there(*place) else None
+        return place if place is not None and self._is_only_called(name) and self._is_available(*place) else None
 
     # ---------------------------------------------------------------- LLVM
 
@@ -261,14 +261,14 @@ class _Linker:
         homes = {symbol for symbol in used if symbol in part.copies.homes}
         exported = {export.symbol for export in self._moved[number].values()} if moves else names
         own = codegen.parse(_without_homes(part.text, homes | part.copies.merged), context)
-        for value, is_function in _values(own):
+        for value, is_function in _iterate_values(own):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
                 self._rename_declared(value, number, homes)
             elif name in exported and (is_function or moves):
                 value.visibility = "default"
                 value.linkage = _EXTERNAL
-                _rename(value, _symbol(number, name))
+                _rename(value, _copy_symbol(number, name))
             else:
                 value.visibility = "default"
                 value.linkage = _INTERNAL
@@ -286,29 +286,29 @@ class _Linker:
         """Rename a declaration to the symbol of its definition in the linked module, or to the symbol of its import."""
         part, name = self._closure.parts[number], value.name
         if name in part.recipe.slots:
-            place = self._direct(part.recipe.slots[name])
-            _rename(value, _symbol(*place) if place is not None else self._imported(part.recipe.slots[name]))
+            place = self._find_direct(part.recipe.slots[name])
+            _rename(value, _copy_symbol(*place) if place is not None else self._import_symbol(part.recipe.slots[name]))
         elif name in homes:
-            _rename(value, self._imported(part.copies.homes[name]))
+            _rename(value, self._import_symbol(part.copies.homes[name]))
 
-    def _imported(self, name: str) -> str:
+    def _import_symbol(self, name: str) -> str:
         return self._symbols.setdefault(name, f"compcache.import.{len(self._symbols)}")
 
     def imported(self, module: Any) -> dict[str, str]:
         """Return the func_names of the optimized module's imports, by symbol."""
         names = {symbol: name for name, symbol in self._symbols.items()}
-        return {value.name: names[value.name] for value, _ in _values(module) if value.is_declaration and value.name in names}
+        return {value.name: names[value.name] for value, _ in _iterate_values(module) if value.is_declaration and value.name in names}
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
         """Make all definitions internal except the exports; return the exports. `roots` has (part number, symbol) by name."""
-        wanted = {_symbol(*place) for place in roots.values()}
-        for value, _ in _values(module):
+        wanted = {_copy_symbol(*place) for place in roots.values()}
+        for value, _ in _iterate_values(module):
             if not value.is_declaration and value.linkage.name == _EXTERNAL:
                 if value.name in wanted:
                     value.visibility = "hidden"
                 else:
                     value.linkage = _INTERNAL
-        return tuple([self._exports[place[0]][name]._replace(symbol=_symbol(*place)) for name, place in roots.items()])
+        return tuple([self._exports[place[0]][name]._replace(symbol=_copy_symbol(*place)) for name, place in roots.items()])
 
 
 def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) -> None:
@@ -319,7 +319,7 @@ def _add_static_runtime(module: Any, context: Any, recipes: Iterable[Recipe]) ->
         context.modules.pop()  # linking has destroyed the runtime's module
 
 
-def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:
+def _inlined_sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], reached: _Reached) -> Inlined:
     """Return the functions whose code may be in the requested functions: all functions that were linked."""
     modules = {closure.parts[number].module_id for number in parts}
     sources = {name: (name, module_id.hex()) for name, module_id in reached.bound.items() if module_id in modules}
@@ -327,7 +327,7 @@ def _sources(exports: Iterable[Export], closure: Closure, parts: Iterable[int], 
     return Inlined(sources, (), {**dict.fromkeys(sources, ()), **dict.fromkeys(asked, tuple(sources))})
 
 
-def _symbol(number: int, name: str) -> str:
+def _copy_symbol(number: int, name: str) -> str:
     """Return the symbol of a copy. It begins with the function's symbol, for debuggers and profilers."""
     return f"{name}.part.{number}"
 
@@ -335,10 +335,10 @@ def _symbol(number: int, name: str) -> str:
 def _rename(value: Any, name: str) -> None:
     value.name = name
     if value.name != name:
-        raise CompileError(f"the modules of a closure cannot be linked, because one of them already uses the symbol {name!r}")
+        raise CompileError(f"the modules of a closure cannot be linked, because a module already uses the symbol {name!r}")
 
 
-def _values(module: Any) -> Iterator[tuple[Any, bool]]:
+def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
     """Yield the functions and variables of a module, except LLVM's own, and whether each is a function."""
     for values, is_function in ((module.functions, True), (module.global_variables, False)):
         yield from [(value, is_function) for value in values if not value.name.startswith("llvm.")]
@@ -362,18 +362,18 @@ def _without_homes(text: str, homes: set[str]) -> str:
         if line.startswith("define "):
             line = _COMDAT.sub("", line)  # noqa: PLW2901 - the same line
             match = _TOKEN.search(line)
-            if match is not None and _plain(match[0]) in homes:
+            if match is not None and _bare_name(match[0]) in homes:
                 declared.append(_declaration(line))
-                line = line.replace(match[0], f"@{quote(_plain(match[0]) + _HOME)}", 1)  # noqa: PLW2901
+                line = line.replace(match[0], f"@{quote(_bare_name(match[0]) + _HOME)}", 1)  # noqa: PLW2901
         elif line.startswith("@"):
             line = _COMDAT.sub("", line)  # noqa: PLW2901
             token, _, rest = line.partition(" = ")
             match = _VARIABLE.match(rest)
-            if match is not None and (match[1] == "alias" or _plain(token) in homes):
-                declared.append(_external(token, rest, match))
+            if match is not None and (match[1] == "alias" or _bare_name(token) in homes):
+                declared.append(_external_declaration(token, rest, match))
                 if match[1] == "alias":
                     continue
-                line = f"@{quote(_plain(token) + _HOME)} = {rest}"  # noqa: PLW2901
+                line = f"@{quote(_bare_name(token) + _HOME)} = {rest}"  # noqa: PLW2901
         lines.append(line)
     return "\n".join([*lines, *declared, ""])
 
@@ -387,7 +387,7 @@ def _declaration(line: str) -> str:
     return f"declare {_WORDS.sub('', head.prefix + ' ')}{match[0]}({parameters})"
 
 
-def _external(token: str, rest: str, match: re.Match[str]) -> str:
+def _external_declaration(token: str, rest: str, match: re.Match[str]) -> str:
     """Return the declaration of a variable or an alias."""
     kind = leading_type(rest[match.end() :])
     if match[1] == "alias":
@@ -400,5 +400,5 @@ def _external(token: str, rest: str, match: re.Match[str]) -> str:
     return f"{token} = external {local}{'global' if match[1] == 'alias' else match[1]} {kind}"
 
 
-def _plain(token: str) -> str:
+def _bare_name(token: str) -> str:
     return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

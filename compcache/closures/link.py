@@ -85,14 +85,14 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
     requested = _all_functions(session.store) if checked is None else list(checked)
     if not making.makes_shared_objects():
         raise CompileError(
-            "closures cannot be linked, because this platform needs a linker for shared objects and none is installed: run "
+            "closures cannot be linked, because this platform requires a linker for shared objects, but none is installed: run "
             "`pip install 'compcache[linker]'`"
         )
     linked: list[LinkedClosure] = []
     left: dict[str, str] = {}
     homes: dict[bytes, None] = {}
     linking = _Linking(session, into)
-    for planned in linking.together([requested] if into is not None else [[name] for name in requested]):
+    for planned in linking.plan_sets([requested] if into is not None else [[name] for name in requested]):
         found, moved, reasons = linking.link(planned)
         linked += [found] if found is not None else []
         homes |= dict.fromkeys(moved)
@@ -120,14 +120,14 @@ def _all_functions(store: Store) -> list[str]:
 class _Planned(NamedTuple):
     """A closure to link, and the modules that would move into it.
 
-    `is_asked` is false for a linked closure that was not requested, and that is only joined because it contains the same modules.
+    `is_requested` is false for a linked closure that was not requested, and that is only joined because it contains the same modules.
     """
 
     names: Sequence[str]
     chosen: Chosen
     closure: Closure
     homes: frozenset[bytes]
-    is_asked: bool
+    is_requested: bool
 
 
 class _Linking:
@@ -142,7 +142,7 @@ class _Linking:
         self._unsigned: set[bytes] = set()  # parts that must not be signed with this user's key
         self._parts: dict[bytes, Part | None] = {}
 
-    def together(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
+    def plan_sets(self, sets: Iterable[Sequence[str]]) -> list[_Planned]:
         """Return the planned closures of these sets of functions.
 
         Closures into which the same module would move are joined, and so are existing linked closures that contain such a module.
@@ -152,25 +152,27 @@ class _Linking:
         for entry in linked_closures(self._store).values() if homes else ():
             known = decode_closure(entry.data)
             if not homes.isdisjoint(entry.requires[: known.homes]):
-                planned.append(self._plan(known.roots)._replace(is_asked=False))
-        groups = _overlapping(planned)
+                planned.append(self._plan(known.roots)._replace(is_requested=False))
+        groups = _group_overlapping(planned)
         while len(groups) < len(planned):
-            planned = [self._joined(group) for group in groups]
-            groups = _overlapping(planned)
-        return [found for found in planned if found.is_asked]
+            planned = [self._join(group) for group in groups]
+            groups = _group_overlapping(planned)
+        return [found for found in planned if found.is_requested]
 
-    def _joined(self, group: Sequence[_Planned]) -> _Planned:
+    def _join(self, group: Sequence[_Planned]) -> _Planned:
         if len(group) == 1:
             return group[0]
         names = dict.fromkeys([name for found in group for name in found.names])
-        return self._plan([*names])._replace(is_asked=any(found.is_asked for found in group))
+        return self._plan([*names])._replace(is_requested=any(found.is_requested for found in group))
 
     def _plan(self, names: Sequence[str]) -> _Planned:
         chosen = choose(self._store, names)
         wanted = [name for name in names if name not in chosen.failures]
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
-        parts = [part for module_id in modules if (part := self._part(module_id)) is not None]
-        return _Planned(names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_asked=True)
+        parts = [part for module_id in modules if (part := self._get_part(module_id)) is not None]
+        return _Planned(
+            names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_requested=True
+        )
 
     def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:
         """Link and publish a closure.
@@ -192,18 +194,18 @@ class _Linking:
         )
         if found is None or not self._is_as_bound(found):
             return None, (), left
-        built = self._build(found)
+        built = self._build_module(found)
         signs = self._store.publish_key is not None and self._unsigned.isdisjoint(found.parts)
         (module_ids,) = publish_built(self._session, [built], signs=signs, is_derived=True)
         parts_of = tuple([module_id.hex() for module_id in found.parts])
         return LinkedClosure(module_ids[0], found.names, parts_of, sum(map(len, built.sections))), found.homes, left
 
-    def _part(self, module_id: bytes) -> Part | None:
+    def _get_part(self, module_id: bytes) -> Part | None:
         if module_id not in self._parts:
-            self._parts[module_id] = self._read(module_id)
+            self._parts[module_id] = self._read_part(module_id)
         return self._parts[module_id]
 
-    def _read(self, module_id: bytes) -> Part | None:
+    def _read_part(self, module_id: bytes) -> Part | None:
         """Return the part for a stored module; None if the module has no code that can be linked on this host."""
         store = self._store
         try:
@@ -213,7 +215,7 @@ class _Linking:
                     not footer.bitcode
                     or module.flags == SUSPECT
                     or not is_mapped(header.image_kind)
-                    or not self._suits(header.cpu, header.machine_features)
+                    or not self._is_for_this_machine(header.cpu, header.machine_features)
                 ):
                     return None
                 has_data = _has_data(module.read(footer.image, footer.records))
@@ -222,25 +224,25 @@ class _Linking:
                 self._makers[module_id] = read_makers(module.read_record, module.records)
                 if store.publish_key is not None and not is_vouched_for(store, module):
                     self._unsigned.add(module_id)
-            found = None if has_data else self._found(recipe, module_id)
+            found = None if has_data else self._found_names(recipe, module_id)
             return codegen.run(lambda context: read_part(context, module_id, recipe, found))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             return None
 
-    def _found(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
+    def _found_names(self, recipe: Recipe, module_id: bytes) -> dict[str, bool] | None:
         """Return `Part.found` for a module."""
         found: dict[str, bool] = {}
         for name in [export.name for export in recipe.exports]:
             found[name] = self._is_found(name, module_id)
             if not found[name]:
                 newest = next(iter(self._store.find(name)), (b"", 0))[0]
-                content = self._content(name, module_id)
-                if not any(content) or content != self._content(name, newest):
+                content = self._content_digest(name, module_id)
+                if not any(content) or content != self._content_digest(name, newest):
                     return None
         return found
 
-    def _suits(self, cpu: str, features: str) -> bool:
+    def _is_for_this_machine(self, cpu: str, features: str) -> bool:
         """Return whether code was compiled for this machine, for which closures are linked."""
         return cpu == self._machine.cpu and features == self._machine.features
 
@@ -259,7 +261,7 @@ class _Linking:
         """Return whether a look-up of a name finds a module first. Always true for content names."""
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
-    def _build(self, found: Linked) -> BuiltModule:
+    def _build_module(self, found: Linked) -> BuiltModule:
         parts = [*found.homes, *[module_id for module_id in found.parts if module_id not in found.homes]]
         numbers = {module_id: number for number, module_id in enumerate(parts)}
         others = [module_id for module_id in dict.fromkeys(found.bound.values()) if module_id not in numbers]
@@ -271,12 +273,12 @@ class _Linking:
         makers = makers_text(dict.fromkeys([maker for module_id in found.parts for maker in self._makers.get(module_id, ())]))
         built = link_translated(found.translated._replace(makers=makers), [entry])
         exported = [export.name for export in found.translated.prepared.exports]
-        contents = b"".join([self._content(name, found.bound[name]) for name in exported])
+        contents = b"".join([self._content_digest(name, found.bound[name]) for name in exported])
         notes = {**decode_notes(built.sections[4]), **({"contents": contents} if any(contents) else {})}
         functions = marked(built.functions, [KIND])
         return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
 
-    def _content(self, name: str, module_id: bytes) -> bytes:
+    def _content_digest(self, name: str, module_id: bytes) -> bytes:
         """Return the digest of a function's content from the index, which also holds for the linked function; zeros if unknown."""
         rows = self._store.find_numbered(name)
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
@@ -288,7 +290,7 @@ def _has_data(records: bytes) -> bool:
     return not _OWN_KINDS.issuperset(kinds)
 
 
-def _overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
+def _group_overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
     """Return the closures in groups. Closures into which the same module would move are in the same group."""
     groups: dict[int, list[_Planned]] = {}
     owners: dict[bytes, int] = {}

@@ -95,7 +95,7 @@ class _Sorter:
         odd = {value.name for value in both if value.linkage in ("extern_weak", "available_externally") or " thread_local" in value.text}
         odd |= {value.name for value in both if value.is_declaration and value.is_hidden}
         self._odd = odd | storage
-        self._assembly = _with_assembly(text)
+        self._assembly = _functions_with_assembly(text)
         self._text = text
         self._elsewhere = {value.name for value in both if value.linkage == "available_externally"}
         self._elsewhere |= {value.name for value in both if value.is_declaration}
@@ -108,12 +108,12 @@ class _Sorter:
         for key in kept:
             for other in self._definitions[key].mentions:
                 users.setdefault(other, []).append(key)
-        waiting = [other for other in users if not self._is_there(other, kept)]
+        waiting = [other for other in users if not self._is_available(other, kept)]
         for other in waiting:  # grows during the loop
             for user in users.get(other, ()):
                 if user in kept:
                     kept.discard(user)
-                    if not self._is_there(user, kept):
+                    if not self._is_available(user, kept):
                         waiting.append(user)
         mentions = {key: self._definitions[key].mentions for key in kept}
         used = {other for found in mentions.values() for other in found}
@@ -136,7 +136,7 @@ class _Sorter:
             return False
         return not _is_reserved(key)
 
-    def _is_there(self, key: str, kept: set[str]) -> bool:
+    def _is_available(self, key: str, kept: set[str]) -> bool:
         """Return whether copies can refer to a symbol: it is copied, imported or exported, or a symbol of the process."""
         if key in kept or key in self._imports:
             return True
@@ -152,7 +152,7 @@ def _is_reserved(key: str) -> bool:
     return key.startswith(_RESERVED) and not key.startswith(LOCAL)
 
 
-def _with_assembly(text: str) -> set[str]:
+def _functions_with_assembly(text: str) -> set[str]:
     """Return the names of the functions with inline assembly other than barriers."""
     if " asm " not in text:
         return set()

@@ -45,16 +45,18 @@ def link_used(session: Session, func_name: str) -> tuple[str, ...]:
         if owned is False:
             return ()
         tried = keys_not_linked(store)
-        names = [name for name in _used(store, func_name) if name_key(name) not in tried and not _is_linked(store, name)][:_MOST_LINKED]
+        names = [name for name in _functions_to_link(store, func_name) if name_key(name) not in tried and not _is_linked(store, name)][
+            :_MOST_LINKED
+        ]
         if not names:
             return ()
         report = link(session, names, None)
         store.renew_index()
-        _keep_tried(store, {*tried, *map(name_key, report.left)})
+        _store_tried(store, {*tried, *map(name_key, report.left)})
         return tuple([name for closure in report.linked for name in closure.functions])
 
 
-def _used(store: Store, func_name: str) -> list[str]:
+def _functions_to_link(store: Store, func_name: str) -> list[str]:
     """Return the requested function, followed by the functions with imports that were loaded several times, the most used first."""
     counts: dict[bytes, int] = {}
     for (key, _), (count, _) in read_ledger(store).uses.items():
@@ -70,7 +72,7 @@ def _is_linked(store: Store, func_name: str) -> bool:
     return any(is_valid(Planner(store), module_id, store.state()) is not None for module_id in marked)
 
 
-def _keep_tried(store: Store, keys: set[bytes]) -> None:
+def _store_tried(store: Store, keys: set[bytes]) -> None:
     name = tried_file(store)
     content = HEAD.pack(bytes(DIGEST_SIZE), store.state(), 0, 0) + b"".join(sorted(keys))
     try:

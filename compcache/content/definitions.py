@@ -64,7 +64,7 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the parts that concern all of them."""
+    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the common parts."""
 
     by_key: dict[str, Definition]
     header: bytes
@@ -128,16 +128,16 @@ class _Reader:
         self._visits = 0
         self._parts: dict[str, _Part] = {}  # the parts of metadata nodes
         self._scanned: dict[str, _Scanned] = {}
-        self._sort(text)
+        self._read_lines(text)
 
-    def _sort(self, text: str) -> None:
+    def _read_lines(self, text: str) -> None:
         at = 0
         while at < len(text):
             is_function = text.startswith("define ", at)
             end = text.find("\n}\n" if is_function else "\n", at)
             end = len(text) if end < 0 else end + 2 * is_function
             if is_function:
-                self._functions[_name_in(text[at:end])] = text[at:end]
+                self._functions[_first_name(text[at:end])] = text[at:end]
             else:
                 self._sort_line(text[at:end])
             at = end + 1
@@ -147,7 +147,7 @@ class _Reader:
         if not line or first == ";" or line.startswith("source_filename = ") or (first == "$" and _COMDAT.fullmatch(line)):
             return
         if line.startswith("declare "):
-            self._declared[_name_in(line)] = line
+            self._declared[_first_name(line)] = line
         elif first == "@" and (match := _GLOBAL.match(line)):
             self._variables[match[1]] = line
         elif first == "%" and (match := _TYPE.match(line)):
@@ -175,10 +175,12 @@ class _Reader:
         for token in self._variables:
             self._scan_variable(token)
         shared = self._shared_nodes([header, *self._scanned.values()])
-        found = {key: self._definition(key, scanned, shared) for key, scanned in self._scanned.items()}
+        found = {key: self._make_definition(key, scanned, shared) for key, scanned in self._scanned.items()}
         if header.mentions:
             raise Unreadable  # metadata of the module that names functions
-        return Definitions({_plain(key): definition for key, definition in found.items()}, self._digest(header, shared))
+        return Definitions(
+            {_key_of_reference(key): definition for key, definition in found.items()}, self._digest_of_scanned(header, shared)
+        )
 
     # ---------------------------------------------------------------- one definition
 
@@ -197,16 +199,16 @@ class _Reader:
             scanned = self._scan(token, line, len(token))
             if scanned.nodes:
                 raise Unreadable
-            key = self._unnamed[token] = "@\0" + self._digest(scanned, {}).hex()
+            key = self._unnamed[token] = "@\0" + self._digest_of_scanned(scanned, {}).hex()
             self._scanned[key] = scanned
         if not key:
             raise Unreadable  # two unnamed globals refer to each other
         return key
 
     def _scan(self, token: str, text: str, start: int) -> _Scanned:
-        own = self._part(text[start:])
+        own = self._read_part(text[start:])
         if " asm " in text:
-            self._refuse_named_in_strings(text)
+            self._check_strings(text)
         mentions, types = dict.fromkeys(own.mentions), set(own.types)
         if not own.nodes and not types:
             mentions.pop(token, None)
@@ -215,7 +217,7 @@ class _Reader:
         numbers = {node: number for number, node in enumerate(order)}
         lines = [own.text, str([numbers[node] for node in own.nodes])]
         for node in order:  # grows during the iteration
-            part = self._node(node)
+            part = self._read_node(node)
             for other in part.nodes:
                 if other not in numbers:
                     numbers[other] = len(order)
@@ -229,13 +231,13 @@ class _Reader:
         mentions.pop(token, None)
         return _Scanned("\n".join([*lines, *self._closure_of(types)]), mentions, numbers)
 
-    def _node(self, token: str) -> _Part:
+    def _read_node(self, token: str) -> _Part:
         part = self._parts.get(token)
         if part is None:
-            part = self._parts[token] = self._part(self._nodes[token])
+            part = self._parts[token] = self._read_part(self._nodes[token])
         return part
 
-    def _part(self, text: str) -> _Part:
+    def _read_part(self, text: str) -> _Part:
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
@@ -260,10 +262,10 @@ class _Reader:
         types = self._types.keys() & _TYPE_NAME.findall(plain) if self._types else ()
         return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
 
-    def _refuse_named_in_strings(self, text: str) -> None:
+    def _check_strings(self, text: str) -> None:
         """Raise `Unreadable` if inline assembly names a global, because the text shows no other reference."""
         if not self._names:
-            self._names = {_plain(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
+            self._names = {_key_of_reference(token).removeprefix("\1") for token in (*self._functions, *self._variables, *self._declared)}
         if any(not self._names.isdisjoint(_WORD.findall(unquote(string))) for string in _STRING.findall(text)):
             raise Unreadable
 
@@ -288,12 +290,12 @@ class _Reader:
         shared = [node for node, count in counts.items() if count > 1 and self._nodes[node].startswith("distinct !{")]
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
-    def _definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
-        is_declared = key in self._declared or (key in self._variables and self._words(key)[0] in ("external", "extern_weak"))
+    def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
+        is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_own = key in self._addressed or self._is_own(key)
-        return Definition(self._digest(scanned, shared), tuple(map(_plain, scanned.mentions)), is_declared, is_own)
+        return Definition(self._digest_of_scanned(scanned, shared), tuple(map(_key_of_reference, scanned.mentions)), is_declared, is_own)
 
-    def _words(self, token: str) -> list[str]:
+    def _words_before_value(self, token: str) -> list[str]:
         match = _GLOBAL.match(self._variables[token])
         return [*match[2].split(), match[3]] if match else [""]
 
@@ -305,22 +307,22 @@ class _Reader:
         """
         if token not in self._variables:
             return False
-        words = self._words(token)
+        words = self._words_before_value(token)
         if "appending" in words or token.startswith("@llvm.") or ', section "' in self._variables[token]:
             raise Unreadable
         return words[-1] != "constant" or "unnamed_addr" not in words or "thread_local" in "".join(words)
 
     @staticmethod
-    def _digest(scanned: _Scanned, shared: Mapping[str, int]) -> bytes:
+    def _digest_of_scanned(scanned: _Scanned, shared: Mapping[str, int]) -> bytes:
         numbers = [f"!{number} is {shared[node]}" for node, number in scanned.nodes.items() if node in shared]
         return digest(["\n".join([scanned.text, *numbers]).encode("utf-8", "surrogatepass")], size=_SIZE, person=_PERSON)
 
 
-def _name_in(line: str) -> str:
+def _first_name(line: str) -> str:
     """Return the first global that a line names. Raise `StopIteration` if it names none."""
     return next(match[0] for match in _TOKEN.finditer(line) if match[0][0] == "@")
 
 
-def _plain(token: str) -> str:
+def _key_of_reference(token: str) -> str:
     """Return the name in a reference to a global; for an unnamed global, its key."""
     return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

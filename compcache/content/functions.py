@@ -64,7 +64,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         text: its code as LLVM prints it, before optimization.
         functions: the export options of each function, with its symbol, by plain name.
     """
-    given, options = given_parts(source), [*option_parts(source), *_stored_with(source)]
+    given, options = given_parts(source), [*option_parts(source), *_stored_data(source)]
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)
@@ -74,7 +74,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
         return name_together(functions, digest_of([b"module", *parts]))
     loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
-    return _by_reach(definitions, functions, exports, _Given(given, loaded), options)
+    return _name_by_reach(definitions, functions, exports, _Given(given, loaded), options)
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
@@ -89,7 +89,7 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
     except Unreadable:
         return {}
     common = digest_of([*data, definitions.header])
-    reached = _reached(definitions, _Given({}, ()))
+    reached = _collect_reached(definitions, _Given({}, ()))
     defined = {key: own for key, own in definitions.by_key.items() if not own.is_declared}
     return {key: digest_of([common, own.content, reached[key].content]) for key, own in defined.items()}
 
@@ -107,14 +107,14 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
     return digest([salt, code, signature.encode("utf-8", "surrogatepass")], size=CONTENT_SIZE, person=_PERSON)
 
 
-def _by_reach(
+def _name_by_reach(
     definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], given: _Given, options: list[bytes]
 ) -> Naming:
-    reached = _reached(definitions, given)
+    reached = _collect_reached(definitions, given)
     unknown = {symbol: parts for symbol, parts in given.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
     roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
-    units = _units(roots)
+    units = _group_units(roots)
     names: dict[str, str] = {}
     for unit in units:
         together = digest_of([part for name in sorted(unit) for part in (exports[name], roots[name].content)])
@@ -122,7 +122,7 @@ def _by_reach(
     return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
 
-def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
+def _collect_reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
     """Return everything that each definition reaches, by key. The digest of a cycle covers all its members."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
@@ -145,7 +145,7 @@ def _reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
     return found
 
 
-def _units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
+def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     """Return the functions in their order, grouped by shared parts that must not exist in two modules."""
     found: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
@@ -161,7 +161,7 @@ def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
     return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
 
 
-def _stored_with(source: ModuleSource) -> list[bytes]:
+def _stored_data(source: ModuleSource) -> list[bytes]:
     """Return the data that is stored together with each function of a source."""
     entries = [part for kind, data in sorted((source.entries or {}).items()) for part in (kind.encode("utf-8", "surrogatepass"), data)]
     return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_beside_code", "digest_of", "encode_names", "exported_as",
-    "frozen", "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
+    "freeze", "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
 ]  # fmt: skip
 
 #: The kind of entries of data with the names of a source's functions.
@@ -57,10 +57,10 @@ class NamedSource:
     def exporting(self, func_names: Iterable[str]) -> ModuleSource:
         """Return a source that exports these functions, with an entry of data that lists the names of all functions."""
         sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
-        source = frozen(sealed.source)
+        source = freeze(sealed.source)
         functions = source.functions or {}
         source.functions = {name: exported_as(functions.get(plain), plain) for plain, name in names.items() if name in wanted}
-        source.identity = _components(source) if source.identity is None else source.identity
+        source.identity = _compared_components(source) if source.identity is None else source.identity
         source.named_entries = {(NAMES, sealed.name): encode_names(names)}
         return source
 
@@ -86,11 +86,11 @@ def seal(given: Any) -> SealedSource:
         CompileError: `given` is neither a source nor LLVM code.
         GlobalValidationError: the value of a global cannot be stored.
     """
-    source = frozen(as_source(given, "compile()"))
+    source = freeze(as_source(given, "compile()"))
     if not isinstance(source.ir, (str, bytes)):
         raise CompileError(_NO_CODE.format(type(source.ir).__name__))
     if source.globals:
-        source.globals = _defined(source.globals)
+        source.globals = _copy_definitions(source.globals)
     return SealedSource(source)
 
 
@@ -132,7 +132,7 @@ def as_source(given: Any, who: str) -> ModuleSource:
     verb = "got" if who == "compile()" else "returned"
     found = "None" if given is None else f"an object of type {type(given).__name__}"
     raise CompileError(
-        f"{who} {verb} {found}, but needs a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
+        f"{who} {verb} {found}, but requires a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
         if who == "compile()"
         else f"{who} {verb} {found}, but must return a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
     )
@@ -149,8 +149,8 @@ def source_of(given: Any, func_name: str, identity: Identity | None = None) -> M
     source = as_source(given, f"build() for {func_name!r}")
     if identity is None:
         return source
-    source = frozen(source)
-    symbol = func_name if _mentions(source.ir, func_name) else identity.label
+    source = freeze(source)
+    symbol = func_name if _contains_name(source.ir, func_name) else identity.label
     if source.functions is None:
         source.functions = {func_name: Function(None, symbol)}
     elif func_name in source.functions:
@@ -165,19 +165,19 @@ def source_of(given: Any, func_name: str, identity: Identity | None = None) -> M
     return source
 
 
-def _mentions(code: Any, name: str) -> bool:
+def _contains_name(code: Any, name: str) -> bool:
     if isinstance(code, str):
         return name in code
     return isinstance(code, bytes) and name.encode("utf-8", "surrogatepass") in code
 
 
-def frozen(source: ModuleSource) -> ModuleSource:
+def freeze(source: ModuleSource) -> ModuleSource:
     """Return a copy of a source whose code is text or bytes, so that later changes to llvmlite's objects do not affect it."""
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
     elif hasattr(ir, "as_bitcode") or _is_llvmlite_module(ir):
-        ir = _printed(ir)
+        ir = _module_text(ir)
     copied = object.__new__(type(source))
     copied.__dict__.update(source.__dict__)
     copied.ir = ir
@@ -192,7 +192,7 @@ def frozen(source: ModuleSource) -> ModuleSource:
     return copied
 
 
-def _printed(module: Any) -> str:
+def _module_text(module: Any) -> str:
     """Return the text of a module, because writing bitcode would assemble inline assembly, which may abort the process."""
     if not hasattr(module, "as_bitcode"):
         return str(module)
@@ -215,14 +215,14 @@ def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU.
     For a source without a CPU, all hosts share the digest, and each kind of host has its own realization.
     """
-    return digest(_framed([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
+    return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
     """Return a digest of these parts, for a content name."""
     given = (_VERSION, *parts)
     if sum(map(len, given)) > _MOST_COPIED:
-        return digest(_framed(given), size=_NAME_BYTES, person=_PERSON)
+        return digest(_with_lengths(given), size=_NAME_BYTES, person=_PERSON)
     return blake2b(b"".join([b"%d:%b" % (len(part), part) for part in given]), digest_size=_NAME_BYTES, person=_PERSON).digest()
 
 
@@ -230,9 +230,9 @@ def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
     """Return the imports and the globals of a frozen source as parts for a digest, by symbol."""
     found: dict[str, list[bytes]] = {}
     for symbol, name in _import_pairs(source.imports):
-        found.setdefault(symbol, []).extend(_texts(["import", name]))
+        found.setdefault(symbol, []).extend(_encode_texts(["import", name]))
     for name, definition in (source.globals or {}).items():
-        found.setdefault(name, []).extend(_globals_of({name: definition}))
+        found.setdefault(name, []).extend(_global_parts({name: definition}))
     return found
 
 
@@ -240,9 +240,9 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     """Return the options, the CPU and the identity of a frozen source as parts for a digest."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
-    options += _archives_of(source)
-    options += [text for pair in _identity_of(source).items() for text in pair]
-    return [*_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
+    options += _archive_digests(source)
+    options += [text for pair in _identity_components(source).items() for text in pair]
+    return [*_encode_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
 def _as_tuple(names: Any) -> tuple[Any, ...]:
@@ -259,7 +259,7 @@ def has_archives(source: ModuleSource) -> bool:
     return bool(source.archives or _archives_among(source.libraries))
 
 
-def _archives_of(source: ModuleSource) -> list[str]:
+def _archive_digests(source: ModuleSource) -> list[str]:
     """Return the names and digests of a source's static libraries. An unreadable library has no digest; linking reports it."""
     archives = [*_archives_among(source.libraries), *_as_tuple(source.archives)]
     if not archives:
@@ -278,10 +278,10 @@ def _archives_of(source: ModuleSource) -> list[str]:
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
     """Return two digests of a frozen source: one without options, CPU and identity, and `content_digest`. The code is read once."""
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
-    for part in _framed(_code_parts(source)):
+    for part in _with_lengths(_code_parts(source)):
         state.update(part)
     code = state.digest()
-    for part in _framed(option_parts(source)):
+    for part in _with_lengths(option_parts(source)):
         state.update(part)
     return code, state.digest()
 
@@ -289,29 +289,29 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 def digest_beside_code(source: ModuleSource) -> bytes:
     """Return a digest of the inputs of a frozen source that decide the functions' behaviour and are not in the code."""
     given = given_parts(source)
-    parts = [part for symbol in sorted(given) for part in [*_texts([symbol]), *given[symbol]]]
-    return digest_of([*_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archives_of(source)]), *parts])
+    parts = [part for symbol in sorted(given) for part in [*_encode_texts([symbol]), *given[symbol]]]
+    return digest_of([*_encode_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archive_digests(source)]), *parts])
 
 
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
     yield _VERSION
     yield source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
-    yield from _texts(_functions_of(source))
-    yield from _globals_of(source.globals)
-    yield from _texts(_imports_of(source.imports))
+    yield from _encode_texts(_function_texts(source))
+    yield from _global_parts(source.globals)
+    yield from _encode_texts(_import_texts(source.imports))
 
 
-def _framed(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _with_lengths(parts: Iterable[bytes]) -> Iterator[bytes]:
     for part in parts:
         yield b"%d:" % len(part)
         yield part
 
 
-def _texts(texts: list[str]) -> list[bytes]:
+def _encode_texts(texts: list[str]) -> list[bytes]:
     return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
 
 
-def _functions_of(source: ModuleSource) -> list[str]:
+def _function_texts(source: ModuleSource) -> list[str]:
     if source.functions is None:
         return ["every function"]
     return [text_of_export(name, exported_as(value, name)) for name, value in source.functions.items()]
@@ -322,27 +322,27 @@ def text_of_export(name: str, function: Function) -> str:
     return repr((name, function.signature, function.symbol, function.nogil, function.shown))
 
 
-def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
+def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
     if not definitions:
         return
     from compcache.globals.definition import encoded
 
-    for name, definition in sorted(_defined(definitions).items()):
-        yield from _texts([name, definition.kind])
+    for name, definition in sorted(_copy_definitions(definitions).items()):
+        yield from _encode_texts([name, definition.kind])
         try:
             yield encoded(definition)
         except GlobalValidationError as error:  # for example an integer too long for Python; compiling the source reports it
             yield str(error).encode()
 
 
-def _defined(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
+def _copy_definitions(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
     """Return copies of the definitions, which later changes of the values do not affect."""
     from compcache.globals import define
 
     return {name: define(value) for name, value in definitions.items()}
 
 
-def _imports_of(imports: Any) -> list[str]:
+def _import_texts(imports: Any) -> list[str]:
     return [text for pair in _import_pairs(imports) for text in pair]
 
 
@@ -361,7 +361,7 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "func_name", function))
 
 
-def _identity_of(source: ModuleSource) -> dict[str, str]:
+def _identity_components(source: ModuleSource) -> dict[str, str]:
     identity = source.identity
     if identity is None:
         return {}
@@ -369,7 +369,7 @@ def _identity_of(source: ModuleSource) -> dict[str, str]:
     return {str(name): str(text) for name, text in dict(components).items()}
 
 
-def _components(source: ModuleSource) -> dict[str, str]:
+def _compared_components(source: ModuleSource) -> dict[str, str]:
     """Return the components that `explain` compares for a function with a content name."""
     code = source.ir if isinstance(source.ir, str) else ""
     if not 0 < len(code) <= _MAX_SHOWN_CODE:
@@ -377,7 +377,7 @@ def _components(source: ModuleSource) -> dict[str, str]:
         code = f"digest {digest([raw]).hex()} of {len(raw)} bytes"
     found = {"code": code, "optimize": str(source.optimize), "cpu": str(source.cpu), "features": str(source.features)}
     if source.globals:
-        found["globals"] = digest(_framed(_globals_of(source.globals))).hex()
+        found["globals"] = digest(_with_lengths(_global_parts(source.globals))).hex()
     if source.imports:
-        found["imports"] = " ".join(_imports_of(source.imports))
+        found["imports"] = " ".join(_import_texts(source.imports))
     return found

@@ -130,11 +130,11 @@ class Directory:
         return f"{self.root}/{MODULES.directory}/{name[:2]}/{name}{MODULES.suffix}"
 
     def directory(self, place: Place) -> str:
-        """Return the path of the directory of files of a kind."""
+        """Return the path of the directory for a kind of file."""
         return f"{self.root}/{place.directory}"
 
     def path(self, place: Place, file_name: str = "") -> str:
-        """Return the path of a file of a kind. `file_name` is not needed for a kind with a single file."""
+        """Return the path of a file of a kind. Omit `file_name` for a kind with a single file."""
         directory = self.directory(place) if place.directory else self.root
         return f"{directory}/{file_name or place.name}"
 
@@ -261,7 +261,7 @@ class Directory:
             return None
 
     def is_first_warning(self, path: str) -> bool:
-        """Return whether this is the first call for a path. Each warning about a path is issued once."""
+        """Return whether this is the first call for a path. The first call records the path, so each warning is issued once."""
         if path in self._warned:
             return False
         self._warned.add(path)
@@ -270,11 +270,11 @@ class Directory:
     # ------------------------------------------------------------------- host
 
     def processor(self) -> Processor:
-        """Return the processor of this machine, described by the processor itself (CPUID or HWCAP)."""
+        """Return the description of this machine's processor by the processor itself (CPUID or HWCAP)."""
         if self._processor is None:
             from compcache.hit.target import load_runtime
 
-            self._processor = host.read_processor(load_runtime(), self._host_key, self._cpu_name)
+            self._processor = host.read_processor(load_runtime(), self._machine_key, self._read_cpu_name)
         return self._processor
 
     def host_file(self) -> tuple[str, HostFile | None]:
@@ -285,20 +285,20 @@ class Directory:
         from compcache.formats.host_file import decode_host
         from compcache.hit.target import load_runtime
 
-        key = self._host_key(load_runtime().processor())
+        key = self._machine_key(load_runtime().processor())
         if key is None:
             return "", None
         name = HOSTS.file_name(key + key_suffix(self.signing_key))
         data = self.read_file(HOSTS, name, authenticated=self.signing_key is not None)
         return name, decode_host(data, name, self.signing_key) if data else None
 
-    def _host_key(self, processor: bytes) -> str | None:
+    def _machine_key(self, processor: bytes) -> str | None:
         """Return a key of this machine that is valid until its next boot; None if the machine cannot be identified."""
         from compcache.formats.host_file import host_key
 
         return host_key(self.files, processor)
 
-    def _cpu_name(self) -> str:
+    def _read_cpu_name(self) -> str:
         """Return the name of the CPU from the file of this machine; "" without a file."""
         _, content = self.host_file()
         return content.cpu if content else ""
@@ -316,6 +316,6 @@ def _require_trusted(root: str, status: os.stat_result, link: os.stat_result) ->
     """Raise `UntrustedDirectoryError` if other users can write to a directory with this status."""
     user = os.geteuid()
     if _is_foreign(user, status, link):
-        from compcache.publish.verify import distrust
+        from compcache.publish.verify import untrusted_directory_error
 
-        raise distrust(root, status, link, user)
+        raise untrusted_directory_error(root, status, link, user)

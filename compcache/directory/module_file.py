@@ -36,7 +36,7 @@ class ModuleFile:
         self.descriptor = -1
         self.module_id = module_id
         self.size = 0
-        self.elsewhere = False  # whether it is in a layer without a signature by a trusted key
+        self.elsewhere = False  # whether the module is in a layer without trusted keys
         self.copied = False  # whether this is a verified copy, because other users could change the file
         self.volume: os.stat_result | None = None  # the status of its volume; None for a module with its own file
         self.stored = 0
@@ -74,7 +74,7 @@ class ModuleFile:
         return self.volume or self._files.fstat(self.descriptor)
 
     def adopt(self, opened: file_ops.Opened) -> None:
-        """Read from an open file from now on. This object owns the file."""
+        """Set the open file that contains the module. This object owns the file from now on."""
         self._opened = opened
         self.descriptor = opened.number
 
@@ -98,7 +98,7 @@ class ModuleFile:
             return read_frame(lambda at, size: read(files, descriptor, base + at, size), offset, self.records, self.key)
         except OSError as error:
             reraise_interrupt(error)
-            raise self._unreadable(error) from error
+            raise self._storage_error(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from `offset` of the file, or fewer bytes at its end.
@@ -110,9 +110,10 @@ class ModuleFile:
             return file_ops.read_at(self._files, self.descriptor, offset, size)
         except OSError as error:
             reraise_interrupt(error)
-            raise self._unreadable(error) from error
+            raise self._storage_error(error) from error
 
-    def _unreadable(self, error: OSError) -> StorageError:
+    def _storage_error(self, error: OSError) -> StorageError:
+        """Return the `StorageError` for a module that cannot be read."""
         message = f"cannot read {self.path}: {error.strerror or error}"
         return StorageError(message, path=self.path, errno=error.errno)
 
@@ -126,7 +127,7 @@ class ModuleFile:
         from compcache.formats.footer import FOOTER_SIZE, decode_footer
 
         if self.size < FOOTER_SIZE:
-            raise FormatError(f"the module file has {self.size} bytes, fewer than its footer needs")
+            raise FormatError(f"the module file has {self.size} bytes, fewer than a footer has")
         return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:

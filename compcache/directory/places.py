@@ -40,7 +40,7 @@ class Place(Record):
         set_field(self, "cleared", cleared)
 
     def file_name(self, stem: str) -> str:
-        """Return the file name of this kind with this stem."""
+        """Return the name of a file of this kind: the stem and the suffix."""
         return stem + self.suffix
 
     def includes(self, file_name: str) -> bool:

@@ -83,7 +83,7 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
     Raises:
         FormatError: the data is not bitcode, or is damaged.
     """
-    found = _visible(*_read(bitcode))
+    found = _visible_functions(*_read_modules(bitcode))
     return None if found is None else tuple([name for name, _ in found])
 
 
@@ -93,10 +93,10 @@ def weak_functions(bitcode: bytes) -> frozenset[str]:
     Raises:
         FormatError: the data is not bitcode, or is damaged.
     """
-    return frozenset([name for name, linkage in _visible(*_read(bitcode)) or () if linkage in _GIVING_WAY])
+    return frozenset([name for name, linkage in _visible_functions(*_read_modules(bitcode)) or () if linkage in _GIVING_WAY])
 
 
-def _read(bitcode: bytes) -> tuple[list[list[int]], bytes]:
+def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
     """Return the records of the module blocks, and the bytes of the string table."""
     bits = _Bits(_unwrap(bitcode))
     records: list[list[int]] = []
@@ -104,11 +104,11 @@ def _read(bitcode: bytes) -> tuple[list[list[int]], bytes]:
     while bits.at + _WORD <= bits.end:
         if bits.fixed(2) != _ENTER_BLOCK:
             raise FormatError("the bitcode does not consist of blocks")
-        block, width, end = _enter(bits)
+        block, width, end = _enter_block(bits)
         if block == _MODULE_BLOCK:
-            records += [values for _, values, _ in _records(bits, width)]
+            records += [values for _, values, _ in _read_records(bits, width)]
         elif block == _STRTAB_BLOCK:
-            names = b"".join(blob for code, _, blob in _records(bits, width) if code == _CODE_BLOB)
+            names = b"".join(blob for code, _, blob in _read_records(bits, width) if code == _CODE_BLOB)
         bits.at = end
     return records, names
 
@@ -122,7 +122,7 @@ def _unwrap(bitcode: bytes) -> bytes:
     return bitcode[len(MAGIC) :]
 
 
-def _enter(bits: _Bits) -> tuple[int, int, int]:
+def _enter_block(bits: _Bits) -> tuple[int, int, int]:
     """Read the head of a block; return its number, the width of its abbreviation ids, and the position after the block."""
     block, width = bits.vbr(8), bits.vbr(4)
     # Alignment is relative to the magic, which has one word, so it is the same without the magic.
@@ -131,7 +131,7 @@ def _enter(bits: _Bits) -> tuple[int, int, int]:
     return block, width, bits.at + words * _WORD
 
 
-def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
+def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
     """Return the records of a block as (code, [code, *values], blob), without nested blocks."""
     abbreviations: list[list[tuple[int, int]]] = []
     found: list[tuple[int, list[int], bytes]] = []
@@ -140,7 +140,7 @@ def _records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
         if number == _END_BLOCK:
             return found
         if number == _ENTER_BLOCK:
-            _, _, bits.at = _enter(bits)
+            _, _, bits.at = _enter_block(bits)
         elif number == _DEFINE_ABBREV:
             abbreviations.append(_read_abbreviation(bits))
         elif number == _UNABBREVIATED:
@@ -175,16 +175,16 @@ def _read_abbreviated(bits: _Bits, operands: list[tuple[int, int]]) -> tuple[lis
             element, width = operands[number + 1] if number + 1 < len(operands) else (0, 0)
             if element == 0 or (element != _CHAR6 and not width):  # the file could contain any number of such elements
                 raise FormatError("the bitcode contains an array whose elements have no bits")
-            values += [_scalar(bits, element, width) for _ in range(bits.vbr(6))]
+            values += [_read_scalar(bits, element, width) for _ in range(bits.vbr(6))]
             break  # the array's element type is the last operand
         if encoding == _BLOB:
             blob = bits.blob(bits.vbr(6))
         else:
-            values.append(_scalar(bits, encoding, data))
+            values.append(_read_scalar(bits, encoding, data))
     return values, blob
 
 
-def _scalar(bits: _Bits, encoding: int, data: int) -> int:
+def _read_scalar(bits: _Bits, encoding: int, data: int) -> int:
     if encoding == 0:
         return data
     if encoding == _CHAR6:
@@ -196,7 +196,7 @@ def _scalar(bits: _Bits, encoding: int, data: int) -> int:
     return bits.fixed(data) if encoding == _FIXED else bits.vbr(data)
 
 
-def _visible(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
+def _visible_functions(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
     """Return the names and linkages of the visible functions; None if only LLVM can determine them."""
     codes = {record[0] for record in records}
     if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:

@@ -72,13 +72,13 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
         version, rows = msgpack.unpackb(
             unpacking.decompress(read(end - _TAIL.size - size, size), _MOST), unicode_errors="surrogatepass", strict_map_key=False
         )
-        return {row[0]: _body(*row) for row in rows} if version == _VERSION else {}
+        return {row[0]: _checked_body(*row) for row in rows} if version == _VERSION else {}
     except (zlib.error, ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
         raise FormatError(f"the inlinable bodies of a module are damaged: {error}") from error
 
 
-def _body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
+def _checked_body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
     """Return a body from the fields of a row. Raise `TypeError` if a field has another type."""
     if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
         raise TypeError("a field of a function's body has the wrong type")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from struct import Struct
 
-__all__ = ["deflated"]
+__all__ = ["deflate"]
 
 _LEVEL = 1
 #: Data up to this size in bytes is stored uncompressed: compressing it takes longer than writing it, and saves less than a disk block.
@@ -19,7 +19,7 @@ _HEAD = Struct("<2sBHH")
 _CHECK = Struct(">I")
 
 
-def deflated(data: bytes) -> bytes:
+def deflate(data: bytes) -> bytes:
     """Return a zlib stream with the data."""
     size = len(data)
     if size <= _STORED:

@@ -12,7 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.errors import FormatError, MissingPackageError
-from compcache.formats.deflate import deflated
+from compcache.formats.deflate import deflate
 from compcache.interrupts import reraise_interrupt
 
 try:
@@ -68,7 +68,7 @@ class ModuleGraph(NamedTuple):
 def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
     """Return the graph section of a module."""
     rows = [list(node) for node in nodes]
-    return deflated(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"))
+    return deflate(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_graph(section: bytes) -> ModuleGraph:
@@ -80,14 +80,14 @@ def decode_graph(section: bytes) -> ModuleGraph:
     try:
         inflated = zlib.decompressobj().decompress(section, _MAX_GRAPH)
         rows = msgpack.unpackb(inflated, raw=False, unicode_errors="surrogatepass", strict_map_key=False)
-        nodes = [_node(*row) for row in rows]
+        nodes = [_checked_node(*row) for row in rows]
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
         raise FormatError(f"the graph section of the module is damaged: {error}") from error
     return ModuleGraph({node.symbol: node for node in nodes})
 
 
-def _node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
+def _checked_node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
     """Return a node from the fields of a row. Raise `TypeError` if a field has another type."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
     if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):

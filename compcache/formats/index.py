@@ -132,7 +132,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """Return the (module_id, record offset) of realizations of a plain name, in the order of preference. Sorts `found` in place.
+    """Sort the realizations of a plain name in `found` by preference, in place; return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
     one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
@@ -315,7 +315,7 @@ class Index:
     def refresh(self) -> bool:
         """List the directory again; return whether its segments have changed. A failure sets `problem`."""
         before, self.problem = self.problem, ""
-        names = self._names()
+        names = self._list_names()
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
             if names:
@@ -324,7 +324,7 @@ class Index:
         self._segments = tuple([old.get(name) or Segment(self, name) for name in names])
         return True
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         try:
             found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -353,7 +353,7 @@ class Index:
         """Return a digest that changes with every change of the index."""
         return digest([segment.name.encode() for segment in self.segments])
 
-    def take(self, segment: Segment) -> None:
+    def use_only(self, segment: Segment) -> None:
         """Use only this segment, without listing the directory."""
         self._segments = (segment,)
 
@@ -426,7 +426,7 @@ class Index:
 
     def _look_for_native(self, segment: Segment, number: bytes) -> None:
         """Set the rank of the requirement with a number if it belongs to code for exactly this host."""
-        text = self._requirements(segment).get(number)
+        text = self._read_requirements(segment).get(number)
         if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
 
@@ -435,13 +435,13 @@ class Index:
         known = self._ranks.get(number)
         if known:
             return known
-        text = self._requirements(segment).get(number)
+        text = self._read_requirements(segment).get(number)
         if text is None:
             return 0
         rank = self._ranks[number] = self._processor().rank(text) if self._processor is not None else NATIVE
         return rank
 
-    def _requirements(self, segment: Segment) -> dict[bytes, str]:
+    def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
         try:
             return segment.requirements
         except FormatError as error:
@@ -486,9 +486,9 @@ class Index:
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
         """Stop using a segment that cannot be decoded, and add it to `damaged` with the reason, or to `ignored`."""
-        from compcache.formats.unread_segment import reason_against
+        from compcache.formats.unread_segment import segment_error
 
-        reason = reason_against(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)
+        reason = segment_error(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)
         if isinstance(reason, UnknownVersionError):
             self.ignored.add(segment.name)
         else:

@@ -32,7 +32,7 @@ FAULTS: tuple[KnownFault, ...] = ()
 
 
 def fault_of(makers: Iterable[Maker]) -> str:
-    """Return a description of the first known fault in code of these makers; empty if there is none."""
+    """Return a description of the first known fault in code of these makers; empty if no fault is known."""
     if FAULTS:
         for maker in makers:
             for fault in FAULTS:

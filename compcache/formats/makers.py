@@ -140,7 +140,11 @@ class Versions(NamedTuple):
         found = [_CONDITION.fullmatch(part) for part in rest.split(",")] if rest else []
         conditions = []
         for match in found:
-            if match is None or _key(match[2].removesuffix(".*")) is None or (match[2].endswith(".*") and match[1] not in ("==", "!=")):
+            if (
+                match is None
+                or _version_key(match[2].removesuffix(".*")) is None
+                or (match[2].endswith(".*") and match[1] not in ("==", "!="))
+            ):
                 raise ValueError(advice)
             conditions.append((match[1], match[2]))
         return cls(name[0].lower(), tuple(conditions))
@@ -150,22 +154,22 @@ class Versions(NamedTuple):
 
     def includes(self, maker: Maker) -> bool:
         """Return whether a maker is in the set. A version that is unknown or not a number is less than all versions."""
-        return maker.name == self.name and all(_meets(maker.version, *condition) for condition in self.conditions)
+        return maker.name == self.name and all(_satisfies(maker.version, *condition) for condition in self.conditions)
 
 
-def _meets(version: str, sign: str, limit: str) -> bool:
-    found, bound = _key(version) or _UNKNOWN, _key(limit.removesuffix(".*")) or _UNKNOWN
+def _satisfies(version: str, sign: str, limit: str) -> bool:
+    found, bound = _version_key(version) or _UNKNOWN, _version_key(limit.removesuffix(".*")) or _UNKNOWN
     if limit.endswith(".*"):
-        return (_numbers(version)[: len(_numbers(limit))] == _numbers(limit)) == (sign == "==")
+        return (_version_parts(version)[: len(_version_parts(limit))] == _version_parts(limit)) == (sign == "==")
     return _OPERATORS[sign](found, bound)
 
 
-def _numbers(version: str) -> tuple[str, ...]:
+def _version_parts(version: str) -> tuple[str, ...]:
     match = _VERSION.match(version)
     return tuple(match[1].split(".")) if match else ()
 
 
-def _key(version: str) -> tuple[tuple[int, ...], int, int] | None:
+def _version_key(version: str) -> tuple[tuple[int, ...], int, int] | None:
     """Return a version in a comparable form: its numbers without trailing zeros, and its stage of release. None for other texts."""
     match = _VERSION.match(version)
     if match is None:

@@ -58,13 +58,13 @@ def image_flag(kind: str) -> int:
     return _IMAGE_FLAGS.get(kind, IMAGE_OTHER)
 
 
-def _text(value: str) -> bytes:
+def _encode_text(value: str) -> bytes:
     """Return an encoded text, preceded by its length in bytes."""
     data = value.encode("utf-8", "surrogatepass")
     return _U32.pack(len(data)) + data
 
 
-def _blob(value: bytes) -> bytes:
+def _encode_blob(value: bytes) -> bytes:
     """Return bytes, preceded by their number."""
     return _U32.pack(len(value)) + value
 
@@ -75,7 +75,7 @@ def encode_module(record: ModuleRecord) -> bytes:
         record.image_kind, record.triple, record.cpu, "\n".join(record.features), record.libc, record.machine_features,
         record.llvm_version, record.made_for, record.made_on,
     )  # fmt: skip
-    return b"".join([MODULE, _U32.pack(record.abi), _blob(record.key), *map(_text, texts)])
+    return b"".join([MODULE, _U32.pack(record.abi), _encode_blob(record.key), *map(_encode_text, texts)])
 
 
 def encode_function(record: FunctionRecord) -> bytes:
@@ -89,24 +89,24 @@ def encode_needs(record: NeedsRecord) -> bytes:
     """Return the payload of a needs record."""
     parts = [NEEDS, _U32.pack(len(record.imports))]
     for slot, name in record.imports:
-        parts += [_U32.pack(slot), _text(name)]
+        parts += [_U32.pack(slot), _encode_text(name)]
     for offsets in (record.globals, record.children):
         parts += [_U32.pack(len(offsets)), *map(_U32.pack, offsets)]
     places = record.places or (b"",) * (len(record.imports) if record.link_types else 0)
-    parts += [_U32.pack(len(record.natives)), *map(_text, record.natives), *map(_blob, places), *record.link_types]
+    parts += [_U32.pack(len(record.natives)), *map(_encode_text, record.natives), *map(_encode_blob, places), *record.link_types]
     return b"".join(parts)
 
 
 def encode_link_type(text: str) -> bytes:
     """Return the payload of a link type record."""
-    return LINK_TYPE + _text(text)
+    return LINK_TYPE + _encode_text(text)
 
 
 def encode_global(record: GlobalRecord) -> bytes:
     """Return the payload of a global record."""
     numbers = _PAIR.pack(record.slot, record.size)
-    texts = map(_text, (record.name, record.form, record.kind))
-    return b"".join([GLOBAL, numbers, *texts, _blob(record.payload)])
+    texts = map(_encode_text, (record.name, record.form, record.kind))
+    return b"".join([GLOBAL, numbers, *texts, _encode_blob(record.payload)])
 
 
 class ManifestWriter:
@@ -169,12 +169,12 @@ class WholeManifest:
 
     def functions(self) -> list[tuple[str, int, str]]:
         """Return the (name, record offset, requirement) of every function."""
-        records = [(offset, decode_function(payload)) for offset, payload in self._of(FUNCTION)]
+        records = [(offset, decode_function(payload)) for offset, payload in self._payloads_of(FUNCTION)]
         return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
 
     def entries(self) -> list[tuple[int, EntryRecord]]:
         """Return the (record offset, entry) of all entries of data."""
-        return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
+        return [(offset, decode_entry(payload)) for offset, payload in self._payloads_of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
         """Return the (name, record offset, requirement) of functions and entries, for the index. Entries have their `index_name`."""
@@ -185,14 +185,14 @@ class WholeManifest:
 
     def imports(self) -> tuple[str, ...]:
         """Return the func_names of all functions and variables that the module imports, without duplicates."""
-        needs = [decode_needs(payload) for _, payload in self._of(NEEDS)]
+        needs = [decode_needs(payload) for _, payload in self._payloads_of(NEEDS)]
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 
     def is_pickled(self) -> bool:
         """Return whether loading a global of the module, or reading one of its entries, unpickles data."""
-        if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._of(GLOBAL)):
+        if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._payloads_of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())
 
-    def _of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
+    def _payloads_of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
         return ((offset, payload) for offset, payload in self._frames if payload[:1] == kind)

@@ -14,7 +14,7 @@ from compcache.formats.index import CONTENT_SIZE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["GREATEST_NUMBER", "UNNUMBERED", "Order", "inherited", "is_numbered", "order_of", "with_number"]
+__all__ = ["GREATEST_NUMBER", "UNNUMBERED", "Order", "inherit_order", "is_numbered", "order_of", "with_number"]
 
 #: The greatest number. The segment of all layers uses the higher bits for the position of a layer.
 GREATEST_NUMBER = (1 << 48) - 1
@@ -49,7 +49,7 @@ def is_numbered(notes: Mapping[str, Any]) -> bool:
     return _NUMBER in notes
 
 
-def inherited(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+def inherit_order(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
     """Return the notes of a derived module, with the number and the digests of the module that it was derived from (`origin`)."""
     number, contents = order_of(origin)
     return {**notes, _NUMBER: number, _CONTENTS: contents}

@@ -13,7 +13,7 @@ from compcache.files import reraise_interrupt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["reason_against"]
+__all__ = ["segment_error"]
 
 #: The size limit in bytes of segments whose digests are compared with their names. Segments of millions of modules are smaller, and a
 #: larger file may have holes.
@@ -21,7 +21,7 @@ _MOST_DIGESTED = 1 << 30
 _CHUNK = 1 << 20
 
 
-def reason_against(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
+def segment_error(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
     """Return the error for a segment that cannot be decoded: `UnknownVersionError` if the segment is intact, otherwise `error`.
 
     Args:
@@ -31,7 +31,7 @@ def reason_against(files: file_ops.Files, path: str, named: str, error: FormatEr
         error: the error of decoding the segment.
     """
     try:
-        actual = digest(_chunks(files, path), size=len(named) // 2).hex()
+        actual = digest(_read_chunks(files, path), size=len(named) // 2).hex()
     except OSError as failure:
         reraise_interrupt(failure)
         return error
@@ -40,7 +40,7 @@ def reason_against(files: file_ops.Files, path: str, named: str, error: FormatEr
     return UnknownVersionError(f"the index segment {os.path.basename(path)} has another version of the format: {error}")
 
 
-def _chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:
+def _read_chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:
     opened = files.open_owned(path, file_ops.READ_FLAGS)
     if files.fstat(opened.number).st_size > _MOST_DIGESTED:
         return

@@ -52,22 +52,22 @@ _RAW = -15
 
 def encode_gone(module_id: bytes) -> bytes:
     """Return the row for a removed module in the list of a volume."""
-    return module_id + _check(module_id)
+    return module_id + _checksum(module_id)
 
 
 def reraise_interrupt(error: BaseException) -> None:
-    """See `compcache.files.reraise_interrupt`."""
+    """Call `compcache.files.reraise_interrupt`."""
     from compcache import files
 
     files.reraise_interrupt(error)
 
 
-def _check(data: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
     checksum: bytes = runtime.digest(data, CHECK_SIZE)
     return checksum
 
 
-def _damaged(reason: str) -> "FormatError":
+def _damaged_error(reason: str) -> "FormatError":
     from compcache.errors import FormatError
 
     return FormatError(reason)
@@ -115,32 +115,32 @@ class Volume:
             from compcache.files import writer
 
             if writer(self.status) not in owners:
-                raise _damaged("other users can write to the volume")
+                raise _damaged_error("other users can write to the volume")
         size = self.status.st_size
         if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
-            raise _damaged("the file is not a volume of modules")
+            raise _damaged_error("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
         at, length, replaced, table, expected = TAIL.unpack(tail)
         rest = length + NAME_SIZE * replaced
         if length > _LARGEST_DICTIONARY or replaced > _MOST_REPLACED or at + rest != table or table > size - TAIL.size:
-            raise _damaged("the tail of the volume is damaged: it describes impossible sizes")
+            raise _damaged_error("the tail of the volume is damaged: it describes impossible sizes")
         data = self._read(at, rest)
-        if _check(tail[:-CHECK_SIZE] + data) != expected:
-            raise _damaged("the tail of the volume is damaged: its checksum does not match")
+        if _checksum(tail[:-CHECK_SIZE] + data) != expected:
+            raise _damaged_error("the tail of the volume is damaged: its checksum does not match")
         self._dictionary = data[:length]
         names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
         self.replaced = names - {name}
         self.needs_list = name in names
         self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
-            raise _damaged(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
+            raise _damaged_error(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
         #: The bytes of the volume outside of streams, divided by the number of its modules.
         self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the file. Raises the errors of `compcache.files.read_at`."""
+        """Return `size` bytes, or fewer at the end of the file. Raise the errors of `compcache.files.read_at`."""
         try:
             data: bytes = self._files.pread(self._opened.number, size, offset)
         except OSError as error:
@@ -197,7 +197,7 @@ class Volume:
         return member
 
     def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
-        """Yield (module_id, place) of the modules that were not removed, in order. Raises the errors of `find`.
+        """Yield (module_id, place) of the modules that were not removed, in order. Raise the errors of `find`.
 
         `first` limits them to module_ids that begin with this byte.
         """
@@ -218,14 +218,14 @@ class Volume:
 
         offset, length, size, signatures, _ = member
         if max(length, size, signatures) > LARGEST:
-            raise _damaged(f"the table of the volume describes a module of more than {LARGEST} bytes")
+            raise _damaged_error(f"the table of the volume describes a module of more than {LARGEST} bytes")
         total = size + signatures
         try:
             data = zlib.decompressobj(_RAW, self._dictionary).decompress(self._read(offset, length), total + 1)
         except zlib.error as error:
-            raise _damaged(f"a module in the volume cannot be decompressed: {error}") from error
+            raise _damaged_error(f"a module in the volume cannot be decompressed: {error}") from error
         if len(data) != total:
-            raise _damaged(f"a module in the volume has {len(data)} bytes, not {total} as its table says")
+            raise _damaged_error(f"a module in the volume has {len(data)} bytes, not {total} as its table says")
         return data[:size], data[size:]
 
 
@@ -233,7 +233,7 @@ def _decode_gone(data: bytes) -> "Iterator[bytes]":
     at = 0
     while at + _GONE <= len(data):
         module_id = data[at : at + DIGEST_SIZE]
-        if _check(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
+        if _checksum(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
             yield module_id
             at += _GONE
         else:  # a crash has left an incomplete row

@@ -11,7 +11,7 @@ contain under a name.
 from __future__ import annotations
 
 from compcache.files import reraise_interrupt
-from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, invalid, register
+from compcache.globals.definition import GlobalDefinition, Storage, decode_definition, invalid_error, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def define(value: object) -> GlobalDefinition:
         return PythonObject.of(value)
     except (ValueError, BufferError) as error:
         reraise_interrupt(error)
-        raise invalid(f"a value of type {type(value).__name__} cannot be stored: {error}") from error
+        raise invalid_error(f"a value of type {type(value).__name__} cannot be stored: {error}") from error
     return define(*numbers) if numbers else Buffer.of(value)
 
 

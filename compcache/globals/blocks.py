@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import calcsize
 from struct import error as StructError  # noqa: N812 - it is a class
 
-from compcache.globals.definition import GlobalDefinition, Storage, invalid, misfit, register
+from compcache.globals.definition import GlobalDefinition, Storage, invalid_error, misfit_error, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) 
     """
     if storage.form == "inline":
         if len(data) > storage.size:
-            raise misfit(f"a value of {len(data)} bytes", storage)
+            raise misfit_error(f"a value of {len(data)} bytes", storage)
         return data.ljust(storage.size, b"\0"), None
     if storage.form not in ("pointer", "span"):
         hint = "use a number as the value, or declare a pointer, an array or {ptr, i64}"
-        raise invalid(f"a block of {len(data)} bytes does not fit the variable's storage ({storage}): {hint}")
+        raise invalid_error(f"a block of {len(data)} bytes does not fit the variable's storage ({storage}): {hint}")
     keep = bytearray(data + b"\0")
     address = context.address_of(keep).to_bytes(_POINTER_SIZE, "little")
     length = count.to_bytes(8, "little") if storage.form == "span" else b""
@@ -131,7 +131,7 @@ class Buffer(GlobalDefinition):
         """
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_without_names(view.format)):
-                raise invalid(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")
+                raise invalid_error(f"a buffer of format {view.format!r} contains addresses, which are not valid in other processes")
             return cls(view.tobytes(), view.format)
 
     @property

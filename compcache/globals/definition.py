@@ -31,10 +31,10 @@ __all__ = [
     "Storage",
     "decode_definition",
     "encoded",
-    "invalid",
+    "invalid_error",
     "known_kinds",
     "loaded",
-    "misfit",
+    "misfit_error",
     "pack_integer",
     "pack_object",
     "register",
@@ -171,14 +171,14 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
         import_module(_HOMES[kind])
     cls = _kinds.get(kind)
     if cls is None:
-        raise invalid(f"the kind {kind!r} is not registered in this process: import the package that registers it")
+        raise invalid_error(f"the kind {kind!r} is not registered in this process: import the package that registers it")
     try:
         definition = cls.decode(payload)
     except Exception as error:
         reraise_interrupt(error)
-        raise invalid(f"the stored definition of the kind {kind!r} cannot be decoded: {error}") from error
+        raise invalid_error(f"the stored definition of the kind {kind!r} cannot be decoded: {error}") from error
     if not isinstance(definition, GlobalDefinition):
-        raise invalid(f"decode() of the kind {kind!r} must return a GlobalDefinition, not {type(definition).__name__}")
+        raise invalid_error(f"decode() of the kind {kind!r} must return a GlobalDefinition, not {type(definition).__name__}")
     return definition
 
 
@@ -192,9 +192,9 @@ def encoded(definition: GlobalDefinition) -> bytes:
         payload = definition.encode()
     except Exception as error:
         reraise_interrupt(error)
-        raise _failure(error, f"encode() of the kind {definition.kind!r} failed") from error
+        raise _wrapped_error(error, f"encode() of the kind {definition.kind!r} failed") from error
     if not isinstance(payload, bytes):
-        raise invalid(f"encode() of the kind {definition.kind!r} must return bytes, not {type(payload).__name__}")
+        raise invalid_error(f"encode() of the kind {definition.kind!r} must return bytes, not {type(payload).__name__}")
     return payload
 
 
@@ -209,27 +209,27 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
         size = memoryview(data).nbytes
     except Exception as error:
         reraise_interrupt(error)
-        raise _failure(error, f"load() of the kind {definition.kind!r} failed") from error
+        raise _wrapped_error(error, f"load() of the kind {definition.kind!r} failed") from error
     if size != storage.size:
-        raise invalid(f"load() of the kind {definition.kind!r} returned {size} bytes for a variable of {storage.size} bytes")
+        raise invalid_error(f"load() of the kind {definition.kind!r} returned {size} bytes for a variable of {storage.size} bytes")
     return data, kept
 
 
-def _failure(error: Exception, what: str) -> GlobalValidationError:
+def _wrapped_error(error: Exception, what: str) -> GlobalValidationError:
     """Return the error for an exception in a class of the program. Raise errors of the package and `MemoryError` again."""
     if isinstance(error, (CompcacheError, MemoryError)):
         raise error
-    return invalid(f"{what}: {error!r}")
+    return invalid_error(f"{what}: {error!r}")
 
 
-def invalid(reason: str) -> GlobalValidationError:
+def invalid_error(reason: str) -> GlobalValidationError:
     """Return the exception for a definition that is not valid, with this reason."""
     return GlobalValidationError(reason, reason=reason)
 
 
-def misfit(what: str, storage: Storage) -> GlobalValidationError:
+def misfit_error(what: str, storage: Storage) -> GlobalValidationError:
     """Return the exception for a value that does not fit its storage. `what` describes the value."""
-    return invalid(f"{what} does not fit the variable's storage ({storage})")
+    return invalid_error(f"{what} does not fit the variable's storage ({storage})")
 
 
 def pack_integer(value: int, storage: Storage) -> bytes:
@@ -239,11 +239,11 @@ def pack_integer(value: int, storage: Storage) -> bytes:
         GlobalValidationError: the integer does not fit the storage.
     """
     if storage.form not in ("int", "pointer"):
-        raise misfit(shown(value), storage)
+        raise misfit_error(shown(value), storage)
     try:
         return value.to_bytes(storage.size, "little", signed=value < 0)
     except OverflowError:
-        raise misfit(shown(value), storage) from None
+        raise misfit_error(shown(value), storage) from None
 
 
 def shown(value: int) -> str:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from compcache.globals.blocks import Buffer, Bytes, Text
-from compcache.globals.definition import invalid
+from compcache.globals.definition import invalid_error
 
 if TYPE_CHECKING:
     from compcache.globals.definition import GlobalDefinition
@@ -39,7 +39,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
     Raises:
         GlobalValidationError: the value does not fit.
     """
-    count, element = _flattened(llvm_type)
+    count, element = _flatten_type(llvm_type)
     if element not in _ELEMENTS or not isinstance(definition, (Buffer, Bytes, Text)):
         return
     name, kind, width = _ELEMENTS[element]
@@ -52,10 +52,10 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
         what = f"a value of {len(data)} bytes"
         fits = len(data) == size or (element == "i8" and len(data) < size)
     if not fits:
-        raise invalid(f"{what} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
+        raise invalid_error(f"{what} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
 
 
-def _flattened(llvm_type: str) -> tuple[int, str]:
+def _flatten_type(llvm_type: str) -> tuple[int, str]:
     """Return the number of elements of an array or vector over all dimensions, and the LLVM type of an element."""
     count = 1
     while match := _LEVEL.match(llvm_type):

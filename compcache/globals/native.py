@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_integer, register
+from compcache.globals.definition import GlobalDefinition, Storage, invalid_error, pack_integer, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,5 +41,5 @@ class NativeSymbol(GlobalDefinition):
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         address = context.find_symbol(self.name, self.library)
         if not address:
-            raise invalid(f"the native symbol {self.name!r} is not defined in {self.library or 'this process'}")
+            raise invalid_error(f"the native symbol {self.name!r} is not defined in {self.library or 'this process'}")
         return pack_integer(address, storage), None

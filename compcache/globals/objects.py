@@ -6,7 +6,7 @@ import sys
 
 from compcache.errors import GlobalValidationError
 from compcache.files import reraise_interrupt
-from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_object, register
+from compcache.globals.definition import GlobalDefinition, Storage, invalid_error, pack_object, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DictMember", "ObjectIdentity", "PythonObject"]
 
 
-def _find(module: str, qualname: str) -> object:
+def _find_object(module: str, qualname: str) -> object:
     """Import a module, and return the object with this qualified name. Raise `GlobalValidationError` if it is not found."""
     try:
         __import__(module)
@@ -27,22 +27,22 @@ def _find(module: str, qualname: str) -> object:
             found = getattr(found, part)
     except (ImportError, KeyError, AttributeError) as error:
         reraise_interrupt(error)
-        raise invalid(f"the object {module}:{qualname} cannot be found: {error}") from error
+        raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}") from error
     return found
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Return the module and the qualified name with which `_find` finds an object. Raise `GlobalValidationError` if there are none."""
-    for module, qualname in _candidates(value):
+    """Return the module and the qualified name with which `_find_object` finds an object. Raise `GlobalValidationError` if it has none."""
+    for module, qualname in _possible_names(value):
         if _is_found(module, qualname, value):
             return module, qualname
-    raise invalid(
+    raise invalid_error(
         f"the object {value!r} of type {type(value).__qualname__} cannot be found by module and name: define it as "
         "PythonObject(module, qualname), or as Pickled.of(value) and open the cache with allow_pickle=True"
     )
 
 
-def _candidates(value: object) -> Iterator[tuple[str, str]]:
+def _possible_names(value: object) -> Iterator[tuple[str, str]]:
     """Yield possible modules and names of an object.
 
     These are the name to which it reduces (numpy's ufuncs) or its qualified name, the name of a method in its class, and, for objects
@@ -75,12 +75,12 @@ def _modules_with(value: object, qualname: str) -> list[str]:
 
 def _is_found(module: str, qualname: str, value: object) -> bool:
     try:
-        return _is_one(_find(module, qualname), value)
+        return _is_same_object(_find_object(module, qualname), value)
     except GlobalValidationError:
         return False
 
 
-def _is_one(found: object, value: object) -> bool:
+def _is_same_object(found: object, value: object) -> bool:
     """Return whether two objects are the same. Each look-up of a class's method creates a new object, so methods are compared."""
     is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
     return found is value or (is_method and found == value)  # methods are equal if their function and class are the same
@@ -122,10 +122,10 @@ class PythonObject(GlobalDefinition):
         return cls(module, qualname)
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        return pack_object(_find(self.module, self.qualname), storage)
+        return pack_object(_find_object(self.module, self.qualname), storage)
 
     def is_same(self, known: object, found: object) -> bool:
-        return _is_one(known, found)
+        return _is_same_object(known, found)
 
 
 @register
@@ -152,8 +152,8 @@ class ObjectIdentity(PythonObject):
                 because each look-up creates a new object.
         """
         module, qualname = _name_of(value)
-        if _find(module, qualname) is not value:
-            raise invalid(f"{module}:{qualname} has no identity to compare, because each look-up returns a different object")
+        if _find_object(module, qualname) is not value:
+            raise invalid_error(f"{module}:{qualname} has no identity to compare, because each look-up returns a different object")
         return cls(module, qualname)
 
 
@@ -196,7 +196,7 @@ class DictMember(GlobalDefinition):
         elif isinstance(self.key, int):
             tagged = b"i%d" % self.key
         else:
-            raise invalid(f"the key {self.key!r} of {self.module}:{self.qualname} must be a str, an int or bytes")
+            raise invalid_error(f"the key {self.key!r} of {self.module}:{self.qualname} must be a str, an int or bytes")
         return f"{self.module}\0{self.qualname}\0{self.expected}\0".encode() + tagged
 
     @classmethod
@@ -206,14 +206,14 @@ class DictMember(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         where = f"{self.module}:{self.qualname}"
-        mapping = _find(self.module, self.qualname)
+        mapping = _find_object(self.module, self.qualname)
         if not isinstance(mapping, dict):
-            raise invalid(f"{where} must be a dict, not an object of type {type(mapping).__qualname__}")
-        value = _member(mapping, self.key, where)
+            raise invalid_error(f"{where} must be a dict, not an object of type {type(mapping).__qualname__}")
+        value = _dict_value(mapping, self.key, where)
         module, _, qualname = self.expected.partition(":")
-        expected = _find(module, qualname)
+        expected = _find_object(module, qualname)
         if not isinstance(expected, type) or not isinstance(value, expected):
-            raise invalid(f"{where}[{self.key!r}] must be of type {self.expected}, not {type(value).__qualname__}")
+            raise invalid_error(f"{where}[{self.key!r}] must be of type {self.expected}, not {type(value).__qualname__}")
         return pack_object(value, storage)
 
 
@@ -224,8 +224,8 @@ def _decode_key(tagged: bytes) -> str | int | bytes:
     return data.decode() if tag == b"s" else int(data)
 
 
-def _member(mapping: Mapping[Any, object], key: object, where: str) -> object:
+def _dict_value(mapping: Mapping[Any, object], key: object, where: str) -> object:
     try:
         return mapping[key]
     except (KeyError, TypeError):
-        raise invalid(f"the dict {where} has no key {key!r}") from None
+        raise invalid_error(f"the dict {where} has no key {key!r}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compcache.errors import PickleNotAllowedError
 from compcache.files import reraise_interrupt
-from compcache.globals.definition import GlobalDefinition, Storage, invalid, pack_object, register
+from compcache.globals.definition import GlobalDefinition, Storage, invalid_error, pack_object, register
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Pickled(GlobalDefinition):
             return cls(pickle.dumps(value, protocol=4))
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid(f"an object of type {type(value).__qualname__} cannot be pickled: {error}") from error
+            raise invalid_error(f"an object of type {type(value).__qualname__} cannot be pickled: {error}") from error
 
     def encode(self) -> bytes:
         return self.data
@@ -72,5 +72,5 @@ class Pickled(GlobalDefinition):
             value = pickle.loads(self.data)  # noqa: S301 - only if the caller has allowed it
         except Exception as error:
             reraise_interrupt(error)
-            raise invalid(f"the pickled value cannot be unpickled: {error}") from error
+            raise invalid_error(f"the pickled value cannot be unpickled: {error}") from error
         return pack_object(value, storage)

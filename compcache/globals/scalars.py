@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 
-from compcache.globals.definition import GlobalDefinition, Storage, misfit, pack_integer, register, shown
+from compcache.globals.definition import GlobalDefinition, Storage, misfit_error, pack_integer, register, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Integer(GlobalDefinition):
             try:
                 number = float(self.value)
             except OverflowError:
-                raise misfit(shown(self.value), storage) from None
+                raise misfit_error(shown(self.value), storage) from None
             return Float(number).load(storage, context)
         return pack_integer(self.value, storage), None
 
@@ -90,8 +90,8 @@ class Float(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         if storage.form != "float":
-            raise misfit(f"the float {self.value}", storage)
+            raise misfit_error(f"the float {self.value}", storage)
         try:
             return (_F32 if storage.size == _F32.size else _F64).pack(self.value), None
         except (OverflowError, StructError):
-            raise misfit(f"the float {self.value}", storage) from None
+            raise misfit_error(f"the float {self.value}", storage) from None

@@ -178,7 +178,7 @@ class Recorder:
             self._events += events  # the first addition creates the directory
 
     def _write(self, data: bytes) -> bool:
-        """Append a batch to the journal. Returns False if the cache directory does not exist."""
+        """Append a batch to the journal. Return False if the cache directory does not exist."""
         # Each host has a journal of its own, because appending is not atomic between hosts.
         path = f"{self._directory}/{_host_name()}{SUFFIX}"
         try:

@@ -24,12 +24,12 @@ def anonymous_file(*parts: bytes) -> Opened:
     Raises:
         OSError: memory or the disk is full, or the process has too many open files.
     """
-    opened = _in_memory() or _on_disk()
-    _write(opened.number, parts)
+    opened = _create_in_memory() or _create_on_disk()
+    _write_parts(opened.number, parts)
     return opened
 
 
-def _in_memory() -> Opened | None:
+def _create_in_memory() -> Opened | None:
     """Create a memory file; return None if the system does not support memory files.
 
     The native runtime creates the file, because an interrupt could lose the descriptor that `os.memfd_create` returns.
@@ -48,7 +48,7 @@ def _in_memory() -> Opened | None:
     return made
 
 
-def _on_disk() -> Opened:
+def _create_on_disk() -> Opened:
     import tempfile
 
     descriptor, path = tempfile.mkstemp(prefix="compcache-")
@@ -56,7 +56,7 @@ def _on_disk() -> Opened:
     return Files().own(descriptor)
 
 
-def _write(descriptor: int, parts: Iterable[bytes]) -> None:
+def _write_parts(descriptor: int, parts: Iterable[bytes]) -> None:
     for part in parts:
         view = memoryview(part)
         while view:

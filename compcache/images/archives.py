@@ -18,17 +18,17 @@ from compcache.files import reraise_interrupt
 
 __all__ = ["HAS_STATE", "Archive", "is_archive", "open_archive"]
 
-#: The prefixes of functions in compilers' run times whose state belongs to the program: flang's units of input and output, and random
+#: The prefixes of functions in compiler runtimes whose state belongs to the program: flang's units of input and output, and random
 #: numbers.
 HAS_STATE = ("_FortranAio", "_FortranARandom", "_FortranAStop", "_FortranAProgram", "_FortranAPause", "_FortranAFlush")
 _MAGICS = (b"!<arch>\n", b"!<thin>\n")
 _HEADER = 60
 _SIZE = slice(48, 58)  # of a member, in its header
-#: The number of archives whose symbols a process keeps. A compiler's run time has ten thousand symbols.
+#: The number of archives whose symbols a process keeps. A compiler's runtime library has ten thousand symbols.
 _KEPT = 8
 #: An archive is read again if it has changed within these nanoseconds, because the clocks of file systems may be this coarse.
 _SETTLED = 2_000_000_000
-#: Where compilers keep the static libraries of their run time, beside $LIBRARY_PATH.
+#: Where compilers keep the static runtime libraries, beside $LIBRARY_PATH.
 _PLACES = (
     "/usr/local/lib", "/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/gcc/*/*", "/usr/lib/llvm-*/lib",
     "/usr/lib/llvm-*/lib/clang/*/lib/*", "/usr/lib/clang/*/lib/*",
@@ -48,7 +48,7 @@ class Archive(NamedTuple):
 
 
 def is_archive(name: str) -> bool:
-    """Return whether the name of a library has a suffix of static libraries."""
+    """Return whether a library's name has the suffix of a static library."""
     return name.endswith((".a", ".rlib"))
 
 
@@ -62,16 +62,16 @@ def open_archive(name: str) -> Archive:
     Raises:
         LibraryError: the library is not found or not readable, is not an archive, or has no list of symbols.
     """
-    path = os.path.abspath(_find(name))
+    path = os.path.abspath(_find_archive(name))
     try:
-        state = _state_of(path)
-        return _read(path, name) if state is None else _read_once(path, name, state)
+        state = _file_state(path)
+        return _read_archive(path, name) if state is None else _read_unchanged(path, name, state)
     except OSError as error:
         reraise_interrupt(error)
         raise LibraryError(f"the archive {name!r} cannot be read: {error.strerror}", library=name) from error
 
 
-def _state_of(path: str) -> tuple[int, ...] | None:
+def _file_state(path: str) -> tuple[int, ...] | None:
     """Return a value that changes with the file at a path; None if the file has changed too recently for such a value."""
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
@@ -80,19 +80,19 @@ def _state_of(path: str) -> tuple[int, ...] | None:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _read_once(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - part of the cache's key
+def _read_unchanged(path: str, name: str, state: tuple[int, ...]) -> Archive:  # noqa: ARG001 - part of the cache's key
     """Read an archive once for each state of its file, because reading takes longer than compiling a small module."""
-    return _read(path, name)
+    return _read_archive(path, name)
 
 
-def _read(path: str, name: str) -> Archive:
+def _read_archive(path: str, name: str) -> Archive:
     with open(path, "rb") as file:
         data = file.read()
     return Archive(path, _read_symbol_list(data, name), digest([data], size=16, person=b"compcache-ar").hex())
 
 
-def _find(name: str) -> str:
-    """Return the path of an archive, or the name unchanged if it is a path. Raise `LibraryError` if no directory contains it."""
+def _find_archive(name: str) -> str:
+    """Return the path of an archive; return a path unchanged. Raise `LibraryError` if no directory contains the archive."""
     if "/" in name or os.path.exists(name):
         return name
     places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]

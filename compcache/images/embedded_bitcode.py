@@ -47,13 +47,13 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
         FormatError: the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".
     """
     if data.startswith(_THIN):
-        raise FormatError("the file is a thin archive, which names other files without containing them: pass those files")
+        raise FormatError("the file is a thin archive, which names other files without containing them: pass its member files")
     if not data.startswith(_ARCHIVE):
-        return (_bitcode_of_object(data),)
+        return (_read_object(data),)
     found = []
-    for name, content in _members(data):
+    for name, content in _read_members(data):
         try:
-            found.append(content if content.startswith(BITCODE_MAGIC) else _bitcode_of_object(content))
+            found.append(content if content.startswith(BITCODE_MAGIC) else _read_object(content))
         except FormatError as error:
             raise FormatError(f"the archive member {name!r} cannot be used: {error}") from error
     if not found:
@@ -61,7 +61,7 @@ def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def _bitcode_of_object(data: bytes) -> bytes:
+def _read_object(data: bytes) -> bytes:
     if not is_elf(data):
         kind = next((kind for magic, kind in _OTHER_OBJECTS.items() if data.startswith(magic)), "not an object file")
         raise FormatError(f"the file is {kind}, from which LLVM bitcode cannot be read: {_ADVICE}")
@@ -72,7 +72,7 @@ def _bitcode_of_object(data: bytes) -> bytes:
     raise FormatError(f"the file is an ELF file of machine code without LLVM bitcode: {_ADVICE}")
 
 
-def _members(data: bytes) -> Iterator[tuple[str, bytes]]:
+def _read_members(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the content of each archive member, except symbol tables."""
     position = len(_ARCHIVE)
     long_names = b""

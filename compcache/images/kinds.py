@@ -91,7 +91,7 @@ def load_image(runtime: Any, file: ImageFile) -> Any:
         KeyError: the kind of the image is unknown.
         OSError, ValueError, CompcacheError: the image cannot be loaded.
     """
-    return _load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
+    return _import_load_side(decode_module(file.read_record(0)).image_kind).load(runtime, file)
 
 
 def check_image(kind: str, image: bytes, table: Table) -> None:
@@ -101,7 +101,7 @@ def check_image(kind: str, image: bytes, table: Table) -> None:
         FormatError: the bytes are not an image of the kind, or lack symbols that the module's records name.
     """
     if is_known(kind):
-        _load_side(kind).check(image, table)
+        _import_load_side(kind).check(image, table)
 
 
 def require_table(image: bytes, table: Table) -> None:
@@ -110,7 +110,7 @@ def require_table(image: bytes, table: Table) -> None:
         raise FormatError("the module's image does not contain the symbols that its records name")
 
 
-def _load_side(kind: str) -> LoadSide:
+def _import_load_side(kind: str) -> LoadSide:
     side: LoadSide = import_module(_KINDS[kind][0])
     return side
 

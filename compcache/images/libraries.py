@@ -23,7 +23,7 @@ from compcache.images.platform_symbols import mapped_path
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Library", "advice_on_run_time", "demangle", "library_with", "loaded_libraries", "open_libraries", "unusual_directories"]
+__all__ = ["Library", "advice_on_runtime_library", "demangle", "library_with", "loaded_libraries", "open_libraries", "unusual_directories"]
 
 #: The crates that belong to Rust's compiler, as mangling v0 writes them behind a disambiguator (RFC 2603).
 _RUST_CRATES = ("_3std", "_4core", "_5alloc", "_7___rustc")
@@ -71,7 +71,7 @@ _RUNTIMES = (
     (
         ("NRT_", "numba_"),
         (
-            "this code comes from Numba (inspect_llvm()) and needs Numba's run time: use compcache.numba.njit, which caches the function "
+            "this code comes from Numba (inspect_llvm()) and needs Numba's runtime: use compcache.numba.njit, which caches the function "
             "when it is called, or compcache.numba.export"
         ),
     ),
@@ -79,9 +79,12 @@ _RUNTIMES = (
     (("__morestack",), "pass archives=['libgcc.a'] (`gcc --print-libgcc-file-name`)"),
     (
         ("__asan_", "__hwasan_", "__lsan_", "__msan_", "__rtsan_", "__tsan_", "__sanitizer_"),
-        "compile without -fsanitize, because a program can load a sanitizer's run time only when it starts",
+        "compile without -fsanitize, because a program can load a sanitizer's runtime library only when it starts",
     ),
-    (("llvm_gcda_", "llvm_gcov_", "__gcov_"), "compile without --coverage, or with -fprofile-instr-generate, which needs no run time"),
+    (
+        ("llvm_gcda_", "llvm_gcov_", "__gcov_"),
+        "compile without --coverage, or with -fprofile-instr-generate, which needs no runtime library",
+    ),
 )
 
 _SYSTEM_DIRECTORIES = frozenset(("/lib", "/lib64", "/usr/lib", "/usr/lib64"))
@@ -100,7 +103,7 @@ class Library(NamedTuple):
     handle: ctypes.CDLL
 
     def file(self) -> str | None:
-        """Return the path of the library; None if the process does not show it."""
+        """Return the path of the library; None if it is unknown."""
         name = str(self.handle._name)
         return name if "/" in name else mapped_path(os.path.basename(name))
 
@@ -113,35 +116,35 @@ class Library(NamedTuple):
             return None
         info = _Info()
         found = ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(info))
-        return os.fsdecode(info.path) if found and info.path else self._file_with(symbol)
+        return os.fsdecode(info.path) if found and info.path else self._path_without_address(symbol)
 
-    def _file_with(self, symbol: str) -> str | None:
+    def _path_without_address(self, symbol: str) -> str | None:
         """Return the path of the library whose symbol table contains a symbol without an address (a thread-local variable), or None."""
         own = self.file()
-        files = [own, *map(mapped_path, _needed(own))] if own else []
-        return next((path for path in files if path and symbol in _defined(path)), None)
+        files = [own, *map(mapped_path, _needed_names(own))] if own else []
+        return next((path for path in files if path and symbol in _defined_symbols(path)), None)
 
 
 @functools.cache
-def _defined(path: str) -> frozenset[str]:
+def _defined_symbols(path: str) -> frozenset[str]:
     """Return the symbols that a shared library defines; none if it cannot be read."""
     try:
-        return frozenset(dynamic_defined(_content(path)))
+        return frozenset(dynamic_defined(_read_file(path)))
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         return frozenset()
 
 
-def _needed(path: str) -> tuple[str, ...]:
+def _needed_names(path: str) -> tuple[str, ...]:
     """Return the names of the direct dependencies of a shared library; none if it cannot be read."""
     try:
-        return needed_libraries(_content(path))
+        return needed_libraries(_read_file(path))
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         return ()
 
 
-def _content(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
 
@@ -152,13 +155,13 @@ def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
     Raises:
         LibraryError: a library is not found, or cannot be opened. The message lists the failed attempts.
     """
-    return tuple([open_archive(name) if is_archive(name) else Library(name, _open(name)) for name in names])
+    return tuple([open_archive(name) if is_archive(name) else Library(name, _open_library(name)) for name in names])
 
 
 @functools.cache
-def _open(name: str) -> ctypes.CDLL:
+def _open_library(name: str) -> ctypes.CDLL:
     tried = []
-    for candidate in _candidates(name):
+    for candidate in _names_to_try(name):
         try:
             return ctypes.CDLL(candidate)
         except OSError as error:
@@ -170,7 +173,7 @@ def _open(name: str) -> ctypes.CDLL:
     )
 
 
-def _candidates(name: str) -> list[str]:
+def _names_to_try(name: str) -> list[str]:
     if "/" in name or ".so" in name:
         return [name]
     found = ctypes.util.find_library(name)
@@ -179,10 +182,10 @@ def _candidates(name: str) -> list[str]:
 
 def loaded_libraries() -> tuple[Library, ...]:
     """Return the libraries in the system's directories that this process has loaded."""
-    return tuple([library for path in _mapped_libraries() if (library := _loaded(path)) is not None])
+    return tuple([library for path in _mapped_libraries() if (library := _open_if_loaded(path)) is not None])
 
 
-def _loaded(name: str) -> Library | None:
+def _open_if_loaded(name: str) -> Library | None:
     try:
         return Library(name, ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_LOCAL))
     except OSError as error:
@@ -191,14 +194,14 @@ def _loaded(name: str) -> Library | None:
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
-    """Return the first of these libraries that defines a symbol itself, under its soname; None if none of them defines the symbol.
+    """Return the first of these libraries that defines a symbol itself, under its soname; None if no library defines the symbol.
 
     Libraries that the dynamic linker does not find by name alone are ignored.
     """
     for library in libraries:
         defined_in = library.path_of(symbol)
         if defined_in is not None and os.path.realpath(defined_in) == library.name:
-            found = _loaded(os.path.basename(defined_in))  # succeeds if the file's name is the library's soname
+            found = _open_if_loaded(os.path.basename(defined_in))  # succeeds if the file's name is the library's soname
             if found is not None:
                 return found
     return None
@@ -230,8 +233,8 @@ def _is_system_directory(directory: str) -> bool:
     return directory in _SYSTEM_DIRECTORIES or (parent in _SYSTEM_DIRECTORIES and "-linux-" in name)
 
 
-def advice_on_run_time(symbol: str) -> str | None:
-    """Return advice about a missing symbol of a compiler's run time, to be shown in a message; None for other symbols."""
+def advice_on_runtime_library(symbol: str) -> str | None:
+    """Return advice about a missing symbol of a compiler's runtime library, for a message; return None for other symbols."""
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
     if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
@@ -256,7 +259,7 @@ _FILTER_SECONDS = 5.0
 
 
 @functools.cache
-def _demangler() -> ctypes.CDLL | None:
+def _load_demangler() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL("libstdc++.so.6")
         library.__cxa_demangle.restype = ctypes.c_void_p
@@ -273,7 +276,7 @@ def demangle(symbol: str) -> str:
     """
     if symbol.startswith("_R"):
         return _demangle_with_program(symbol)
-    library = _demangler() if symbol.startswith("_Z") else None
+    library = _load_demangler() if symbol.startswith("_Z") else None
     if library is None:
         return symbol
     status = ctypes.c_int()

@@ -16,7 +16,7 @@ from compcache.formats.host import platform_name
 from compcache.images import platform_symbols
 from compcache.images.elf import patching, reading
 from compcache.images.elf.parts import is_elf
-from compcache.images.libraries import advice_on_run_time
+from compcache.images.libraries import advice_on_runtime_library
 from compcache.images.linkers.find import find_linker, find_linkers, is_named
 from compcache.images.object import make as objects
 from compcache.images.shared import make as shared
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryObjects", "ModuleImage", "make_image", "makes_shared_objects", "usual_kind"]
 
-_OWN_RUN_TIME = "pass the static library of the compiler's run time in archives= (`clang --print-libgcc-file-name`)"
+_OWN_RUNTIME_ADVICE = "pass the static runtime library of the compiler in archives= (`clang --print-libgcc-file-name`)"
 
 
 class EntryObjects(NamedTuple):
@@ -88,22 +88,22 @@ def make_image(
         shared_object: whether the code was compiled for a shared object (`makes_shared_objects`). If not, the image is the object itself.
 
     Raises:
-        NoSharedObjectError: a linker has to make the shared object, and none is installed; or this process cannot map an image of this
+        NoSharedObjectError: the shared object requires a linker, but none is installed; or this process cannot map an image of this
             size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
         CompileError: the image is an object, and the module has parts that need a shared object.
         LinkerError: the linker fails, and the writer cannot make the shared object.
     """
     if not is_elf(obj):
-        return _object_image(obj, needs_linker)
+        return _make_object_image(obj, needs_linker)
     undefined = [symbol for symbol in reading.undefined_symbols(obj) if symbol not in entries.symbols]
     platform = [s for s in undefined if s not in imports and platform_symbols.is_platform_symbol(s)]
-    named = _providers([symbol for symbol in undefined if symbol not in imports], platform, libraries)
+    named = _paths_of_providers([symbol for symbol in undefined if symbol not in imports], platform, libraries)
     _check_undefined([symbol for symbol in undefined if symbol not in named and symbol not in imports], weak)
     needs_linker = [*needs_linker, *(f"{symbol!r} of {os.path.basename(path)}" for symbol, path in named.items())]
     always = [s for s in undefined if (s.startswith(platform_symbols.ALWAYS_THERE) or s in platform or s in named) and s not in imports]
     if not shared_object:
-        return _object_image(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
+        return _make_object_image(patching.rename_versioned(patching.weaken_undefined(obj, keep=always)), needs_linker)
 
     def write() -> ModuleImage:
         optional = {*undefined}.difference(always)
@@ -130,8 +130,8 @@ def _write_or_link(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
     linker = find_linker()
     if linker is None:
         raise shared.NoSharedObjectError(
-            f"the module needs a linker ({refusal}), and none is installed: run `pip install 'compcache[linker]'`, or install the package "
-            "binutils, mold or lld of your system"
+            f"the module requires a linker ({refusal}), but none is installed: run `pip install 'compcache[linker]'`, or install the "
+            "package binutils, mold or lld of your system"
         )
     return link(linker)
 
@@ -150,17 +150,17 @@ def _link_or_write(write: Callable[[], ModuleImage], link: Callable[[Linker], Mo
         return made
 
 
-def _object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
+def _make_object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
     objects.require_possible(needs_linker)
     return ModuleImage(obj, objects.KIND, {}, objects.requires(obj), None)
 
 
 def usual_kind() -> str:
-    """Return the name of the kind of images that this process makes. Raises the errors of `makes_shared_objects`."""
+    """Return the name of the kind of images that this process makes. Raise the errors of `makes_shared_objects`."""
     return shared.KIND if makes_shared_objects() else objects.KIND
 
 
-def _providers(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
+def _paths_of_providers(undefined: Iterable[str], platform: Iterable[str], libraries: Sequence[Library | Archive]) -> dict[str, str]:
     """Return the paths of the libraries that define undefined symbols, by symbol. The platform's symbols are left out."""
     found = {}
     for symbol in set(undefined).difference(platform) if libraries else ():
@@ -182,7 +182,7 @@ def _check_undefined(undefined: Iterable[str], weak: Collection[str]) -> None:
     ]
     if missing:
         missing.sort()
-        advice = dict.fromkeys([advice_on_run_time(symbol) or _OWN_RUN_TIME for symbol in missing])
+        advice = dict.fromkeys([advice_on_runtime_library(symbol) or _OWN_RUNTIME_ADVICE for symbol in missing])
         raise UndefinedSymbolError(
             f"the compiled code refers to {', '.join(map(repr, missing))}, but neither the platform's "
             f"libraries nor this process define {'this symbol' if len(missing) == 1 else 'these symbols'}: {'; '.join(advice)}",

@@ -12,7 +12,7 @@ from compcache.llvm import llvm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["borrowed_machine", "default_triple", "initialize", "target_data", "target_machine", "tuning"]
+__all__ = ["borrow_machine", "default_triple", "initialize", "target_data", "target_machine", "tuning"]
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def target_machine(cpu: str, features: str, level: int) -> Any:
 
 
 @contextlib.contextmanager
-def borrowed_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
+def borrow_machine(cpu: str, features: str, level: int) -> Iterator[Any]:
     """Lend a target machine with the arguments of `target_machine` to one user at a time.
 
     Machines are reused, because creating one takes 0.8 ms: a quarter of the translation of a tiny module. A machine keeps nothing of the

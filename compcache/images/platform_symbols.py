@@ -33,7 +33,7 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 
 
 @functools.cache
-def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
+def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
     found = []
     for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
         try:
@@ -47,8 +47,8 @@ def _platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
 @functools.cache
 def platform_library(symbol: str) -> str | None:
     """Return the soname of the platform library that defines a symbol, or None."""
-    for name, library in _platform():
-        if _has(library, symbol):
+    for name, library in _open_platform():
+        if _has_symbol(library, symbol):
             return name
     return _VERSIONED[symbol][0] if versioned_name(symbol) else None
 
@@ -67,7 +67,7 @@ def only_version(symbol: str) -> str | None:
 @functools.cache
 def _versioned_address(symbol: str) -> int:
     name, version = _VERSIONED[symbol]
-    library = dict(_platform()).get(name)
+    library = dict(_open_platform()).get(name)
     if library is None:
         return 0
     find = ctypes.CDLL(None).dlvsym
@@ -94,11 +94,11 @@ def is_platform_symbol(symbol: str) -> bool:
 
 def in_process(symbol: str) -> bool:
     """Return whether this process has the symbol in its global scope."""
-    return _has(_process(), symbol)
+    return _has_symbol(_open_process(), symbol)
 
 
 @functools.cache
-def _process() -> ctypes.CDLL:
+def _open_process() -> ctypes.CDLL:
     """Return the process's global scope. It also finds symbols of libraries that are loaded later.
 
     The object is kept, because creating it costs more than a look-up.
@@ -106,7 +106,7 @@ def _process() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _has(library: ctypes.CDLL, symbol: str) -> bool:
+def _has_symbol(library: ctypes.CDLL, symbol: str) -> bool:
     try:
         ctypes.c_char.in_dll(library, symbol)
     except (ValueError, UnicodeEncodeError) as error:
@@ -138,7 +138,7 @@ def platform_paths(symbols: Iterable[str]) -> list[str]:
 
 def all_paths() -> list[str]:
     """Return the paths of all platform libraries."""
-    return [path for path in (mapped_path(name) for name, _ in _platform()) if path]
+    return [path for path in (mapped_path(name) for name, _ in _open_platform()) if path]
 
 
 def needed_libc(undefined: Iterable[str]) -> str:

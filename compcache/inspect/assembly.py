@@ -21,21 +21,21 @@ _END = re.compile(r"^\.Lfunc_end\d+:$")
 
 def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """Return the LLVM assembly of a function or of its whole module. See `Cache.ir`."""
-    chosen_id, symbol = _choose(store, loader, func_name, module_id)
+    chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
     return _llvm_ir(store, chosen_id, None if whole_module else symbol)
 
 
 def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """Return the native assembly of a function or of its whole module. See `Cache.asm`."""
-    chosen_id, symbol = _choose(store, loader, func_name, module_id)
+    chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
     return _assembly(store, chosen_id, None if whole_module else symbol)
 
 
-def _choose(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
+def _choose_realization(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
     """Return the module_id and the symbol of the realization whose module_id starts with `module_id`; of the best for None.
 
     Raises:
-        NotCachedError: no realization is selected, or several are.
+        NotCachedError: no realization matches, or several realizations match.
     """
     copies = realizations(store, loader, func_name)
     if not copies:
@@ -81,15 +81,15 @@ def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
     code = read_code(store, module_id)
     level = code.level() if code.is_comparable() else None
     text = code.assembly(level or LEVELS[0])
-    return text.strip() if symbol is None else _extract(text, symbol)
+    return text.strip() if symbol is None else _extract_function(text, symbol)
 
 
-def _extract(text: str, symbol: str) -> str:
+def _extract_function(text: str, symbol: str) -> str:
     """Return a function of an assembly file, from its label to the end that LLVM marks; the whole file if it has no such label."""
     lines = text.splitlines()
     plain, quoted = f"{symbol}:", f'"{symbol}":'
-    start = next((i for i, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)
+    start = next((number for number, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)
     if start is None:
         return text.strip()
-    end = next((i for i in range(start, len(lines)) if _END.match(lines[i])), len(lines))
+    end = next((number for number in range(start, len(lines)) if _END.match(lines[number])), len(lines))
     return "\n".join(lines[start:end])

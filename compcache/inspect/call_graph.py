@@ -76,14 +76,14 @@ class _Builder:
         known = self._numbers.get(("function", func_name, ""))
         if known is not None:
             return known
-        realization = self._find(func_name)
+        realization = self._find_realization(func_name)
         if realization is None:
-            return self._add(("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache"))
+            return self._add_node(("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache"))
         module, symbol = realization
         symbol_node = module.graph[symbol]
         signature = symbol_node.signature.removeprefix(LINK_ONLY)
         node = GraphNode(symbol_node.kind, func_name, signature, module.module_id, module.problem)
-        number = self._add(("function", func_name, ""), node)
+        number = self._add_node(("function", func_name, ""), node)
         self._waiting.append((number, module, symbol))
         return number
 
@@ -104,20 +104,23 @@ class _Builder:
         known = self._numbers.get((node.kind, name, owner))
         if known is not None:
             return known
-        number = self._add((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
-        if node.kind == INLINED and self._find(name) is not None:
+        number = self._add_node((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
+        if node.kind == INLINED and self._find_realization(name) is not None:
             self._edges[number, self.add_function(name)] = None  # an edge to the function whose body was inlined
         self._waiting.append((number, module, symbol))
         return number
 
-    def _add(self, key: tuple[str, str, str], node: GraphNode) -> int:
+    def _add_node(self, key: tuple[str, str, str], node: GraphNode) -> int:
         """Add a node with a key, and return its number."""
         number = self._numbers[key] = len(self._nodes)
         self._nodes.append(node)
         return number
 
-    def _find(self, func_name: str) -> tuple[_Module, str] | None:
-        """Return module and symbol of the realization that a load would choose, else of one that this host cannot use, else None."""
+    def _find_realization(self, func_name: str) -> tuple[_Module, str] | None:
+        """Return the module and symbol of the realization that a load would choose; None if there is no realization.
+
+        If this host cannot use any realization, return the first one.
+        """
         fallback = None
         for module in self._modules_of(func_name):
             symbol = module.exports.get(func_name)
@@ -127,7 +130,7 @@ class _Builder:
                 fallback = fallback or (module, symbol)
         return fallback
 
-    def result(self) -> FunctionGraph:
+    def graph(self) -> FunctionGraph:
         """Return the collected graph."""
         return FunctionGraph(tuple(self._nodes), tuple(self._edges))
 
@@ -149,13 +152,13 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
         if builder._nodes[number].kind == "missing":
             raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
     builder.walk()
-    return builder.result()
+    return builder.graph()
 
 
 def cache_graph(
     store: Store, loader: Loader, names: Iterable[str] | None, *, reverse: bool, progress: Progress | None = None
 ) -> FunctionGraph:
-    """Return the graph of some functions, or of all for None; with `reverse`, of the functions that use them. See `Cache.graph`."""
+    """Return the graph of some functions (None: of all), or with `reverse` of the functions that use them. See `Cache.graph`."""
     if names is None:
         graph = whole_graph(store, progress)
         return FunctionGraph(graph.nodes, tuple([(needed, user) for user, needed in graph.edges])) if reverse else graph
@@ -183,13 +186,13 @@ def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
 
 
 def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the part of a whole graph that refers to the roots, with its edges reversed.
+    """Return the roots and the nodes of a graph that refer to the roots, directly or indirectly, with the edges reversed.
 
     Raises:
         NotCachedError: a root is not in the cache.
     """
-    numbers = {node.name: n for n, node in enumerate(graph.nodes) if node.kind == "variable"}
-    numbers |= {node.name: n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
+    numbers = {node.name: number for number, node in enumerate(graph.nodes) if node.kind == "variable"}
+    numbers |= {node.name: number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
     for user, needed in graph.edges:
         users.setdefault(needed, []).append(user)
@@ -205,7 +208,7 @@ def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) ->
                 order[user] = len(order)
                 waiting.append(user)
     edges = [(order[needed], order[user]) for needed in order for user in users.get(needed, ())]
-    return FunctionGraph(tuple(graph.nodes[n] for n in order), tuple(edges))
+    return FunctionGraph(tuple(graph.nodes[number] for number in order), tuple(edges))
 
 
 class _LoadableModules:
@@ -226,7 +229,7 @@ class _LoadableModules:
                 yield module
 
     def _read(self, module_id: bytes) -> _Module | None:
-        """Return a module, with the reason why this host cannot use it; None if it cannot be read."""
+        """Return a module, with the reason if this host cannot use it; None if it cannot be read."""
         problem = ""
         try:
             with self._store.open_module(module_id) as file:
@@ -278,7 +281,7 @@ def whole_graph(store: Store, progress: Progress | None = None, among: Iterable[
     builder.walk()
     if progress is not None:
         progress(len(problems), len(problems))
-    return builder.result()
+    return builder.graph()
 
 
 def _read_module(store: Store, module_id: bytes, problem: str) -> _Module | None:

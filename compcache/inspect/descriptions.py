@@ -82,10 +82,10 @@ class Provenance(Shown):
         digests: digests of the given `code`, of the code with its options (`source`), and of the function that returned it (`maker`).
         compiled: the time of the compilation by the clock of the compiling host, in seconds since the epoch; 0.0 if unknown.
         added: the time when the file was written to its directory, in seconds since the epoch; 0.0 for a module in memory.
-        owner: the name or number of the user who owns the file; empty for a module in memory.
-        origin: the way to the directory: "compiled", "bundle" or "remote". Copies by other programs keep their origin.
+        owner: the name or numeric id of the user who owns the file; empty for a module in memory.
+        origin: the source of the file: "compiled", "bundle" or "remote". Copies by other programs keep their origin.
         layer: the layer that holds the module; empty if the module is in the directory itself.
-        order: the number of the addition; 0 if the module has no number.
+        order: the addition number; 0 if the module has no addition number.
         signers: the keys named in the signatures of the module.
         keyed_digest: "own" (made with the `signing_key` of this cache), "other", or empty.
     """

@@ -12,10 +12,10 @@ from compcache.hit.loader import Loader
 from compcache.hit.miss import miss_reason
 from compcache.identity import Difference, compare, label_of
 from compcache.inspect.functions import realizations
-from compcache.inspect.inlined import inlined_into
+from compcache.inspect.inlined import describe_inlined
 from compcache.inspect.names import suggestion
-from compcache.inspect.passed_over import passed_over
-from compcache.inspect.separate_state import SeparateState, separate_state
+from compcache.inspect.passed_over import describe_passed_over
+from compcache.inspect.separate_state import SeparateState, find_separate_state
 from compcache.inspect.uncached import Refusal, read_refusals
 from compcache.publish.module_reader import read_notes
 
@@ -75,10 +75,10 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """The latest stored function for some types of arguments, like ``kernels.total(int64)``.
+    """The latest stored function for one combination of argument types, like ``kernels.total(int64)``.
 
-    `hit` tells whether its code can be loaded, and `message` why not. Only a process with the source knows whether the code is up to
-    date. `before` is the function stored before for the same types; None if there is no such function.
+    `hit` tells whether its code can be loaded. `message` is the reason if it cannot. Only a process with the source knows whether the
+    code is up to date. `before` is the function stored before for the same types; None if there is no such function.
     """
 
     label: str
@@ -101,7 +101,7 @@ class Explanation(Shown):
         variants: the other stored functions of the label, or earlier additions under a plain name. The most similar function comes first
             if an `Identity` was given, else the latest function.
         refusals: the reasons why functions of the label were compiled and not cached, the latest first. `message` of a miss has them, too.
-        overloads: for a name without types, the stored functions by types of arguments.
+        overloads: for a name without types, the stored functions for each combination of argument types.
         remote: the current answer of the remote store; None without a remote store.
         separate: variables that the function does not share with functions of its module, because those are used from another module.
     """
@@ -160,11 +160,11 @@ def explain(
             alone = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
             error = _try_load(alone, func_name)
             reason = "" if error is None else miss_reason(error)
-            unfit = passed_over(store, module_id, offset)
-            inlined = inlined_into(store, module_id, offset)
-            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), unfit, inlined))
+            skipped = describe_passed_over(store, module_id, offset)
+            inlined = describe_inlined(store, module_id, offset)
+            verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), skipped, inlined))
     error = _try_load(Loader(store, allow_pickle=loader.allow_pickle), func_name)
-    components = identity.components() if identity is not None else _components_of(store, copies)
+    components = identity.components() if identity is not None else _stored_components(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
     refusals = _refusals(store, label)
     same_label = _functions_of_label(store, func_name, label, progress)
@@ -176,9 +176,9 @@ def explain(
         reason, message = "refused", "; ".join(refusal.text for refusal in refusals)
     if any(overload.hit for overload in overloads):
         error, reason, message = None, "", ""
-    separate = separate_state(store, loader, func_name) if copies else ()
-    variants = _variants(store, same_label, components)
-    variants += [variant for variant in _variants(store, _older_additions(func_name, copies), components) if variant.differences]
+    separate = find_separate_state(store, loader, func_name) if copies else ()
+    variants = _compare_variants(store, same_label, components)
+    variants += [variant for variant in _compare_variants(store, _older_additions(func_name, copies), components) if variant.differences]
     if identity is not None:
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
     shown = tuple(variants[:_MAX_SHOWN])
@@ -186,7 +186,7 @@ def explain(
 
 
 def newest_of_label(store: Store, name: str) -> str:
-    """Return the newest function of a label; `name` itself if it is the name of a stored function or not a label.
+    """Return the newest function of a label; `name` unchanged if it is the name of a stored function, or not a label.
 
     The label of a Numba function may omit the types of its arguments if functions for only one combination of types are stored.
     """
@@ -196,14 +196,14 @@ def newest_of_label(store: Store, name: str) -> str:
     return same_label[0][1] if len({label_of(func_name) for _, func_name, _ in same_label}) == 1 else name
 
 
-def _has_label(name: str | None, label: str) -> bool:
-    """Return whether `name` is the label, or the label with types of arguments."""
+def _is_of_label(name: str | None, label: str) -> bool:
+    """Return whether `name` is the label, or the label with argument types."""
     return name is not None and (name == label or name.startswith(f"{label}("))
 
 
 def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
     """Return the stored refusals of functions of a label, the latest first."""
-    return tuple([refusal for refusal in read_refusals(store) if _has_label(refusal.name, label)])
+    return tuple([refusal for refusal in read_refusals(store) if _is_of_label(refusal.name, label)])
 
 
 def _try_load(loader: Loader, func_name: str) -> Exception | None:
@@ -218,8 +218,8 @@ def _try_load(loader: Loader, func_name: str) -> Exception | None:
     return None
 
 
-def _components_of(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
-    """Return the components of the identity with which the first of these modules with an identity was stored; None without one."""
+def _stored_components(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
+    """Return the identity components of the first module that was stored with an `Identity`; None if no module was."""
     for module_id in modules:
         try:
             with store.open_module(module_id) as module:
@@ -241,7 +241,7 @@ def _functions_of_label(store: Store, func_name: str, label: str, progress: Prog
     for layer in (store, *store.layers):
         lists = ModuleLists(layer, progress)
         listed = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
-        pairs = [(name, module_id) for name, module_id in listed if name != func_name and _has_label(label_of(name), label)]
+        pairs = [(name, module_id) for name, module_id in listed if name != func_name and _is_of_label(label_of(name), label)]
         present = statuses_of(layer, {module_id for _, module_id in pairs})
         additions += [(present[module_id].modified, name, module_id) for name, module_id in pairs if module_id in present]
     return sorted(additions, reverse=True)
@@ -262,16 +262,16 @@ def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Ad
     overloads = []
     for label, ((_, name, module_id), *older) in sorted(by_label.items()):
         error = _try_load(Loader(store, allow_pickle=loader.allow_pickle), name)
-        before = _variants(store, older[:1], _components_of(store, {module_id: None}))
+        before = _compare_variants(store, older[:1], _stored_components(store, {module_id: None}))
         overloads.append(Overload(label, name, error is None, "" if error is None else str(error), before[0] if before else None))
     return tuple(overloads)
 
 
-def _variants(store: Store, additions: list[_Addition], components: dict[str, str] | None) -> list[Variant]:
-    """Compare the first additions with the components of an identity."""
+def _compare_variants(store: Store, additions: list[_Addition], components: dict[str, str] | None) -> list[Variant]:
+    """Compare the first 64 additions with the components of an identity, and return the results."""
     variants = []
     for created, name, module_id in additions[:_MAX_COMPARED]:
-        stored = _components_of(store, {module_id: None})
+        stored = _stored_components(store, {module_id: None})
         differences = None if components is None or stored is None else compare(components, stored)
         variants.append(Variant(name, module_id.hex(), created, differences))
     return variants

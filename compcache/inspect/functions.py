@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
-from compcache.errors import CompcacheError, NotCachedError
+from compcache.errors import CompcacheError, FormatError, NotCachedError
 from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
@@ -20,7 +20,7 @@ from compcache.interrupts import suppress
 from compcache.publish.module_reader import read_graph, read_notes
 from compcache.targets.processor_words import names_in
 from compcache.usage.ledger import Uses
-from compcache.usage.listings import belongings
+from compcache.usage.listings import read_parts_and_entries
 
 if TYPE_CHECKING:
     from compcache.directory.module_file import ModuleFile
@@ -77,7 +77,7 @@ def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: b
 def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bool) -> tuple[str, ...]:
     """Return the func_names to which a function refers, directly or through private functions of its module.
 
-    With `transitive`, add the names to which these functions refer, and so on; functions that are not cached have no further names.
+    With `transitive`, add the names to which these functions refer, and so on. Functions that are not cached add no names.
 
     Raises:
         NotCachedError: the function is not in the cache.
@@ -106,11 +106,23 @@ def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[s
         try:
             with store.open_module(module_id) as module:
                 symbol = decode_function(module.read_record(offset)).symbol
-                return _named_successors(read_graph(module), symbol)
+                return _named_successors(_graph_with(module, symbol), symbol)
         except (FileNotFoundError, CompcacheError) as error:
             reraise_interrupt(error)
             continue
     return None
+
+
+def _graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
+    """Return the dependency graph of an open module, which contains a symbol.
+
+    Raises:
+        FormatError: the graph is damaged, or does not contain the symbol.
+    """
+    graph = read_graph(module)
+    if symbol not in graph.nodes:
+        raise FormatError(f"the dependency graph of module {module.module_id.hex()} does not contain its symbol {symbol!r}")
+    return graph
 
 
 def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
@@ -131,7 +143,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
     Args:
         store: the cache directory.
-        maps_files: the setting of `Loader` of this name.
+        maps_files: the argument of `Loader` with this name.
         max_size: the size limit that was given to `Cache`; None: the limit in the settings.
         progress: called now and then with the numbers of read files and of all files while lists are made.
     """
@@ -159,10 +171,10 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
         max_size=effective_limit(max_size, store.root),
         hits=hits,
         misses=misses,
-        other_size=_size_below(store.root, leave_out={MODULES.directory, VOLUMES.directory}),
+        other_size=_total_size(store.root, leave_out={MODULES.directory, VOLUMES.directory}),
         quarantined=len(store.names(QUARANTINE)),
         linker=str(find_linker() or "none"),
-        loader=_loader_text(store, maps_files),
+        loader=_describe_loader(store, maps_files),
         platform=host.platform_name(),
         cpu=machine.cpu,
         features=machine.features,
@@ -171,8 +183,8 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
     )
 
 
-def _loader_text(store: Store, maps_files: int) -> str:
-    """Return a text about how images are loaded."""
+def _describe_loader(store: Store, maps_files: int) -> str:
+    """Return the way in which images are loaded, as text."""
     from compcache.hit.target import load_runtime
     from compcache.images.kinds import is_mapped, make_side
     from compcache.images.making import usual_kind
@@ -182,7 +194,7 @@ def _loader_text(store: Store, maps_files: int) -> str:
     return f"{loaded}, {describe_loading(load_runtime(), store.root, maps_files)}" if is_mapped(usual_kind()) else loaded
 
 
-def _size_below(root: str, *, leave_out: set[str]) -> int:
+def _total_size(root: str, *, leave_out: set[str]) -> int:
     """Return the total size of the files below a directory in bytes, without its subdirectories `leave_out`."""
     total = 0
     with suppress(FileNotFoundError):  # the directory may not exist
@@ -200,6 +212,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
 
     Raises:
         NotCachedError: no intact module holds the function.
+        FormatError: the dependency graph of the module is damaged, or does not contain the function.
     """
     copies = realizations(store, loader, func_name)
     offsets = dict(store.find_all(func_name)) if copies else {}
@@ -212,14 +225,14 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     offset = offsets[module_id]
     with store.open_module(module_id) as module:
         record = decode_function(module.read_record(offset))
-        globals_ = _globals_of(module, record.needs)
-        graph = read_graph(module)
+        globals_ = _filled_globals(module, record.needs)
+        graph = _graph_with(module, record.symbol)
         notes = read_notes(module)
         has_code = module.footer().bitcode > 0
     identity = notes.get("identity")
     key = name_key(func_name)
     used = Uses(store).of([bytes.fromhex(copy.module_id) for copy in copies]).uses
-    parts, entries = belongings(store, func_name)
+    parts, entries = read_parts_and_entries(store, func_name)
     return FunctionReport(
         func_name=func_name,
         signature=chosen.signature,
@@ -227,10 +240,10 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         realizations=copies,
         dependencies=tuple(_named_successors(graph, record.symbol)),
         globals=globals_,
-        natives=_natives_of(graph, record.symbol),
+        natives=_native_symbols(graph, record.symbol),
         has_code=has_code,
         seconds=float(notes.get("seconds", 0.0)),
-        identity=tuple((str(k), str(v)) for k, v in identity.items()) if isinstance(identity, dict) else (),
+        identity=tuple((str(name), str(text)) for name, text in identity.items()) if isinstance(identity, dict) else (),
         uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
         parts=tuple(parts),
         entries=tuple(entries),
@@ -239,11 +252,12 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
 
 
 def _provenance_of(store: Store, copy: Realization) -> Provenance:
+    """Open the module of a copy, and return its origin."""
     with store.open_module(bytes.fromhex(copy.module_id)) as module:
         return provenance(store, module)
 
 
-def _globals_of(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
+def _filled_globals(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
     """Return the globals that a load of a function fills, in the function and its closure inside the module, sorted by name.
 
     `needs` is the offset of the record with the function's needs; 0: there are no needs.
@@ -273,9 +287,9 @@ def _describe_global(record: GlobalRecord) -> GlobalReport:
     return GlobalReport(record.name, record.kind, record.form, record.size, definition)
 
 
-def _natives_of(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
+def _native_symbols(graph: ModuleGraph, symbol: str) -> tuple[str, ...]:
     """Return the native symbols to which a function refers, directly or through private functions and variables."""
     nodes = graph.nodes
     edges = DependencyGraph({name: node.references for name, node in nodes.items()})
-    transparent = [n for n, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]
+    transparent = [name for name, node in nodes.items() if node.kind == "variable" or (node.kind == "function" and node.func_name is None)]
     return tuple(name for name in edges.through(symbol, transparent) if nodes[name].kind == "native")

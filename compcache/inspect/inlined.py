@@ -13,11 +13,11 @@ from compcache.publish.module_reader import read_graph
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["inlined_into"]
+__all__ = ["describe_inlined"]
 
 
-def inlined_into(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return a text with function and module for each function that may be inlined into a realization.
+def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
+    """Return the function and module, as text, of each function that may be inlined into a realization.
 
     The record of the realization is at `offset` of the module. The result is empty if the module cannot be read.
     """

@@ -39,7 +39,7 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
 def ending_in(store: Store, part: str) -> set[str]:
     """Return the labels of stored functions, or plain names, that are equal to `part` or end with a dot and `part`.
 
-    They may have types of arguments after `part`. Only lists of names are read, no other functions.
+    They may have argument types after `part`. Only lists of names are read.
     """
     last = last_part_of(part)
     bases = set[str]()
@@ -69,37 +69,37 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
 def suggestion(store: Store, name: str) -> str:
     """Return the end of a message about a name that is a miss, with a separator: stored names with this label, or a similar name.
 
-    Returns "" if the name is stored and this host cannot use it, or if no similar name is stored.
+    Return "" if the name is stored and this host cannot use it, or if no similar name is stored.
     """
     if any(True for _ in store.find(name)):
         return ""
     same_label = labelled(store, name)
     if same_label:
         more = f" and {len(same_label) - 1} more" if len(same_label) > 1 else ""
-        return f"; there is {same_label[0]!r}{more}, named by content: give the whole name, or the Identity or source of the function"
-    nearest = _nearest(store, name)
-    if nearest == name:  # the list of modules has the name, the index does not
+        return f"; there is {same_label[0]!r}{more}, named by content: give the full name, or the Identity or source of the function"
+    similar = _most_similar(store, name)
+    if similar == name:  # the list of modules has the name, the index does not
         return "; a stored module defines the function, but its file or the index cannot be read: run 'compcache check'"
-    return f"; did you mean {nearest!r}?" if nearest else ""
+    return f"; did you mean {similar!r}?" if similar else ""
 
 
-def _nearest(store: Store, name: str) -> str | None:
+def _most_similar(store: Store, name: str) -> str | None:
     """Return the stored name or label most similar to `name`, which may lack its package; None if no name is similar."""
     from difflib import get_close_matches
 
-    parts: dict[str, str] = {}  # whole names by their last parts
+    parts: dict[str, str] = {}  # full names by their last parts
     known: dict[str, None] = {}
     for lists in [ModuleLists(layer) for layer in (store, *store.layers)]:
-        known.update(dict.fromkeys(_likely(name, lists.bases, str)))
-        parts.update(_likely(name, lists.last_parts, itemgetter(0)))
-    whole: list[str] = get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)
-    if whole:
-        return whole[0]
+        known.update(dict.fromkeys(_candidates(name, lists.bases, str)))
+        parts.update(_candidates(name, lists.last_parts, itemgetter(0)))
+    matches: list[str] = get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)
+    if matches:
+        return matches[0]
     parts.update({label.rpartition(".")[2]: label for label in known})
     return next((parts[part] for part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
 
 
-def _likely(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
+def _candidates(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
     """Return some items whose text is about as long as `name`, items with the same beginning first.
 
     Args:
@@ -107,10 +107,10 @@ def _likely(name: str, starting_with: Callable[[str], Iterator[T]], text: Callab
         starting_with: returns the items whose text starts with a prefix.
         text: returns the text of an item.
     """
-    likely: dict[T, None] = {}
+    candidates: dict[T, None] = {}
     length = len(name)
-    while len(likely) < _MAX_COMPARED and length >= 0:
+    while len(candidates) < _MAX_COMPARED and length >= 0:
         items = islice(starting_with(name[:length]), 4 * _MAX_COMPARED)
-        likely.update(dict.fromkeys([item for item in items if abs(len(text(item)) - len(name)) <= _MAX_LENGTHS_APART]))
+        candidates.update(dict.fromkeys([item for item in items if abs(len(text(item)) - len(name)) <= _MAX_LENGTHS_APART]))
         length = length // 2 if length else -1
-    return list(likely)[:_MAX_COMPARED]
+    return list(candidates)[:_MAX_COMPARED]

@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from compcache.directory.module_file import ModuleFile
     from compcache.store import Store
 
-__all__ = ["passed_over"]
+__all__ = ["describe_passed_over"]
 
 
-def passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return a text for each realization of an import of a function that does not have the expected link type.
+def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
+    """Return a text for each realization of a function's imports that does not have the expected link type.
 
     The record of the function is at `offset` of the module. The result is empty if the module cannot be read.
     """
     texts = []
     try:
         with store.open_module(module_id) as module:
-            uses = {name: read_type(module.read_record, kind) for name, kind in _imports(module, offset)}
+            uses = {name: read_type(module.read_record, kind) for name, kind in _import_types(module, offset)}
     except (FileNotFoundError, CompcacheError, FormatError) as error:
         reraise_interrupt(error)
         return ()
     for name, used in uses.items():
-        for provider, defined in _realizations(store, name) if used else ():
+        for provider, defined in _realization_types(store, name) if used else ():
             does_fit, reason = fits(defined, used)
             if not does_fit:
                 texts.append(f"{name!r} of module {provider.hex()} is {defined}, and module {module_id.hex()} uses it as {used}: {reason}")
     return tuple(texts)
 
 
-def _imports(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
+def _import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
     """Yield the imports of a function and its closure in the module, with their link types."""
     waiting = [decode_function(module.read_record(offset)).needs]
     seen = {0, *waiting}
@@ -51,7 +51,7 @@ def _imports(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
             seen.update(record.children)
 
 
-def _realizations(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
+def _realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
     """Yield the module_id and the link type of each readable realization of a function."""
     for module_id, offset in store.find_all(name):
         try:

@@ -33,7 +33,7 @@ def provenance(store: Store, module: ModuleFile) -> Provenance:
     """
     notes = read_notes(module)
     holder = next((layer for layer in store.layers if module.path.startswith(f"{layer.root}/")), store)
-    added, owner = _status(store, module)
+    added, owner = _time_and_owner(store, module)
     return Provenance(
         module_id=module.module_id.hex(),
         makers=read_makers(module.read_record, module.records),
@@ -49,10 +49,10 @@ def provenance(store: Store, module: ModuleFile) -> Provenance:
     )
 
 
-def _status(store: Store, module: ModuleFile) -> tuple[float, str]:
-    """Return the time when the module file was written, and the name or number of its owner.
+def _time_and_owner(store: Store, module: ModuleFile) -> tuple[float, str]:
+    """Return the time when the module file was written, and the name or numeric id of its owner.
 
-    Returns 0.0 and "" for a module in memory, and if the status cannot be read.
+    Return 0.0 and "" for a module in memory, and if the status cannot be read.
     """
     if store.holds_in_memory(module.module_id):
         return 0.0, ""
@@ -81,7 +81,7 @@ def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, .
 
     def status_of(name: str) -> str:
         """Return the result of the check of the signatures in the name of a key."""
-        keys = [key for key in _keys(store) if key.name == name]
+        keys = [key for key in _accepted_keys(store) if key.name == name]
         if not keys:
             return "unknown"
         return "trusted" if is_signed(content, keys, module.module_id, requirement) else "wrong"
@@ -92,7 +92,8 @@ def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, .
         return tuple([Signer(name, "unchecked") for name in names])
 
 
-def _keys(store: Store) -> Iterable[PublicKey]:
+def _accepted_keys(store: Store) -> Iterable[PublicKey]:
+    """Return the trusted keys of a store, and the public part of its publish key."""
     return (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compcache.hit.loader import Loader
     from compcache.store import Store
 
-__all__ = ["SeparateState", "separate_state"]
+__all__ = ["SeparateState", "find_separate_state"]
 
 #: The signature of constant variables in a graph.
 _CONSTANT = "constant"
@@ -43,23 +43,23 @@ class SeparateState:
         )
 
 
-def separate_state(store: Store, loader: Loader, func_name: str) -> tuple[SeparateState, ...]:
-    """Return the variables that a function would not share with functions of its module if they were loaded now."""
+def find_separate_state(store: Store, loader: Loader, func_name: str) -> tuple[SeparateState, ...]:
+    """Return the variables that a function would not share with functions of its module if these functions were loaded now."""
     module_id = _providing_module(store, loader, func_name)
-    graph = _graph_of(store, module_id) if module_id is not None else None
+    graph = _read_graph(store, module_id) if module_id is not None else None
     if module_id is None or graph is None:
         return ()
-    variables = _variables_of(graph, func_name)
+    variables = _mutable_variables(graph, func_name)
     separate: dict[str, SeparateState] = {}
     for node in graph.nodes.values():
         name = node.func_name
-        if node.kind != "function" or name is None or name == func_name or variables.isdisjoint(_variables_of(graph, name)):
+        if node.kind != "function" or name is None or name == func_name or variables.isdisjoint(_mutable_variables(graph, name)):
             continue
         other_id = _providing_module(store, loader, name)
-        other_graph = _graph_of(store, other_id) if other_id is not None and other_id != module_id else None
+        other_graph = _read_graph(store, other_id) if other_id is not None and other_id != module_id else None
         if other_graph is None or other_id is None:
             continue
-        for variable in sorted(variables & _variables_of(graph, name) & _variables_of(other_graph, name)):
+        for variable in sorted(variables & _mutable_variables(graph, name) & _mutable_variables(other_graph, name)):
             separate.setdefault(variable, SeparateState(func_name, variable, module_id.hex(), name, other_id.hex()))
     return tuple(separate.values())
 
@@ -74,7 +74,7 @@ def _providing_module(store: Store, loader: Loader, func_name: str) -> bytes | N
     return next((module_id for module_id, _ in loader.candidates(func_name) if store.exists(module_id)), None)
 
 
-def _graph_of(store: Store, module_id: bytes) -> ModuleGraph | None:
+def _read_graph(store: Store, module_id: bytes) -> ModuleGraph | None:
     """Return the graph of a module; None if it cannot be read."""
     try:
         with store.open_module(module_id) as module:
@@ -84,7 +84,7 @@ def _graph_of(store: Store, module_id: bytes) -> ModuleGraph | None:
         return None
 
 
-def _variables_of(graph: ModuleGraph, func_name: str) -> set[str]:
+def _mutable_variables(graph: ModuleGraph, func_name: str) -> set[str]:
     """Return the mutable variables that a function of a module reaches, without variables that all modules share."""
     nodes = graph.nodes
     roots = [node.symbol for node in nodes.values() if node.kind == "function" and node.func_name == func_name]

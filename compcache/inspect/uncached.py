@@ -54,11 +54,11 @@ def _file_name(name: str) -> str:
 
 
 def record_refusal(store: Store, name: str, reason: str) -> None:
-    """Store the reason why a function is not cached, in place of an earlier reason. Does nothing in a read-only cache."""
+    """Store the reason why a function is not cached, in place of an earlier reason. Do nothing in a read-only cache."""
     name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
     if store.readonly:
         return
-    known = _read(store, _file_name(name))
+    known = _read_refusal(store, _file_name(name))
     if known is not None and (known.name, known.reason) == (name, reason):
         return
     packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
@@ -68,7 +68,7 @@ def record_refusal(store: Store, name: str, reason: str) -> None:
 
 
 def remove_refusal(store: Store, name: str) -> None:
-    """Remove the stored reason of a function that is cached now. Does nothing in a read-only cache."""
+    """Remove the stored reason of a function that is cached now. Do nothing in a read-only cache."""
     if not store.readonly:
         with suppress(OSError):
             store.files.unlink(store.path(UNCACHED, _file_name(name[:_MAX_TEXT])))
@@ -76,11 +76,11 @@ def remove_refusal(store: Store, name: str) -> None:
 
 def read_refusals(store: Store) -> list[Refusal]:
     """Return all stored refusals, the latest first."""
-    refusals = [_read(store, name) for name in store.names(UNCACHED)]
+    refusals = [_read_refusal(store, name) for name in store.names(UNCACHED)]
     return sorted((refusal for refusal in refusals if refusal is not None), key=lambda refusal: -refusal.created)
 
 
-def _read(store: Store, file_name: str) -> Refusal | None:
+def _read_refusal(store: Store, file_name: str) -> Refusal | None:
     """Return the refusal in a file; None if the file does not exist or is damaged."""
     data = store.read_file(UNCACHED, file_name)
     if data is None or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
@@ -95,7 +95,7 @@ def _read(store: Store, file_name: str) -> Refusal | None:
 
 
 def _remove_oldest(store: Store) -> None:
-    """Remove the oldest files until only the allowed number is left."""
+    """Remove the oldest files until the number of files is at most the maximum."""
     names = store.names(UNCACHED)
     if len(names) <= _MAX_KEPT:
         return

@@ -86,7 +86,7 @@ class _Layer(Store):
         return self._above.processor()
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether the file has a valid stamp in this layer or in the writable directory. If so, describe the module."""
+        """Return whether the file has a valid stamp in this layer or in the writable directory; set the module's fields from the stamp."""
         above = self._above
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
             return not above.exposed and super()._recognize(module, status, above.verified)
@@ -108,9 +108,9 @@ class _Layer(Store):
 
     def report_unreadable(self, path: str, error: OSError) -> None:
         """Warn, once for each path, that a part of the layer cannot be read. The other parts are used."""
-        from compcache.publish.verify import warn_of_layer
+        from compcache.publish.verify import warn_about_layer
 
-        warn_of_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
+        warn_about_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
 
     def remember(self, entry: ModuleEntry) -> None:
         """Remember in the writable directory that a file of this layer was verified."""
@@ -132,12 +132,12 @@ class LayeredStore(Store):
         FormatError: a layer is a file and not a bundle.
     """
 
-    __slots__ = ("_found_in", "_looked", "entries", "layers", "merged", "verified")
+    __slots__ = ("_found_in", "_is_merged_opened", "entries", "layers", "merged", "verified")
 
     def __init__(self, root: str, layers: Sequence[str], options: dict[str, Any]) -> None:
         super().__init__(root, **options)
         self.merged: Index | None = None  # the segment of all layers; None if it is not known to be current
-        self._looked = False
+        self._is_merged_opened = False
         self.verified = Index(self.files, self.directory(LAYERS), self.temporary, LAYERS.suffix)
         self.verified.owners = self.verified.vouching = self._owners
         self._found_in: dict[bytes, Store] = {}
@@ -148,22 +148,22 @@ class LayeredStore(Store):
 
     def _open_layer(self, path: str, options: dict[str, Any]) -> _Layer | None:
         """Open the layer at a path. If this user may not read it, warn and return None."""
-        directory = self._directory_of(path)
+        directory = self._unpack_if_bundle(path)
         try:
             return _Layer(directory, path, self, options)
         except StorageError as error:
             reraise_interrupt(error)
-            from compcache.publish.verify import warn_of_layer
+            from compcache.publish.verify import warn_about_layer
 
-            warn_of_layer(self, path, str(error), "at all")
+            warn_about_layer(self, path, str(error), "at all")
             return None
 
-    def _directory_of(self, path: str) -> str:
-        """Return the directory of a layer. A bundle is unpacked first unless it is already unpacked."""
+    def _unpack_if_bundle(self, path: str) -> str:
+        """Return the directory of the layer at a path. A bundle is unpacked first unless it is already unpacked."""
         if os.path.isfile(path):
-            from compcache.layers.unpacked_bundle import directory_of_bundle
+            from compcache.layers.unpacked_bundle import ensure_unpacked
 
-            return directory_of_bundle(path, self)
+            return ensure_unpacked(path, self)
         return path
 
     # ------------------------------------------------------- the segment of all layers
@@ -183,7 +183,7 @@ class LayeredStore(Store):
 
     def _open_merged(self) -> None:
         """Set `merged` to the segment of all layers; if it does not exist, write it for the next process, and leave `merged` None."""
-        self._looked = True
+        self._is_merged_opened = True
         name = self.merged_name()
         index = Index(self.files, self.directory(MERGED_LAYERS), self.temporary, MERGED_LAYERS.suffix)
         index.owners = self._owners
@@ -196,7 +196,7 @@ class LayeredStore(Store):
             if not self.readonly:
                 self._write_segment(name)
             return
-        index.take(segment)
+        index.use_only(segment)
         self.merged = index
 
     def _write_segment(self, name: str) -> None:
@@ -207,8 +207,8 @@ class LayeredStore(Store):
             return  # compcache-runtime cannot write segments; look-ups search each layer
         write_layer_segment(self, name)
 
-    def _layer_of(self, module_id: bytes) -> Store | None:
-        """Return the layer of a module from the segment of all layers; None if the segment does not have the module."""
+    def _find_merged_layer(self, module_id: bytes) -> Store | None:
+        """Return the layer of a module, and record the module's entry; None if the segment of all layers does not contain the module."""
         assert self.merged is not None
         for segment in self.merged.segments:
             for value in self.merged.look_up(segment, module_id, modules=True) or ():
@@ -229,7 +229,7 @@ class LayeredStore(Store):
         found = False
         if again and self.index.is_listed:
             self._renew_index()
-        if not self._looked:
+        if not self._is_merged_opened:
             self._open_merged()
         if self.merged is not None:
             for candidate in self._find_in(self.merged, func_name, is_near, linked=linked):
@@ -257,18 +257,18 @@ class LayeredStore(Store):
         """Warn of layers that this user cannot read completely, because their functions are compiled again."""
         for layer in self.layers:
             if layer.index.problem:
-                from compcache.publish.verify import warn_of_layer
+                from compcache.publish.verify import warn_about_layer
 
-                warn_of_layer(layer, layer.source, layer.index.problem)
+                warn_about_layer(layer, layer.source, layer.index.problem)
 
     def renew_index(self) -> bool:
         """See `Store`."""
         self.merged = None
         return self._renew_all([True] * (1 + len(self.layers)))
 
-    def _renew_all(self, look: list[bool]) -> bool:
+    def _renew_all(self, were_listed: list[bool]) -> bool:
         """Renew the indexes of this directory and its layers. Return whether one of them has changed."""
-        return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), look, strict=True)])  # noqa: C419 - all of them
+        return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), were_listed, strict=True)])  # noqa: C419 - all of them
 
     def _find_in(
         self, merged: Index | None, func_name: str, is_near: IsNear | None = None, *, linked: bool = False
@@ -280,15 +280,15 @@ class LayeredStore(Store):
 
     def _indexes(self, merged: Index | None) -> list[tuple[Store | None, Index]]:
         """Return the indexes to search, in order, each with its store; None is the store of `merged`, which has all layers."""
-        below: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
-        return [(self, self.index), *([(None, merged)] if merged is not None else below)]
+        of_layers: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
+        return [(self, self.index), *([(None, merged)] if merged is not None else of_layers)]
 
     def find_numbered(self, func_name: str) -> list[Numbered]:
         """See `Store`."""
-        return [row for _, row in self._numbered(self._indexes(self.merged), name_key(func_name))]
+        return [row for _, row in self._numbered_rows(self._indexes(self.merged), name_key(func_name))]
 
     @staticmethod
-    def _numbered(indexes: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
+    def _numbered_rows(indexes: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
         """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes have greater addition numbers."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(indexes):
@@ -298,7 +298,7 @@ class LayeredStore(Store):
 
     def _find_ordered(self, indexes: list[tuple[Store | None, Index]], key: bytes, is_near: IsNear | None) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a plain name, the newest addition of the first index first."""
-        rows = {row[2]: (store, row) for store, row in self._numbered(indexes, key)}
+        rows = {row[2]: (store, row) for store, row in self._numbered_rows(indexes, key)}
         for candidate in in_order([row for _, row in rows.values()], is_near):
             self._remember_store(candidate[0], rows[candidate[0]][0])
             yield candidate
@@ -306,7 +306,7 @@ class LayeredStore(Store):
     def _find_best(self, indexes: list[tuple[Store | None, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a content name, the best for this host first."""
         seen = set()
-        lesser: list[tuple[int, Store | None, tuple[bytes, int]]] = []
+        fallbacks: list[tuple[int, Store | None, tuple[bytes, int]]] = []
         for store, index in indexes:
             ranked: list[tuple[int, tuple[bytes, int]]] = []
             for candidate in index.find(key, ranked):
@@ -314,10 +314,10 @@ class LayeredStore(Store):
                     seen.add(candidate[0])
                     self._remember_store(candidate[0], store)
                     yield candidate
-            lesser += [(rank, store, candidate) for rank, candidate in ranked]
-        if len(lesser) > 1:
-            lesser.sort(key=lambda row: -row[0])  # the sort is stable: candidates of equal rank stay in the order of their indexes
-        for _, store, candidate in lesser:
+            fallbacks += [(rank, store, candidate) for rank, candidate in ranked]
+        if len(fallbacks) > 1:
+            fallbacks.sort(key=lambda row: -row[0])  # the sort is stable: candidates of equal rank stay in the order of their indexes
+        for _, store, candidate in fallbacks:
             if candidate[0] not in seen:
                 seen.add(candidate[0])
                 self._remember_store(candidate[0], store)
@@ -328,7 +328,7 @@ class LayeredStore(Store):
         if store is self:
             self._found_in.pop(module_id, None)
             return
-        layer = store or self._layer_of(module_id)
+        layer = store or self._find_merged_layer(module_id)
         if layer is not None:
             self._found_in[module_id] = layer
 
@@ -342,8 +342,8 @@ class LayeredStore(Store):
 
     def state(self) -> bytes:
         """See `Store`."""
-        below = [] if self.merged is not None else [layer.root.encode("utf-8", "surrogateescape") for layer in self.layers]
-        return digest([*below, *[index.state() for _, index in self._indexes(self.merged)]])
+        roots = [] if self.merged is not None else [layer.root.encode("utf-8", "surrogateescape") for layer in self.layers]
+        return digest([*roots, *[index.state() for _, index in self._indexes(self.merged)]])
 
     def exists(self, module_id: bytes) -> bool:
         """Return whether a module exists in this directory or in a layer."""
@@ -376,9 +376,9 @@ class LayeredStore(Store):
     def remember_layer(self, entry: ModuleEntry) -> None:
         """Remember that a file of a layer was verified, unless this cache is read-only."""
         if not self.readonly:
-            from compcache.publish.verify import remember_in
+            from compcache.publish.verify import record_verified
 
-            remember_in(self, self.verified, entry)
+            record_verified(self, self.verified, entry)
 
     def close(self) -> None:
         """See `Store`."""

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-__all__ = ["directory_of_bundle", "is_unpacked", "name_of_state"]
+__all__ = ["ensure_unpacked", "touch_if_unpacked", "unpacked_name"]
 
 _DAY = 86400.0
 
 
-def directory_of_bundle(path: str, store: Store) -> str:
-    """Return the directory with the modules of a bundle, as a layer below `store`. Unpack the bundle if that was not done before.
+def ensure_unpacked(path: str, store: Store) -> str:
+    """Unpack a bundle that is a layer of `store`, unless it is already unpacked. Return the directory with its modules.
 
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.
         UntrustedDirectoryError: another user could have written the bundle, and `store` has neither `trust` nor a key.
-        StorageError: the bundle cannot be read, or no directory can be written to unpack it.
+        StorageError: the bundle cannot be read, or there is no writable directory to unpack it into.
     """
     try:
         with open(path, "rb", opener=_open_without_waiting) as file:
-            return _directory_of(path, file, store)
+            return _ensure_unpacked(path, file, store)
     except OSError as error:
         reraise_interrupt(error)
         if isinstance(error, StorageError | UntrustedDirectoryError):
@@ -44,22 +44,23 @@ def directory_of_bundle(path: str, store: Store) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file, and return its descriptor; an opener for `open`."""
     return os.open(path, flags | os.O_NONBLOCK)  # the file may have been replaced by a pipe
 
 
-def _directory_of(path: str, file: BinaryIO, store: Store) -> str:
-    """Return the directory with the modules of an open bundle; see `directory_of_bundle`."""
+def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:
+    """Unpack an open bundle unless it is already unpacked. Return the directory with its modules; see `ensure_unpacked`."""
     status = os.fstat(file.fileno())
     _require_trust(path, status, store)
-    place = store.path(BUNDLES, name_of_state(path, status))
-    if not store.exposed and is_unpacked(store, place):  # in an exposed directory, other users could have replaced it
+    place = store.path(BUNDLES, unpacked_name(path, status))
+    if not store.exposed and touch_if_unpacked(store, place):  # in an exposed directory, other users could have replaced it
         return place
     from compcache.bundles.unpacked_layer import unpack_layer
 
     return unpack_layer(store, path, file, place)
 
 
-def name_of_state(path: str, status: os.stat_result) -> str:
+def unpacked_name(path: str, status: os.stat_result) -> str:
     """Return the name of the directory for a bundle at `path` whose file has this status."""
     state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
     return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
@@ -86,10 +87,10 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
     raise UntrustedDirectoryError(f"{reason}; {advice}", path=path, reason=reason)
 
 
-def is_unpacked(store: Store, place: str) -> bool:
-    """Return whether `place` is a directory of a user whose files are used.
+def touch_if_unpacked(store: Store, place: str) -> bool:
+    """Record the use of an unpacked bundle: set its modification time, at most once a day.
 
-    Sets the modification time of the directory, at most once a day, to record its use.
+    Return whether `place` is a directory of a user whose files are used. If not, it is not touched.
     """
     try:
         status = store.files.stat(place)

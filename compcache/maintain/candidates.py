@@ -1,8 +1,9 @@
 """The modules that a prune may remove, and the modules that affect the decision. Other modules are read and not kept in memory.
 
 `Chooser.choose` returns the plan that `compcache.maintain.policy` would make from all modules. Candidates are a superset of the modules
-that will be removed: for limits, the least recently used modules. The decision also depends on the importers of candidates, on modules that
-realize the same functions, and on the importers of those. These modules are read, too. All other modules are only counted.
+that will be removed. For limits, candidates are the least recently used modules. The decision also depends on the importers of candidates,
+on modules that realize the same functions, and on the importers of those modules. These modules are read, too. All other modules are only
+counted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from compcache.formats.makers import Versions
 from compcache.formats.records import version_numbers
 from compcache.formats.statistics import MISSES_ID
 from compcache.maintain.pins import pinned
-from compcache.maintain.policy import Entry, Outside, Plan, matcher, plan_prune, since
+from compcache.maintain.policy import Entry, Outside, Plan, cutoff, matcher, plan_prune
 from compcache.usage.linked import linked_closures
 from compcache.usage.snapshot import Slices, statuses_of
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Census", "Chooser"]
 
 #: The factor by which the number of candidates grows if the first candidates did not suffice.
-_MORE = 1.5
+_GROWTH = 1.5
 #: A common generation for all modules whose generation is not stale.
 _FRESH = object()
 
@@ -83,7 +84,7 @@ class Chooser:
         self._selected = [Versions.parse(versions) for versions in policy.made_by]
         self._oldest_llvm = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
         self._linked = linked_closures(store)
-        self._of_parts = self._uses_of_parts()
+        self._part_uses = self._read_part_uses()
         self._targets: dict[tuple[object, ...], int] = {}
         self._generations: dict[Platform, tuple[int, int]] = {}
         self._platforms: dict[int, tuple[Platform, tuple[int, int, tuple[Maker, ...], str]]] = {}
@@ -93,21 +94,23 @@ class Chooser:
     def choose(self) -> Plan:
         """Return the plan of the prune."""
         fresh = self._fresh_generations() if self._policy.stale is not None else frozenset()
-        copies = self._copies() if self._policy.duplicates else frozenset()
+        copies = self._duplicate_modules() if self._policy.duplicates else frozenset()
         size, count = self._excess()
         while True:
-            chosen = _Oldest(size, count)
+            chosen = _LeastRecentlyUsed(size, count)
             slices = Slices(self._store, self._progress)
-            found = {entry.module_id: entry for entry in self._entries(slices) if self._may_go(entry, fresh, copies, chosen)}
+            found = {entry.module_id: entry for entry in self._entries(slices) if self._select_or_offer(entry, fresh, copies, chosen)}
             found.update(chosen.entries())
             horizon = chosen.horizon
             del chosen  # it would hold its entries in memory a second time
-            found.update({key: entry for key, entry in self._read(slices, {*self._linked, *slices.unlisted}).items() if key not in found})
-            self._add_deciding(slices, found)
-            plan = self._plan(found, fresh, horizon)
+            found.update(
+                {key: entry for key, entry in self._read_entries(slices, {*self._linked, *slices.unlisted}).items() if key not in found}
+            )
+            self._add_related(slices, found)
+            plan = self._make_plan(found, fresh, horizon)
             if not plan.exceeded or horizon == inf:
                 return plan
-            size, count = ceil(size * _MORE), ceil(count * _MORE)
+            size, count = ceil(size * _GROWTH), ceil(count * _GROWTH)
 
     def _excess(self) -> tuple[int, int]:
         """Return the numbers of bytes and of modules above the limits of the policy."""
@@ -115,11 +118,11 @@ class Chooser:
         size = census.size - policy.max_bytes if isinstance(policy.max_bytes, int) else 0
         return max(size, 0), max(census.modules - policy.max_modules, 0) if policy.max_modules is not None else 0
 
-    def _plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
+    def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         """Return the plan of the policy for the candidates and the modules that affect the decision."""
 
         def close(entry: Entry) -> Entry:
-            """Return an entry with its parts among the candidates, and with the common generation if it is fresh."""
+            """Return an entry without parts outside the candidates, and with the common generation if it is fresh."""
             if entry.parts:  # parts outside the candidates stay; the entry itself replaces them, because it must have parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
@@ -135,7 +138,7 @@ class Chooser:
 
     # ------------------------------------------------------------------------------------------ entries
 
-    def _uses_of_parts(self) -> dict[bytes, float]:
+    def _read_part_uses(self) -> dict[bytes, float]:
         """Return the last use of each module through linked closures: a use of a closure counts as a use of its parts."""
         used = self._uses.of(self._linked).last_uses()
         found: dict[bytes, float] = {}
@@ -158,23 +161,23 @@ class Chooser:
             yield from self._entries_of(slice_.present, rows, used)
             for required, holder in slices.lists.requirements_of_directory(slice_.first):
                 if required in slice_.present and holder in packs:
-                    held = required in rows and self._is_pinned(rows[required])
-                    last = max(used.get(required, 0.0), self._of_parts.get(required, 0.0))
-                    packs[holder].add_requirement(slice_.present[required].modified, last, held=held)
+                    protected = required in rows and self._is_pinned(rows[required])
+                    last = max(used.get(required, 0.0), self._part_uses.get(required, 0.0))
+                    packs[holder].add_requirement(slice_.present[required].modified, last, protected=protected)
         for module_id, pack in packs.items():
             if pack.size >= 0:  # a negative size: the pack was removed since
-                yield pack.entry(module_id, held=module_id in self._spare)
+                yield pack.entry(module_id, protected=module_id in self._spare)
 
     def _add_requirement(self, pack: _Pack, required: bytes) -> None:
-        """Make an unlisted pack depend on a module, if the module exists."""
+        """Add a module that an unlisted pack requires, if the module exists."""
         for status in statuses_of(self._store, [required]).values():
             last = self._uses.of([required]).last_uses().get(required, 0.0)
-            pack.add_requirement(status.modified, max(last, self._of_parts.get(required, 0.0)), held=required in self._spare)
+            pack.add_requirement(status.modified, max(last, self._part_uses.get(required, 0.0)), protected=required in self._spare)
 
     def _entries_of(self, present: Mapping[bytes, FileStatus], rows: Mapping[bytes, Row], used: Mapping[bytes, float]) -> Iterator[Entry]:
         """Yield the entries of these modules except packs."""
         for module_id, (size, created) in present.items():
-            last = max(used.get(module_id, 0.0), self._of_parts.get(module_id, 0.0))
+            last = max(used.get(module_id, 0.0), self._part_uses.get(module_id, 0.0))
             row = rows.get(module_id)
             if row is None:
                 yield Entry(module_id, size, created, last, (), (), module_id, None, module_id in self._spare)
@@ -182,7 +185,7 @@ class Chooser:
             if row.is_pack:
                 continue
             _, platform, _, names, _, imports, *_ = row
-            target, generation, makers, fault = self._describe(platform)
+            target, generation, makers, fault = self._platform_facts(platform)
             is_pinned = self._is_pinned(row)
             parts = row.parts if row.entries else ()
             if parts:
@@ -193,8 +196,8 @@ class Chooser:
     def _is_pinned(self, row: Row) -> bool:
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
-    def _describe(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
-        """Return a number for the target of a platform, a number for its generation, its makers, and their known fault.
+    def _platform_facts(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
+        """Return a number for the target of a platform, a number for its generation, its makers, and their known fault or "".
 
         Numbers are faster to compare than platforms.
         """
@@ -207,7 +210,7 @@ class Chooser:
             known = self._platforms[id(platform)] = platform, (*same, makers, known_faults.fault_of(makers))
         return known[1]
 
-    def _read(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
+    def _read_entries(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
         """Return the entries of the existing modules among these module_ids, by module_id."""
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
@@ -216,8 +219,8 @@ class Chooser:
 
     # -------------------------------------------------------------------------------------- what may go
 
-    def _may_go(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _Oldest) -> bool:
-        """Return whether a criterion of the policy may select an entry. If not, offer the entry to `oldest`, the candidates for limits."""
+    def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _LeastRecentlyUsed) -> bool:
+        """Return whether a criterion of the policy may select an entry. If not, add the entry to `oldest`, the candidates for limits."""
         policy = self._policy
         if entry.fault:
             return True
@@ -226,8 +229,8 @@ class Chooser:
         recency = min(max(entry.used, entry.created), self._now)
         if (
             policy.matches_alone
-            or recency < since(policy.unused_for, self._now)
-            or entry.created < since(policy.older_than, self._now)
+            or recency < cutoff(policy.unused_for, self._now)
+            or entry.created < cutoff(policy.older_than, self._now)
             or (policy.stale is not None and entry.generation not in fresh)
             or (self._oldest_llvm and entry.llvm and version_numbers(entry.llvm) < self._oldest_llvm)
             or any(versions.includes(maker) for versions in self._selected for maker in entry.makers)
@@ -243,9 +246,9 @@ class Chooser:
         for entry in self._entries(Slices(self._store, self._progress)):
             recency = min(max(entry.used, entry.created), self._now)
             newest[entry.generation] = max(recency, newest.get(entry.generation, recency))
-        return frozenset([key for key, used in newest.items() if used >= since(self._policy.stale, self._now)])
+        return frozenset([key for key, used in newest.items() if used >= cutoff(self._policy.stale, self._now)])
 
-    def _copies(self) -> frozenset[bytes]:
+    def _duplicate_modules(self) -> frozenset[bytes]:
         """Return the modules with functions that other modules also realize."""
         slices = Slices(self._store, self._progress)
         for slice_ in slices:
@@ -257,7 +260,7 @@ class Chooser:
             found.update([row.module_id, *[module_id for name in row.names for module_id in slices.lists.holders(name)]])
         return frozenset(found - slices.gone)
 
-    def _add_deciding(self, slices: Slices, found: dict[bytes, Entry]) -> None:
+    def _add_related(self, slices: Slices, found: dict[bytes, Entry]) -> None:
         """Add to `found` the modules that import functions of its modules or realize the same functions, and so on for these modules."""
         lists = slices.lists
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
@@ -274,7 +277,7 @@ class Chooser:
             if slices.unlisted or self._policy.duplicates:
                 imported = names
             wanted.update((module_id, None) for _, module_id in lists.holders_of(imported))
-            more = self._read(slices, wanted.keys() - found.keys())
+            more = self._read_entries(slices, wanted.keys() - found.keys())
             found.update(more)
             names = {name for entry in more.values() for name in entry.functions} - seen
 
@@ -293,7 +296,7 @@ def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
 
 
 class _Pack:
-    """The entry of a pack in the making.
+    """Collects the data for the entry of a pack.
 
     A pack is as young and as recently used as the newest module of its entries, and protected if one of these modules is protected. It is
     removed without its modules, because entries can be made again.
@@ -302,26 +305,26 @@ class _Pack:
     def __init__(self) -> None:
         self.size = -1
         self._created = self._newest = self._last = 0.0
-        self._held = False
+        self._protected = False
 
     def set_status(self, status: FileStatus, last: float) -> None:
         """Set the size, the creation and the last use of the pack itself, which exists."""
         self.size, self._created = status
         self._last = max(self._last, last)
 
-    def add_requirement(self, created: float, last: float, *, held: bool) -> None:
+    def add_requirement(self, created: float, last: float, *, protected: bool) -> None:
         """Take into account that an entry of the pack requires a module with this creation, last use and protection."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last)
-        self._held = self._held or held
+        self._protected = self._protected or protected
 
-    def entry(self, module_id: bytes, *, held: bool) -> Entry:
+    def entry(self, module_id: bytes, *, protected: bool) -> Entry:
         """Return the entry of the pack for the policy."""
         created = self._newest or self._created
-        return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, held or self._held, is_pack=True)
+        return Entry(module_id, self.size, created, self._last, (), (), module_id, module_id, protected or self._protected, is_pack=True)
 
 
-class _Oldest:
+class _LeastRecentlyUsed:
     """The least recently used entries with `size` bytes and `count` modules in total. `horizon` is the recency of the next entry."""
 
     def __init__(self, size: int, count: int) -> None:

@@ -49,7 +49,7 @@ def report_absence(store: Store) -> CheckReport:
 def check(
     store: Store, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
 ) -> CheckReport:
-    """Check a cache directory and return the findings.
+    """Check a cache directory, and return the problems found.
 
     Args:
         store: the cache directory.

@@ -29,7 +29,7 @@ def clear(store: Store) -> int:
     store.require_writable()
     # The files are listed first. Files that other processes add or merge in the meantime have other names, and stay.
     places = [place for place in PLACES if place.cleared and place is not MODULES]
-    others = [store.path(place, name) for place in places for name in store.names(place)]
+    other_files = [store.path(place, name) for place in places for name in store.names(place)]
     packs = stored_packs(store)
     removed = sum([remove_file(store, module_id) and module_id not in packs for module_id in store.module_ids()])
     for module_id in list(store._in_memory):  # modules that could not be published
@@ -37,7 +37,7 @@ def clear(store: Store) -> int:
     store._in_memory.clear()
     store._memory_names.clear()
     store.index.close()
-    for path in others:
+    for path in other_files:
         remove_directory(store, path)
     remove_lists(store)
     return removed

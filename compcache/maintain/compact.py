@@ -55,34 +55,34 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
     if not grace >= 0:
         raise ValueError(f"grace must be 0 seconds or more, not {grace!r}")
     started = time.perf_counter()
-    with _storing(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
+    with _storage_errors(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:
             raise StorageError(f"another process compacts the cache {store.root}: try again when that process has ended", path=store.root)
         before = _measure(store)
         merged = _merge_duplicates(store)
-        work = Packing(store, progress)
-        work.write()
-        if work.replaces_anything():
+        packing = Packing(store, progress)
+        packing.write()
+        if packing.has_files_to_remove():
             time.sleep(grace)
-            work.remove_old()
+            packing.remove_old()
             rewrite_index(store, (), resized=True)
         after = _measure(store)
         remember_size(store, after.size_of_modules)
     return CompactReport(
-        packed=work.packed, merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
+        packed=packing.packed, merged=tuple([module_id.hex() for module_id in merged]), modules=after.modules,
         size_before=before.size, size_after=after.size, files_before=before.files, files_after=after.files,
         seconds=time.perf_counter() - started,
     )  # fmt: skip
 
 
 def compact_apart(root: str, *, trust: bool) -> None:
-    """Compact a directory in this process, which an addition has started for that purpose (see `size_limit`)."""
+    """Compact a directory in this process, which an addition has started for the compaction (see `size_limit`)."""
     os.nice(5)
     compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
 
 
 @contextmanager
-def _storing(store: Store) -> Iterator[None]:
+def _storage_errors(store: Store) -> Iterator[None]:
     """Turn an `OSError` inside the block into a `StorageError`."""
     try:
         yield
@@ -125,20 +125,20 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
     Modules with functions of unknown content stay, and so do modules that an entry of data requires.
     """
-    winners: dict[bytes, set[bytes]] = {}
-    for holders in _holders(store):
+    newer: dict[bytes, set[bytes]] = {}
+    for holders in _modules_by_content(store):
         for module_id in holders[:-1]:
-            winners.setdefault(module_id, set()).add(holders[-1])
-    keep = {holders[-1] for holders in _holders(store) if holders[-1] in winners} if winners else set()
+            newer.setdefault(module_id, set()).add(holders[-1])
+    keep = {holders[-1] for holders in _modules_by_content(store) if holders[-1] in newer} if newer else set()
     lists = ModuleLists(store)
-    doubles = [
-        module_id for module_id in sorted(winners.keys() - keep)
-        if all(_is_usable(store, winner) for winner in winners[module_id]) and not any(True for _ in lists.entries_requiring(module_id))
+    duplicates = [
+        module_id for module_id in sorted(newer.keys() - keep)
+        if all(_is_usable(store, module) for module in newer[module_id]) and not any(True for _ in lists.entries_requiring(module_id))
     ]  # fmt: skip
-    return remove_modules(store, doubles) if doubles else []
+    return remove_modules(store, duplicates) if duplicates else []
 
 
-def _holders(store: Store) -> Iterator[list[bytes]]:
+def _modules_by_content(store: Store) -> Iterator[list[bytes]]:
     """Yield the modules that hold a function, for each content and requirement, the newest addition last."""
     for _, entries in groupby(_function_entries(store), key=_content_key):
         additions = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
@@ -159,7 +159,7 @@ def _function_entries(store: Store) -> Iterator[bytes]:
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     for number in range(1 << bits):
         entries = {entry.ljust(FUNCTION.size, b"\0") for segment in segments for entry in segment.functions.entries_of_range(number, bits)}
-        yield from sorted(index_merge.unrepeated(entries), key=_content_key)
+        yield from sorted(index_merge.newest_additions(entries), key=_content_key)
 
 
 def _is_usable(store: Store, module_id: bytes) -> bool:

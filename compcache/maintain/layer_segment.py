@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["write_layer_segment"]
 
-#: The most functions in the segment. Larger layers change often, and rewriting the segment would take longer than searching each layer.
+#: The maximum number of functions in the segment. Larger layers change often. Rewriting the segment would take longer than searching each
+#: layer.
 _MOST_FUNCTIONS = 50_000
 _KEPT = 4  # segments of former states
 _MOST_LAYERS = (1 << 64 - ORDER_BITS) - 1
@@ -30,7 +31,7 @@ _MODULE_ID = slice(KEY_SIZE, KEY_SIZE + DIGEST_SIZE)
 def write_layer_segment(store: LayeredStore, name: str) -> None:
     """Write the segment for the state of the layers that `name` identifies.
 
-    Writes nothing if the layers are too large, cannot be read, or have changed. A failure to write is ignored.
+    Write nothing if the layers are too large, cannot be read, or have changed. A failure to write is ignored.
     """
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
@@ -63,7 +64,7 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     data = encode_segment(sorted(functions), [modules[key] for key in sorted(modules)], requirements)
     try:
         publish(store.files, store.temporary, store.path(MERGED_LAYERS, name), [data], sync=False)
-        _remove_former(store, name)
+        _remove_former_segments(store, name)
     except OSError as error:
         reraise_interrupt(error)
         return
@@ -73,7 +74,7 @@ def _number_in_layer(behind: int, number: int) -> int:
     return behind + min(number, GREATEST_NUMBER)  # the number comes from the layer, and may be any number
 
 
-def _remove_former(store: LayeredStore, name: str) -> None:
+def _remove_former_segments(store: LayeredStore, name: str) -> None:
     """Remove segments of former states except the latest few, which caches with other layers may use."""
     directory = store.directory(MERGED_LAYERS)
     statuses = store.files.statuses(directory)

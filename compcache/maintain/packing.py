@@ -35,7 +35,7 @@ __all__ = ["SMALL", "Packing", "free_removed"]
 
 #: The largest file that is packed, in bytes. Processes share the memory of mapped files, but not of modules read from a volume.
 SMALL = 1 << 15
-#: A volume is rewritten if this part of its modules is removed.
+#: A volume is rewritten if at least this fraction of its modules is removed.
 _DEAD = 0.5
 #: A volume is rewritten together with added modules if it has at most this many times their bytes.
 _GROWTH = 2
@@ -46,7 +46,7 @@ _DESCRIBED = Struct(f"<{DIGEST_SIZE}sQQ8sQ16s")
 
 
 def free_removed(store: Store) -> None:
-    """Rewrite volumes of which half was removed. Does nothing, without waiting, if another process compacts the cache.
+    """Rewrite volumes whose modules were removed by half or more. Do nothing if another process compacts the cache.
 
     Raises:
         OSError: a volume could not be written. No module is lost.
@@ -55,9 +55,9 @@ def free_removed(store: Store) -> None:
         return
     with wait_lock(store, "compact", timeout=0) as owned:
         if owned is not False:
-            work = Packing(store, None)
-            work.write(packs=False)
-            work.remove_old()
+            packing = Packing(store, None)
+            packing.write(packs=False)
+            packing.remove_old()
 
 
 class _SmallFile(NamedTuple):
@@ -82,14 +82,14 @@ class Packing:
         self.packed = 0
         self.volume: Volume | None = None
 
-    def replaces_anything(self) -> bool:
+    def has_files_to_remove(self) -> bool:
         """Return whether `remove_old` has files to remove."""
         return bool(self._files.size or self._old or self._store.volumes.replaced())
 
     def write(self, *, packs: bool = True) -> None:
         """Publish a volume with the modules of small files and small volumes, if there are any.
 
-        If `packs` is false, rewrite only volumes of which half was removed.
+        If `packs` is false, rewrite only volumes whose modules were removed by half or more.
         """
         store = self._store
         added = 0
@@ -98,7 +98,7 @@ class Packing:
             for fan in store.directories():
                 sizes = [file.size for file in self._small_files(fan).values()]
                 self._small, added = self._small + len(sizes), added + sum(sizes)
-        self._old = self._choose(added)
+        self._old = self._choose_volumes(added)
         self.volume = write_volume(store, self._contents(), self._old)
         if self.volume is not None:
             self._write_stamps(Stamp.of(self.volume.status))
@@ -111,15 +111,18 @@ class Packing:
             if status.st_size <= SMALL and module_id not in self._packs and not self._store.is_foreign(status)
         }
 
-    def _choose(self, added: int) -> list[Volume]:
+    def _choose_volumes(self, added: int) -> list[Volume]:
         """Return the volumes to rewrite: volumes that are mostly removed, and volumes that are small compared with the added bytes.
 
         Compression reduces added modules to a tenth of their size.
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
-            dead = sum(bool(volume.table.find(module_id)) for module_id in volume.gone()) >= _DEAD * volume.table.count
-            if self._store.volumes.is_own(volume) and (dead or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))):
+            removed = sum(bool(volume.table.find(module_id)) for module_id in volume.gone())
+            is_mostly_removed = removed >= _DEAD * volume.table.count
+            if self._store.volumes.is_own(volume) and (
+                is_mostly_removed or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))
+            ):
                 chosen.append(volume)
                 size += volume.status.st_size
         return chosen
@@ -133,19 +136,19 @@ class Packing:
             for module_id in sorted({*small, *chain.from_iterable(members for _, members in old)}):
                 content = None
                 if module_id in small:
-                    content = self._of_file(module_id, small[module_id])
+                    content = self._file_content(module_id, small[module_id])
                     done += 1
                     if self._progress is not None:
                         self._progress(done, self._small)
                 if content is None:
-                    content = self._of_volumes(module_id, old)
+                    content = self._volume_content(module_id, old)
                 if content is not None:
                     yield content
 
-    def _of_file(self, module_id: bytes, file: _SmallFile) -> Content | None:
+    def _file_content(self, module_id: bytes, file: _SmallFile) -> Content | None:
         """Return the content of a module file; None if it cannot be used, or if a volume that stays has the same content."""
         store = self._store
-        content = self._read(module_id, file.modified, is_file=True)
+        content = self._read_module(module_id, file.modified, is_file=True)
         if content is None:
             return None
         known = store.volumes.find(module_id)
@@ -158,19 +161,19 @@ class Packing:
         self.packed += 1
         return content
 
-    def _of_volumes(self, module_id: bytes, old: list[tuple[Volume, dict[bytes, Member]]]) -> Content | None:
+    def _volume_content(self, module_id: bytes, old: list[tuple[Volume, dict[bytes, Member]]]) -> Content | None:
         """Return the content of a module from the first old volume that has it; None if no volume has it."""
         for volume, members in old:
             content = content_of(volume, module_id, members[module_id]) if module_id in members else None
             if content is not None:
-                self._read(module_id, content.modified, is_file=False)
+                self._read_module(module_id, content.modified, is_file=False)
                 return content
         return None
 
-    def _read(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
+    def _read_module(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
         """Return the content of an intact module that this cache uses; None for other modules.
 
-        With `is_file`, also return None if the module has no own file any more.
+        With `is_file`, also return None if the module no longer has its own file.
         """
         store = self._store
         try:

@@ -58,7 +58,7 @@ def pinned(store: Store) -> tuple[str, ...]:
     try:
         for name in store.files.listdir(directory):
             if PINS.includes(name):
-                text = _read(store, f"{directory}/{name}")
+                text = _read_pin(store, f"{directory}/{name}")
                 if _file_name(text) == name:
                     names.append(text)
     except OSError as error:
@@ -68,7 +68,7 @@ def pinned(store: Store) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _read(store: Store, path: str) -> str:
+def _read_pin(store: Store, path: str) -> str:
     """Return the name in a pin; "" if it was removed since, or is not a regular file."""
     try:
         return read_file(store.files, path, _MAX_SIZE).decode("utf-8", "replace")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.makers import Maker
 
-__all__ = ["Entry", "Outside", "Plan", "PrunePolicy", "Removal", "matcher", "plan_prune", "since"]
+__all__ = ["Entry", "Outside", "Plan", "PrunePolicy", "Removal", "cutoff", "matcher", "plan_prune"]
 
 
 _DURATIONS = ("unused_for", "older_than", "stale", "grace", "quarantine_for")
@@ -41,7 +41,7 @@ class PrunePolicy:
     Args:
         max_bytes: remove the least recently used modules until the size of all modules is at most this many bytes.
             Default None, no limit, because additions keep the size limit of the cache.
-        max_modules: remove the least recently used modules until at most this many are left, for file systems that limit the
+        max_modules: remove the least recently used modules until at most this many remain, for file systems that limit the
             number of files. Default None, because few file systems do.
         unused_for: remove modules not used for this long. For a module that was never used, the time counts from its creation.
             Default None, because age makes no function wrong.
@@ -138,10 +138,10 @@ class Entry(NamedTuple):
     """A module as input of the policy.
 
     `created` and `used` (0.0: never) are in seconds since the epoch. `imports` are the func_names that the module needs from other
-    modules. Code of the same `target` runs on the same hosts. Modules of the same `generation` become stale together. A pack, which holds
-    only entries of data, counts for the size limit and not for the number of modules. `fault` describes a known fault of one of the
-    `makers`. `parts` are the modules from which a linked closure is derived. A linked closure needs its parts, provides no function to
-    other modules, and is removed first if a limit is exceeded.
+    modules. Code of the same `target` runs on the same hosts. Modules of the same `generation` (CPU, LLVM version and platform) become
+    stale together. A pack, which holds only entries of data, counts for the size limit and not for the number of modules. `fault`
+    describes a known fault of one of the `makers`. `parts` are the modules from which a linked closure is derived. A linked closure needs
+    its parts, provides no function to other modules, and is removed first if a limit is exceeded.
     """
 
     module_id: bytes
@@ -206,7 +206,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
         outside: the facts about the other modules, if `entries` are a part.
     """
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # look-ups do not use modules with a known fault
-    faulty += _derived_of(entries, {entry.module_id for entry in faulty})
+    faulty += _derived_closures(entries, {entry.module_id for entry in faulty})
     if faulty:
         gone = {entry.module_id for entry in faulty}
         sound = [entry for entry in entries if entry.module_id not in gone]
@@ -215,13 +215,13 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
     if not policy.removes_modules:
         return Plan((), ())
     population = _Population(entries, now)
-    protected = population.protect(policy)
-    may_go = _eligible(entries, policy, protected)
-    reasons = _by_criteria(population, policy, now, may_go, outside.fresh)
-    needed = population.rescue(reasons)
+    protected = population.protected_entries(policy)
+    removable = _removable_entries(entries, policy, protected)
+    reasons = _select_by_criteria(population, policy, now, removable, outside.fresh)
+    needed = population.keep_needed(reasons)
     if policy.duplicates:
-        _add_duplicates(population, may_go, reasons)
-    exceeded = _keep_limits(population, policy, may_go, reasons, outside)
+        _add_duplicates(population, removable, reasons)
+    exceeded = _enforce_limits(population, policy, removable, reasons, outside)
     _add_derived(entries, reasons)
     order = sorted(reasons, key=population.rank.__getitem__)
     return Plan(
@@ -253,12 +253,12 @@ class _Population:
         for place, number in enumerate(self._order):
             self.place[number] = place
         self.rank = array("q", bytes(8 * len(entries)))
-        self.account(())
+        self.propagate_uses(())
 
     def _newest_first(self) -> list[int]:
         """Return the numbers of the entries, the latest used first, then the latest created, then by module_id.
 
-        Sorts three times, the least important key first, because comparing tuples of keys takes three times as long.
+        Sort three times, the least important key first, because comparing tuples of keys takes three times as long.
         """
         entries, recency = self.entries, self.recency
         order = sorted(range(len(entries)), key=[entry.module_id for entry in entries].__getitem__)
@@ -266,23 +266,23 @@ class _Population:
         order.sort(key=recency.__getitem__, reverse=True)
         return order
 
-    def account(self, gone: Collection[int]) -> None:
+    def propagate_uses(self, gone: Collection[int]) -> None:
         """Propagate uses to dependencies and rank the entries, except those in `gone`.
 
         A depth-first walk that starts at the most recently used entries reaches each entry first with the latest use of all its
         dependents, and leaves it before its dependents. Entries in `gone` keep their ranks, which come before all other ranks.
         """
         alive = [number for number in self._order if number not in gone] if gone else self._order
-        needs = self._needs(gone)
+        needs = self._providers_of_imports(gone)
         seen = bytearray(len(self.entries))
-        left: list[int] = []
+        finished: list[int] = []
         for root in alive:
             if seen[root]:
                 continue
             seen[root] = 1
             if not needs[root]:
                 self.used[root] = self.recency[root]
-                left.append(root)
+                finished.append(root)
                 continue
             walk = [(root, iter(needs[root]))]
             while walk:
@@ -294,15 +294,15 @@ class _Population:
                         break
                 else:
                     self.used[number] = self.recency[root]
-                    left.append(number)
+                    finished.append(number)
                     walk.pop()
         # The least recently used come first; of entries used at the same time, dependents come before dependencies.
         first = len(self.entries) if gone else 0
-        left.reverse()
-        for place, number in enumerate(sorted(left, key=self.used.__getitem__)):
+        finished.reverse()
+        for place, number in enumerate(sorted(finished, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
-    def _needs(self, gone: Collection[int]) -> list[Sequence[int]]:
+    def _providers_of_imports(self, gone: Collection[int]) -> list[Sequence[int]]:
         """Return for each entry the providers of its imports: for each import, the most recently used provider not in `gone`."""
         needs: list[Sequence[int]] = []
         for entry in self.entries:
@@ -316,12 +316,14 @@ class _Population:
             needs.append(tuple(needed))
         return needs
 
-    def protect(self, policy: PrunePolicy) -> set[int]:
+    def protected_entries(self, policy: PrunePolicy) -> set[int]:
         """Return the entries that are pinned or match `keep`, and their dependencies."""
         matches = matcher(policy.keep)
-        protected = [n for n, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))]
+        protected = [
+            number for number, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))
+        ]
         seen = set(protected)
-        needs = self._needs(()) if protected else []
+        needs = self._providers_of_imports(()) if protected else []
         for number in protected:  # the loop appends to the list
             for dependency in needs[number]:
                 if dependency not in seen:
@@ -329,22 +331,22 @@ class _Population:
                     protected.append(dependency)
         return seen
 
-    def rescue(self, reasons: dict[int, str]) -> set[int]:
-        """Remove from `reasons`, and return, entries that a kept entry needs and that no kept entry replaces."""
+    def keep_needed(self, reasons: dict[int, str]) -> set[int]:
+        """Remove from `reasons` the entries that a kept entry needs and that no kept entry replaces. Return these entries."""
         rescued: set[int] = set()
         if not reasons:
             return rescued
         kept = [number for number in range(len(self.entries)) if number not in reasons]
-        have = {name for number in kept for name in self.entries[number].functions}
+        provided = {name for number in kept for name in self.entries[number].functions}
         for number in kept:  # the loop appends to the list
             for name in self.entries[number].imports:
-                if name in have or name not in self.providers:
+                if name in provided or name not in self.providers:
                     continue
                 best = min(self.providers[name], key=self.place.__getitem__)
                 del reasons[best]
                 rescued.add(best)
                 kept.append(best)
-                have.update(self.entries[best].functions)
+                provided.update(self.entries[best].functions)
         return rescued
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
@@ -379,29 +381,29 @@ class _Population:
 
 
 def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
-    """Return a predicate for names that match one of these shell patterns. Without patterns, it is always false."""
+    """Return a predicate that is true for names that match one of these shell patterns. Without patterns, it is always false."""
     texts = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(texts)).match if texts else lambda _: None
 
 
-def _eligible(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
+def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected: set[int]) -> list[int]:
     """Return the entries that are neither protected nor excluded by `match`."""
     free = [number for number in range(len(entries)) if number not in protected]
     if not policy.match:
         return free
     matches = matcher(policy.match)
-    return [n for n in free if entries[n].functions and all(matches(name) for name in entries[n].functions)]
+    return [number for number in free if entries[number].functions and all(matches(name) for name in entries[number].functions)]
 
 
-def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_go: list[int], fresh: object) -> dict[int, str]:
+def _select_by_criteria(population: _Population, policy: PrunePolicy, now: float, removable: list[int], fresh: object) -> dict[int, str]:
     """Return the entries that a criterion other than a limit removes, each with the reason."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now, fresh)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
     selected = [Versions.parse(versions) for versions in policy.made_by]
-    unused_since = since(policy.unused_for, now)
-    created_before = since(policy.older_than, now)
-    for number in may_go:
+    unused_since = cutoff(policy.unused_for, now)
+    created_before = cutoff(policy.older_than, now)
+    for number in removable:
         if policy.matches_alone:
             reasons[number] = "matched"
         elif selected and any(versions.includes(maker) for versions in selected for maker in entries[number].makers):
@@ -417,8 +419,8 @@ def _by_criteria(population: _Population, policy: PrunePolicy, now: float, may_g
     return reasons
 
 
-def since(age: object, now: float) -> float:
-    """Return the time before which an entry is too old; minus infinity if `age` is None. A policy has ages in seconds."""
+def cutoff(age: object, now: float) -> float:
+    """Return the time before which an entry is too old: `age` seconds before `now`, or minus infinity if `age` is None."""
     return now - age if isinstance(age, (int, float)) else float("-inf")
 
 
@@ -429,21 +431,21 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float,
     newest: dict[object, float] = {}
     for entry, used in zip(population.entries, population.used, strict=True):
         newest[entry.generation] = max(used, newest.get(entry.generation, used))
-    oldest = since(policy.stale, now)
+    oldest = cutoff(policy.stale, now)
     return {generation for generation, used in newest.items() if used < oldest and generation is not fresh}
 
 
-def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[int, str]) -> None:
+def _add_duplicates(population: _Population, removable: list[int], reasons: dict[int, str]) -> None:
     """Add to `reasons` modules whose functions are all in other modules for the same hosts, the least recently used first."""
     entries = population.entries
     several = {name for name, providers in population.providers.items() if len(providers) > 1}
-    may_go = [n for n in may_go if n not in reasons and several.issuperset(entries[n].functions)]
+    removable = [n for n in removable if n not in reasons and several.issuperset(entries[n].functions)]
     copies: dict[tuple[str, object], int] = {}
-    for number, entry in enumerate(entries if may_go else ()):
+    for number, entry in enumerate(entries if removable else ()):
         if number not in reasons:
             for name in several.intersection(entry.functions):
                 copies[name, entry.target] = copies.get((name, entry.target), 0) + 1
-    for number in sorted(may_go, key=population.place.__getitem__, reverse=True):
+    for number in sorted(removable, key=population.place.__getitem__, reverse=True):
         keys = [(name, entries[number].target) for name in entries[number].functions]
         if keys and all(copies[key] > 1 for key in keys):
             reasons[number] = "duplicate"
@@ -451,19 +453,19 @@ def _add_duplicates(population: _Population, may_go: list[int], reasons: dict[in
                 copies[key] -= 1
 
 
-def _derived_of(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
+def _derived_closures(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
     """Return the linked closures that are derived from removed modules, and are not removed themselves."""
     return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
 
 
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
-    """Add to `reasons` the linked closures that are derived from modules which are removed or do not exist."""
-    left = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
-    lost = [number for number, entry in enumerate(entries) if entry.parts and not left.issuperset(entry.parts)]
+    """Add to `reasons` the linked closures that are derived from modules that are removed or do not exist."""
+    kept = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
+    lost = [number for number, entry in enumerate(entries) if entry.parts and not kept.issuperset(entry.parts)]
     reasons |= {number: "derived" for number in lost if number not in reasons}
 
 
-def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int], reasons: dict[int, str], outside: Outside) -> str:
+def _enforce_limits(population: _Population, policy: PrunePolicy, removable: list[int], reasons: dict[int, str], outside: Outside) -> str:
     """Add the least recently used entries to `reasons` until the limits are met, or no further entry may be removed.
 
     Return the limit that is still exceeded, "size" or "count"; "" if the limits are met.
@@ -482,9 +484,9 @@ def _keep_limits(population: _Population, policy: PrunePolicy, may_go: list[int]
     if not excess():
         return ""
     if reasons:
-        population.account(reasons)
-    allowed = set(may_go)
-    for number in sorted((n for n in may_go if alive[n]), key=lambda n: (not entries[n].parts, population.rank[n])):
+        population.propagate_uses(reasons)
+    allowed = set(removable)
+    for number in sorted((n for n in removable if alive[n]), key=lambda n: (not entries[n].parts, population.rank[n])):
         reason = excess()
         if not reason or (population.used[number] >= outside.horizon and not entries[number].parts):
             break

@@ -51,7 +51,7 @@ _CLOCKS = 5.0
 def _require_policy(policy: object) -> None:
     """Raise `TypeError` if `policy` is not a `PrunePolicy`."""
     if not isinstance(policy, PrunePolicy):
-        raise TypeError(f"prune() takes a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
+        raise TypeError(f"prune() requires a compcache.PrunePolicy, like PrunePolicy(max_bytes='5GB'), not {type(policy).__name__}")
 
 
 def prune(
@@ -112,14 +112,14 @@ def propose(
     started, begun = time.perf_counter(), time.time()
     now = begun if now is None else now
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
-    young = frozenset(_added_since(store, begun - _CLOCKS))
+    young = frozenset(_changed_since(store, begun - _CLOCKS))
     census, unindexed = Census(), Unindexed(store, now - policy.grace)
     slices = Slices(store, progress)
     for slice_ in slices:
         census.add(slice_)
         unindexed.add(slice_)
-    reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_limits_only(policy) and not _exceeded(policy, census)))
-    uses = _uses(store, slices, now, folds=fold_statistics and reads)
+    reads = bool(known_faults.FAULTS) or (policy.removes_modules and not (_has_only_limits(policy) and not _exceeds_limit(policy, census)))
+    uses = _read_uses(store, slices, now, folds=fold_statistics and reads)
     chooser = Chooser(store, uses, policy, now, census, spare, progress)
     plan = chooser.choose() if reads else Plan((), ())
     leftovers = (*find_leftovers(store, policy, now, uses.torn), *_damaged_files(store, unindexed))
@@ -132,8 +132,8 @@ def propose(
     return PruneProposal(policy, plan, unindexed, uses, report, begun, young)
 
 
-def _uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
-    """Return the statistics; if `folds` is true, fold them first."""
+def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
+    """Return the statistics of all processes. Fold the statistics files first if `folds` is true."""
     if not folds:
         return Uses(store, verify=True)
     return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
@@ -148,9 +148,9 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     started = time.perf_counter()
     store.require_writable()
     planned = proposal.report
-    removed = _remove(store, proposal)
+    removed = _remove_planned(store, proposal)
     if removed:
-        _free(store)
+        _rewrite_volumes(store)
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
@@ -170,7 +170,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the makers in a policy that made no module; and if there are such makers, all makers of modules, sorted."""
+    """Return the makers in a policy that made no module, and all makers of modules, sorted; two empty tuples if all made modules."""
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
@@ -210,24 +210,25 @@ def _describe(removal: Removal) -> PrunedModule:
 _describe_fields: Callable[[tuple[Any, ...]], PrunedModule] = partial(tuple.__new__, PrunedModule)
 
 
-def _limits_only(policy: PrunePolicy) -> bool:
+def _has_only_limits(policy: PrunePolicy) -> bool:
+    """Return whether the limits are the only criteria of a policy."""
     criteria = (policy.unused_for, policy.older_than, policy.stale, policy.min_llvm)
-    return not policy.duplicates and not policy.match and not policy.made_by and all(c is None for c in criteria)
+    return not policy.duplicates and not policy.match and not policy.made_by and all(criterion is None for criterion in criteria)
 
 
-def _exceeded(policy: PrunePolicy, census: Census) -> bool:
+def _exceeds_limit(policy: PrunePolicy, census: Census) -> bool:
     """Return whether a limit of a policy is exceeded. If not, a prune with only limits need not read the modules."""
     return (policy.max_modules is not None and census.modules > policy.max_modules) or not policy.allows(census.size)
 
 
-def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
-    """Remove the planned modules except the modules that `_spared` returns, and their index entries. Return the removals."""
+def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
+    """Remove the planned modules except the modules that `_modules_to_keep` returns, and their index entries. Return the removals."""
     from compcache.usage.size_estimate import remember_size
 
     plan = proposal.plan
     if not plan.removed:
         return ()
-    spared = _spared(store, proposal)
+    spared = _modules_to_keep(store, proposal)
     removed = []
     for removal in plan.removed:
         if removal.entry.module_id in spared:
@@ -247,15 +248,15 @@ def _remove(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
     return tuple(removed)
 
 
-def _free(store: Store) -> None:
-    """Rewrite volumes of which half was removed. A failure is ignored: the removed modules keep taking space."""
+def _rewrite_volumes(store: Store) -> None:
+    """Rewrite volumes whose modules were removed by half or more. After a failure, the removed modules still take space."""
     try:
         free_removed(store)
     except (CompcacheError, OSError) as problem:
         reraise_interrupt(problem)
 
 
-def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
+def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
     """Return the modules of a plan that must stay, and the modules of the plan that they import.
 
     These are modules that were pinned or used since planning, and modules that provide imports of modules added since planning.
@@ -265,7 +266,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
     for removal in plan.removed:
         for name in removal.entry.functions:
             providers.setdefault(name, []).append(removal.entry)
-    newcomers = [module_id for module_id in _added_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
+    newcomers = [module_id for module_id in _changed_since(store, proposal.begun - _CLOCKS) if module_id not in proposal.young]
     wanted = [name for row in map(partial(read_row, store), newcomers) if row is not None for name in row.imports]
     wanted += [name for name in pinned(store) if name in providers]
     used = last_uses_since(store, proposal.uses)
@@ -283,7 +284,7 @@ def _spared(store: Store, proposal: PruneProposal) -> set[bytes]:
     return spared
 
 
-def _added_since(store: Store, when: float) -> Iterator[bytes]:
+def _changed_since(store: Store, when: float) -> Iterator[bytes]:
     """Yield the modules whose files have changed since a time in seconds since the epoch."""
     for found in statuses_by_directory(store, since=when):
         yield from [module_id for module_id, status in found.items() if status.st_ctime >= when]
@@ -323,15 +324,15 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
         store: the cache directory.
         policy: the policy with the age limits.
         now: the time from which ages count, in seconds since the epoch.
-        torn: the names of damaged files of statistics.
+        torn: the names of damaged statistics files.
     """
     assert isinstance(policy.grace, float | int)  # the policy converted durations to seconds
     assert isinstance(policy.quarantine_for, float | int)
     found = [
-        *_older(store, store.temporary, now - policy.grace, "temporary file"),
-        *_older(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
+        *_older_files(store, store.temporary, now - policy.grace, "temporary file"),
+        *_older_files(store, store.directory(QUARANTINE), now - policy.quarantine_for, "in quarantine"),
     ]
-    found += _older(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
+    found += _older_files(store, store.directory(STATISTICS), now - policy.grace, "damaged statistics", torn)
     for directory in unused_bundles(store, now):
         found += [PrunedFile(path, size, "an unpacked bundle that is not used") for path, size, _ in files_below(store, directory)]
     if policy.stale is not None:
@@ -340,7 +341,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
     return tuple(found)
 
 
-def _older(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
+def _older_files(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
     """Yield the files of a directory, or only files with these names, that were not changed since `before`."""
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"
@@ -354,7 +355,7 @@ def _older(store: Store, directory: str, before: float, reason: str, names: Iter
             continue
         files = list(files_below(store, path)) if stat.S_ISDIR(status.st_mode) else [(path, status.st_size, 0.0)]
         if all(changed < before for _, _, changed in files):
-            yield from [PrunedFile(below, size, reason) for below, size, _ in files]
+            yield from [PrunedFile(file_path, size, reason) for file_path, size, _ in files]
 
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:

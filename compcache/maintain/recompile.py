@@ -18,7 +18,7 @@ from compcache.formats.graph import INLINED, ModuleGraph
 from compcache.formats.records import decode_module
 from compcache.images.elf.parts import is_elf
 from compcache.images.elf.reading import undefined_symbols
-from compcache.publish.index_rebuild import module_functions
+from compcache.publish.index_rebuild import read_functions
 from compcache.publish.module_reader import read_graph
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def recompile(store: Store, module_id: str) -> Recompiled:
         if not is_translatable(decode_module(module.read_record(0))):
             return Recompiled(translated=False, compared=False)
         graph = read_graph(module)
-        functions = {name for name, *_ in module_functions(module)}
+        functions = {name for name, *_ in read_functions(module)}
     try:
         code = read_code(store, module_id)
     except NoCodeError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remove_function", "remove_linked", "remove_module", "remove_modules"]
 
-#: The most modules in an index that is rewritten after each removal.
+#: The maximum number of modules in an index that is rewritten after each removal.
 _SHORT = 4096
 
 
@@ -47,7 +47,7 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     holders = {module_id: row for module_id, row in rows.items() if func_name in row.names}
     names = {func_name}
     if not holders:
-        holders = {module_id: row for module_id, row in rows.items() if func_name in _groups_of(row)}
+        holders = {module_id: row for module_id, row in rows.items() if func_name in _group_names(row)}
         names = {name for row in holders.values() for name in row.names}
     if not holders:
         raise NotCachedError(
@@ -55,8 +55,8 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
         )
     if not force:
         _require_unused(store, func_name, names, holders, rows)
-    owners = _owners(func_name, rows)
-    parts = _parts(store, owners, holders, rows, force=force)
+    owners = _owner_names(func_name, rows)
+    parts = _part_modules(store, owners, holders, rows, force=force)
     removed = remove_modules(store, [*sorted(holders), *parts])
     _remove_entries(store, {(kind, name) for row in rows.values() if row.is_pack for kind, name, *_ in row.entries if name in owners})
     for name in sorted(names.intersection(pinned(store))):
@@ -64,19 +64,19 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
     return tuple([module_id.hex() for module_id in removed])
 
 
-def _groups_of(row: Row) -> list[str]:
+def _group_names(row: Row) -> list[str]:
     """Return the name of the group that a module holds, in a list; an empty list for other modules."""
     return [name for kind, name, *_ in row.entries if kind == GROUP]
 
 
-def _owners(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
+def _owner_names(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
     """Return the names whose parts and entries are removed with a function: the function, and the label of its last function."""
     label = label_of(func_name)
     others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
     return {func_name} if label is None or others else {func_name, label}
 
 
-def _parts(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
+def _part_modules(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
     """Return the modules of the parts of `owners`. If `force` is false, leave out parts that are pinned or that other modules need."""
     parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
     if not parts or force:
@@ -99,7 +99,7 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
 
 
 def remove_module(store: Store, module_id: str) -> bool:
-    """Remove a module, given by its module_id, and what is derived from it. Return whether it existed; see `Cache.remove_module`."""
+    """Remove a module and the linked closures derived from it. Return whether the module existed; see `Cache.remove_module`."""
     store.require_writable()
     return bool(remove_modules(store, [module_key(module_id)]))
 
@@ -112,13 +112,13 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
     """
     removed: list[bytes] = []
     try:
-        removed.extend(module_id for module_id in [*module_ids, *_derived_of(store, module_ids)] if remove_file(store, module_id))
+        removed.extend(module_id for module_id in [*module_ids, *_derived_closures(store, module_ids)] if remove_file(store, module_id))
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot remove a module from the cache {store.root}: {error.strerror or error}"
         raise StorageError(message, path=str(error.filename or store.root), errno=error.errno) from error
     finally:
-        if removed and _is_short(store):
+        if removed and _has_short_index(store):
             rewrite_index(store, frozenset(removed))
         elif removed:
             remove_closures(store, frozenset(removed))
@@ -140,12 +140,12 @@ def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
     return any(found == module_id for found, _ in store.find_here(func_name, linked=True))
 
 
-def _derived_of(store: Store, gone: list[bytes]) -> list[bytes]:
+def _derived_closures(store: Store, gone: list[bytes]) -> list[bytes]:
     """Return the ids of linked closures that are derived from these modules, without these modules."""
     return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
 
 
-def _is_short(store: Store) -> bool:
+def _has_short_index(store: Store) -> bool:
     """Return whether the index is short enough to be rewritten now. In a longer index, stale entries stay until a prune.
 
     An index that another process changes at this moment counts as long.
@@ -158,14 +158,14 @@ def _is_short(store: Store) -> bool:
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:
-    """Raise `FunctionInUseError` if the modules of a function, or of a group with these `names`, are needed or a name is pinned.
+    """Raise `FunctionInUseError` if other modules need a function or group, or if one of its `names` is pinned.
 
     Args:
         store: the cache directory.
         func_name: the name of the function or group.
         names: the function, or the functions of the group.
         holders: the rows of the modules to remove.
-        rows: the rows of all modules that may need them.
+        rows: the rows of all modules that may import the function or group.
     """
     others = tuple(sorted({name for row in holders.values() for name in row.names} - names))
     importers = tuple(
@@ -174,9 +174,9 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
         )
     )
     reasons = []
-    groups = sorted({group for row in holders.values() for group in _groups_of(row)}) if others else []
+    groups = sorted({group for row in holders.values() for group in _group_names(row)}) if others else []
     if groups:
-        reasons.append(f"it is a part of the group {groups[0]!r}, which can only be removed as a whole")
+        reasons.append(f"it is a part of the group {groups[0]!r}, which can only be removed completely")
     elif others:
         reasons.append(f"its module also holds {_names_text(others)}")
     if importers:

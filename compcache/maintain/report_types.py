@@ -57,7 +57,7 @@ class PrunedFile:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport(Shown):
-    """The result of a prune. For a `dry_run`, the plan: what would be removed or indexed.
+    """The result of a prune; for a `dry_run`, the modules and files that it would remove or index.
 
     Attributes:
         dry_run: whether the prune has removed nothing.
@@ -66,7 +66,7 @@ class PruneReport(Shown):
         needed: the module_ids of modules that the policy selects, and that stay because a kept module needs them.
         modules_before: the number of modules before the prune.
         size_before: the total size of modules and packs before the prune, in bytes.
-        within_limits: whether the remaining modules are within the limits of the policy. Pins and `keep` may leave more.
+        within_limits: whether the remaining modules are within the limits of the policy. Pinned functions and `keep` may prevent this.
         seconds: the duration of the prune.
         indexed: the module_ids of modules that an interrupted addition had left without an index entry, and that have one now.
         removed_packs: the removed packs, which hold entries of data.

@@ -18,7 +18,7 @@ from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import FOOTER_SIZE
 from compcache.interrupts import suppress
-from compcache.publish.apart import can_work_apart, work_apart
+from compcache.publish.apart import can_use_subprocess, run_in_subprocess
 from compcache.publish.locks import try_lock
 from compcache.usage.limits import effective_limit
 from compcache.usage.module_files import modules_by_directory
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["note_additions"]
 
 _LOW = 0.8  # of the limit
-#: The least number of modules for which a process that packs them is worthwhile.
+#: The minimum number of modules for which a process that packs them is worthwhile.
 _MANY = 1 << 13
 
 
@@ -42,7 +42,7 @@ def note_additions(
 ) -> None:
     """Count published modules, and prune if the size limit is exceeded.
 
-    A failure is a `CacheWarning`, once for each cache object, because the addition itself has succeeded.
+    After a failure, issue a `CacheWarning`, once for each cache object. The addition itself has succeeded.
 
     Args:
         store: the cache directory.
@@ -59,14 +59,14 @@ def note_additions(
         limit = effective_limit(given, store.root)
         if limit is not None:
             new = [module_id for module_id, _ in added]
-            _account(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)
+            _add_and_sweep(store, lambda: frozenset([*new, *in_use()]), sum(sizes), limit)
     except (CompcacheError, OSError, ValueError, MemoryError) as error:
         reraise_interrupt(error)
         message = f"the size limit of the cache {store.root} could not be enforced: {error}; run 'compcache prune'"
         warn_once(store, store.path(SIZE), message)
 
 
-def _account(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
+def _add_and_sweep(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
     """Add `size` bytes to the estimate, and sweep if the estimate exceeds the limit, unless another process sweeps."""
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
@@ -103,9 +103,9 @@ def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, co
     if size <= limit:
         return size
     small -= sum(volume.status.st_size for volume in store.volumes.current())
-    if compacts and count >= _MANY and small * 2 >= size and can_work_apart(store):
+    if compacts and count >= _MANY and small * 2 >= size and can_use_subprocess(store):
         with suppress(OSError):
-            work_apart(store, "compcache.maintain.compact", "compact_apart")
+            run_in_subprocess(store, "compcache.maintain.compact", "compact_apart")
             return size
     from compcache.maintain.policy import PrunePolicy
     from compcache.maintain.prune import prune

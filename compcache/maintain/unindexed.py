@@ -38,13 +38,13 @@ class Unindexed:
     def __init__(self, store: Store, before: float) -> None:
         self._store = store
         self._before = before
-        self._named = _Named(store)
+        self._named = _NamedModules(store)
         self.sound: set[bytes] = set()
         self.damaged: dict[bytes, int] = {}
 
     def add(self, slice_: Slice) -> None:
         """Examine the modules of a slice. Slices must be added in order."""
-        named = self._named.of(slice_.first)
+        named = self._named.of_directory(slice_.first)
         for module_id in sorted(slice_.present.keys() - named) if named is not None else ():
             if slice_.present[module_id].modified < self._before:
                 try:
@@ -57,7 +57,7 @@ class Unindexed:
                     self.damaged[module_id] = slice_.present[module_id].size
 
 
-class _Named:
+class _NamedModules:
     """The modules with function entries in the index, read for some directories at a time, because entries are sorted by name."""
 
     def __init__(self, store: Store) -> None:
@@ -72,14 +72,14 @@ class _Named:
             return
         self._step = max((1 << 8) * _ENTRIES // max(count, 1), 1)
 
-    def of(self, first: int) -> set[bytes] | None:
+    def of_directory(self, first: int) -> set[bytes] | None:
         """Return the modules with index entries whose ids begin with the byte `first`; None if the index cannot be read."""
         if not self._is_readable:
             return None
         if first not in self._known:
             self._known = {number: bytearray() for number in range(first, min(first + self._step, 1 << 8))}
             try:
-                self._read()
+                self._read_range()
             except (FormatError, OSError) as failure:
                 reraise_interrupt(failure)
                 self._is_readable = False
@@ -87,7 +87,7 @@ class _Named:
         joined = bytes(self._known[first])
         return {joined[start : start + DIGEST_SIZE] for start in range(0, len(joined), DIGEST_SIZE)}
 
-    def _read(self) -> None:
+    def _read_range(self) -> None:
         """Add the modules of all function entries to the current range."""
         known = self._known
         for segment in self._segments:
@@ -97,7 +97,7 @@ class _Named:
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:
-    """Return whether a module is readable for this cache and has functions or entries. Raise `FormatError` if it is damaged."""
+    """Return whether this cache can use a module, and the module has functions or entries. Raise `FormatError` if it is damaged."""
     from compcache.publish.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:

@@ -23,7 +23,7 @@ __all__ = ["compile_source"]
 
 
 def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
-    """Store the missing functions of a source, or keep them in memory. Returns the names of all its functions by their plain names.
+    """Store the missing functions of a source, or keep them in memory. Return the names of all its functions by their plain names.
 
     Args:
         session: where the functions are looked up and stored.

@@ -78,7 +78,7 @@ def install(
 
 
 def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool = False) -> Backend:
-    """Implement `install`.
+    """Install the backend as `install` does, and return it.
 
     Args:
         cache: as in `install`.
@@ -89,31 +89,31 @@ def _install(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool 
     import sys
 
     if lazy and "numba" not in sys.modules:
-        return _install_now(cache, options, is_first=is_first, lazy=True)
+        return _install_without_import(cache, options, is_first=is_first, lazy=True)
     from compcache.numba.lazy.garbage import few_collections
 
     with few_collections(lasting=True):
         import numba  # noqa: F401 - its names are checked before any of them is replaced
 
-        return _install_now(cache, options, is_first=is_first, lazy=False)
+        return _install_without_import(cache, options, is_first=is_first, lazy=False)
 
 
-def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
-    """Implement `_install` after the decision whether Numba is imported now."""
+def _install_without_import(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: bool) -> Backend:
+    """Install the backend without importing Numba first, and return it. If a backend is already installed, return that backend."""
     from compcache.cache import Cache, default_directory
     from compcache.files import absolute_path
     from compcache.numba.dispatch.backend import Backend
     from compcache.numba.lazy.installed import installed_backend, set_installed
-    from compcache.numba.versions.supported import is_unsupported
+    from compcache.numba.versions.supported import warn_if_unsupported
 
     options = dict(options)
     targets = options.pop("targets", None)
-    known: Backend | None = installed_backend()
-    if known is not None:
-        wanted = cache.path if isinstance(cache, Cache) else absolute_path(cache or default_directory())
-        if known.cache.path != wanted:
-            raise RuntimeError(f"compcache.numba is already installed with the directory {known.cache.path}: call uninstall() first")
-        return known
+    current: Backend | None = installed_backend()
+    if current is not None:
+        directory = cache.path if isinstance(cache, Cache) else absolute_path(cache or default_directory())
+        if current.cache.path != directory:
+            raise RuntimeError(f"compcache.numba is already installed with the directory {current.cache.path}: call uninstall() first")
+        return current
     if isinstance(cache, Cache):
         from compcache import frontend
 
@@ -123,33 +123,33 @@ def _install_now(cache: Any, options: dict[str, Any], *, is_first: bool, lazy: b
     else:
         opened = Cache(cache, **{"allow_pickle": True, **options})
     backend = Backend(opened, targets)
-    if not is_unsupported():
-        set_installed(backend, _install_hook(backend) if lazy else _install_hooks(backend, is_first=is_first))
+    if not warn_if_unsupported():
+        set_installed(backend, _install_import_hook(backend) if lazy else _install_numba_hooks(backend, is_first=is_first))
     return backend
 
 
-def _install_hook(backend: Backend) -> Any:
-    """Replace Numba by a stand-in now. It installs the hooks once Numba is imported. Return the object that removes it."""
+def _install_import_hook(backend: Backend) -> Any:
+    """Replace Numba by a stand-in, which installs the hooks once Numba is imported. Return the object that removes the stand-in."""
     from compcache.numba.declarations.import_hook import Hook
     from compcache.numba.lazy.installed import installed_hook, set_installed
-    from compcache.numba.versions.supported import is_unsupported
+    from compcache.numba.versions.supported import warn_if_unsupported
 
     def install_hooks() -> Any:
-        """Install the hooks in the imported Numba. Return None if the backend was removed or cannot support Numba."""
+        """Install the hooks in the imported Numba, and return them; None if the backend was removed, or does not support Numba."""
         if installed_hook() is not hook:
             return None
-        if is_unsupported():  # its metadata named a supported version
+        if warn_if_unsupported():  # its metadata named a supported version
             set_installed(None, None)
             return None
-        return _install_hooks(backend, is_first=False)
+        return _install_numba_hooks(backend, is_first=False)
 
     hook = Hook(install_hooks)
     hook.install()
     return hook
 
 
-def _install_hooks(backend: Backend, *, is_first: bool) -> Any:
-    """Install the hooks in Numba. Return the object that removes them."""
+def _install_numba_hooks(backend: Backend, *, is_first: bool) -> Any:
+    """Install the hooks in Numba, and return the object that removes them."""
     from compcache.numba.hooks.installation import Hooks
 
     hooks = Hooks(backend)
@@ -195,7 +195,7 @@ _LAZY = frozenset(("cfunc", "guvectorize", "jit", "njit", "prange", "stencil", "
 def __getattr__(name: str) -> Any:
     value: Any
     if name in _LAZY:
-        value = _decorator(name)
+        value = _find_decorator(name)
     elif name == "SUPPORTED":
         from compcache.numba.versions.supported import series_supported
 
@@ -221,11 +221,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-def _decorator(name: str) -> Any:
-    """Return a decorator of this package, or Numba's own if the version of Numba is not supported."""
-    from compcache.numba.versions.supported import is_unsupported
+def _find_decorator(name: str) -> Any:
+    """Return this package's decorator with this name, or Numba's decorator if the version of Numba is not supported."""
+    from compcache.numba.versions.supported import warn_if_unsupported
 
-    if is_unsupported():
+    if warn_if_unsupported():
         import numba
 
         return getattr(numba, name)
@@ -254,7 +254,7 @@ def export(
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported, or Numba does not compile it. The message says why.
+        CompileError: the function cannot be exported, or Numba cannot compile it. The message says why.
         RuntimeError: this version of Numba is not supported.
     """
     _require_supported_numba()
@@ -309,10 +309,10 @@ def _require_supported_numba() -> None:
     """Check that the version of Numba is supported.
 
     Raises:
-        RuntimeError: it is not. The message says why.
+        RuntimeError: the version is not supported. The message says why.
     """
-    from compcache.numba.versions.supported import problem
+    from compcache.numba.versions.supported import unsupported_reason
 
-    reason = problem()
+    reason = unsupported_reason()
     if reason:
         raise RuntimeError(reason)

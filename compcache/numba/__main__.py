@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     """Run a program with the lazy backend installed.
 
     Returns:
-        0, or 2 if the arguments are invalid. Then the usage is printed to stderr.
+        0 for success; 2 if the arguments are invalid, after the usage was printed to stderr.
     """
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - the user requested it
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     from compcache.numba import install
 
     install(directory, lazy=True)
-    sys.excepthook = _show_program
+    sys.excepthook = _print_program_error
     if is_module:
         sys.argv = rest
         sys.path[0] = ""
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _show_program(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+def _print_program_error(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Print an exception that ends the program. The traceback begins with the first frame of the program."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         traceback = traceback.tb_next
@@ -85,7 +85,7 @@ def _run_file(arguments: list[str]) -> None:
 
 
 def _is_importable(path: str) -> bool:
-    """Return whether a program is a directory or an archive with a module `__main__`."""
+    """Return whether a program is a directory or a zip archive. Return False if the file cannot be read."""
     import os
 
     if os.path.isdir(path):

@@ -11,10 +11,10 @@ VARIABLE = "COMPCACHE_NUMBA"
 
 
 def init() -> None:
-    """Install the backend if $COMPCACHE_NUMBA is on. Its directory is $COMPCACHE_DIR, or the default directory.
+    """Install the backend if $COMPCACHE_NUMBA is on. The backend uses $COMPCACHE_DIR, or the default directory.
 
     Raises:
-        SettingError: the value is neither on nor off. Numba turns this error into a warning.
+        SettingError: the value of the variable is neither on nor off. Numba turns this error into a warning.
     """
     from compcache import frontend
 

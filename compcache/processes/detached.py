@@ -1,4 +1,4 @@
-"""Starting processes of this interpreter: the tuner, the helper of a remote store, trials of new code."""
+"""Starting processes of this interpreter: the tuner, the helper process for a remote store, trials of new code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
 
 
 def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> int:
-    """Start an `isolated_command` in a new session, without output. Return its process id.
+    """Start an `isolated_command` in a new session, without output. Return its PID.
 
     The process reads `stdin`, at most 4 KiB, from its standard input. Use it for secrets, because other users see `arguments`.
 
@@ -62,10 +62,10 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
         os.close(writer)
 
 
-def has_ended(process: int) -> bool:
-    """Return whether a child process has ended, and reap it. A process that is not a child of this process counts as ended."""
+def has_ended(pid: int) -> bool:
+    """Return whether a child process has ended, and reap it if so. A process that is not a child of this process counts as ended."""
     try:
-        ended, _ = os.waitpid(process, os.WNOHANG)
+        ended, _ = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError as error:  # it was reaped before, or the parent of this process started it before a fork
         reraise_interrupt(error)
         return True

@@ -22,8 +22,8 @@ __all__ = ["is_reference", "literal", "read_secret", "reference_to"]
 _MEMORY: Final = "memory:"
 _IN_MEMORY: Final = re.compile(rf"{_MEMORY}([0-9]+):([0-9]+):(.+)")
 _LONGEST = 64 << 10  # bytes
-#: References to the secrets in the memory of this process, by process id, setting and secret. A forked child has its own secrets.
-_held: dict[tuple[int, str, bytes], str] = {}
+#: References to the secrets in the memory of this process, by PID, setting and secret. A forked child has its own secrets.
+_references: dict[tuple[int, str, bytes], str] = {}
 
 
 def is_reference(text: object) -> bool:
@@ -32,25 +32,25 @@ def is_reference(text: object) -> bool:
 
 
 def literal(text: str) -> str:
-    """Return a secret as text for `read_secret`, which does not take it for a reference."""
+    """Escape a secret, so that `read_secret` does not read it as a reference. Return the escaped text."""
     return text[0] + text if text[:1] in ("$", "@") else text
 
 
 def read_secret(text: str, what: str) -> str:
-    """Return the secret that a setting names or contains. White space around a secret in a file is removed.
+    """Return the secret that a setting contains or refers to. White space around a secret in a file is removed.
 
     Args:
         text: a reference, or the secret.
         what: the name of the setting, for messages.
 
     Raises:
-        ValueError: the reference does not lead to a secret. The message shows the reference, never a secret.
+        ValueError: the reference does not refer to a secret. The message shows the reference, never a secret.
         OSError: the file cannot be read.
     """
     if not is_reference(text):
         return text[1:] if text[:2] in ("$$", "@@") else text
     if text[0] == "@":
-        return _read_file(text[1:], what)
+        return _read_secret_file(text[1:], what)
     value = setting(text[1:])
     if not value:
         raise ValueError(f"{what} refers to the environment variable {text[1:]}, which is not set in this process: set it on every host")
@@ -60,7 +60,7 @@ def read_secret(text: str, what: str) -> str:
 
 
 def reference_to(given: str | bytes | None, value: str | bytes, variable: str, what: str) -> str:
-    """Return a reference by which another process finds a secret. The secret may be kept in memory for that process.
+    """Return a reference with which another process can read a secret. The secret may be kept in memory for that process.
 
     Args:
         given: the argument that this process received: a reference, the secret, or None if it came from the settings.
@@ -88,26 +88,26 @@ def _keep_in_memory(data: bytes, what: str) -> str:
     Processes of this user can read the file while this process runs.
     """
     key = os.getpid(), what, data
-    reference = _held.get(key)
+    reference = _references.get(key)
     if reference is None:
         if not hasattr(os, "memfd_create"):
             raise ValueError(f"the value of {what} cannot be passed to other processes on this system: give $VARIABLE or @file instead")
         token = os.urandom(8).hex()
-        number = os.memfd_create(_file_name(token), os.MFD_CLOEXEC)
+        number = os.memfd_create(_memory_file_name(token), os.MFD_CLOEXEC)
         os.write(number, data)
-        reference = _held[key] = f"@{_MEMORY}{os.getpid()}:{number}:{token}"
+        reference = _references[key] = f"@{_MEMORY}{os.getpid()}:{number}:{token}"
     return reference
 
 
-def _file_name(token: str) -> str:
+def _memory_file_name(token: str) -> str:
     return f"compcache-{token}"
 
 
-def _read_file(path: str, what: str) -> str:
+def _read_secret_file(path: str, what: str) -> str:
     """Return the secret in a file, or in the anonymous file of another process.
 
     Raises:
-        ValueError: the file is too large, or the anonymous file cannot be reached.
+        ValueError: the file is too large, the reference is not valid, or the anonymous file cannot be opened.
         OSError: the file cannot be read.
     """
     place = path
@@ -117,16 +117,16 @@ def _read_file(path: str, what: str) -> str:
             raise ValueError(
                 f"{what} is '@{path}', which is not a valid reference to the memory of a process: give $VARIABLE or @file instead"
             )
-        process, number, token = match.groups()
-        place = f"/proc/{process}/fd/{number}"
+        pid, number, token = match.groups()
+        place = f"/proc/{pid}/fd/{number}"
         try:
-            is_open = _file_name(token) in os.readlink(place)
+            is_open = _memory_file_name(token) in os.readlink(place)
         except OSError as error:
             reraise_interrupt(error)
             is_open = False
         if not is_open:
             raise ValueError(
-                f"{what} is in the memory of process {process}, which this process cannot read: that process has ended, belongs to another "
+                f"{what} is in the memory of process {pid}, which this process cannot read: that process has ended, belongs to another "
                 "user, or runs on another host; give it $VARIABLE or @file instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from compcache.files import reraise_interrupt
 from compcache.processes.detached import LateFiles
-from compcache.publish.apart import can_work_apart, work_apart
+from compcache.publish.apart import can_use_subprocess, run_in_subprocess
 from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
 from compcache.publish.index_merge import merge as merge_segments
 from compcache.publish.locks import try_lock
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["add_module", "compact", "merge", "merge_large"]
 
-#: Large segments are merged when there are this many of the lowest level.
-_MANY = 4
+#: The minimum number of large segments of the lowest level that are merged.
+_MIN_LARGE_SEGMENTS = 4
 
 
 def merge(store: Store, *, is_listed: bool = False) -> None:
     """Merge the index, and the packs that it names, if many additions have accumulated. A failure is a warning.
 
-    If they need no keys, long merges run in a process of their own, so that no addition waits for them. `is_listed`: the index was
+    Long merges that need no keys run in another process, so that no addition waits for them. `is_listed` says that the index was
     refreshed just before the addition.
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
         return
-    is_detachable = can_work_apart(store)
+    is_detachable = can_use_subprocess(store)
     try:
         merge_additions(store, merge_packs=merge_packs, levels=SMALL_LEVELS if is_detachable else ALL_LEVELS)
-        if is_detachable and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
-            work_apart(store, __name__, merge_large.__name__)
+        if is_detachable and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MIN_LARGE_SEGMENTS:
+            run_in_subprocess(store, __name__, merge_large.__name__)
     except OSError as error:
         reraise_interrupt(error)
         warn(f"cannot merge the index of {store.root}: {error}; look-ups read more files until a later addition merges it")
@@ -48,15 +48,15 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of a directory's index, and their lists, unless another process is merging them.
 
-    Runs in a process of its own.
+    It runs in a process of its own.
     """
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
     with try_lock(store, "index-merge-large") as owned:
-        while owned and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MANY:
+        while owned and sum(segment.level == LARGE_LEVELS[0] for segment in store.index.segments) >= _MIN_LARGE_SEGMENTS:
             before = {segment.name for segment in store.index.segments}
-            gone = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS))
-            merge_segments(store.index, gone, store, LARGE_LEVELS)
+            removed_packs = merge_packs(store, segments_to_merge(store.index, LARGE_LEVELS))
+            merge_segments(store.index, removed_packs, store, LARGE_LEVELS)
             if before == {segment.name for segment in store.index.segments}:
                 return
 
@@ -64,9 +64,9 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries. Returns its module_id.
+    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries, and return its module_id.
 
-    `target`, `flags` and `key` are fields of its index entry. `signs` is the parameter of `publish_modules`.
+    `target`, `flags` and `key` are fields of its module entry. For `signs` see `publish_modules`.
 
     Raises:
         StorageError: the module could not be stored.
@@ -79,6 +79,6 @@ def add_module(
 def compact(store: Store) -> None:
     """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
     try:
-        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if can_work_apart(store) else ALL_LEVELS)
+        merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if can_use_subprocess(store) else ALL_LEVELS)
     except OSError as error:
         reraise_interrupt(error)

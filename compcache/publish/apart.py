@@ -11,20 +11,20 @@ from compcache.processes.detached import has_ended, start_detached
 if TYPE_CHECKING:
     from compcache.store import Store
 
-__all__ = ["can_work_apart", "start_apart", "work_apart"]
+__all__ = ["can_use_subprocess", "run_in_subprocess", "start_subprocess"]
 
 _CHILD = "import sys\nfrom {module} import {function}\n{function}(sys.argv[1], trust=sys.argv[2] == '1')\n"
 #: The ids of the processes, by directory and function. A child that has ended is reaped before the next one starts.
 _running: dict[tuple[str, str], int] = {}
 
 
-def can_work_apart(store: Store) -> bool:
-    """Return whether another process would do the same as this store. A store with keys or with file operations of its own works itself."""
+def can_use_subprocess(store: Store) -> bool:
+    """Return whether another process can do this store's work: it has no keys, no file operations of its own, and is not exposed."""
     return type(store.files.system) is Files and hasattr(os, "posix_spawn") and not (store.stamp_key or store.publish_key or store.exposed)
 
 
-def start_apart(store: Store, module: str, function: str) -> int:
-    """Start a process that calls a function of a module with the directory and `trust`. Returns the process id.
+def start_subprocess(store: Store, module: str, function: str) -> int:
+    """Start a process that calls a function of a module with the directory and `trust`. Return its PID.
 
     Raises:
         OSError: the process could not be started.
@@ -32,12 +32,12 @@ def start_apart(store: Store, module: str, function: str) -> int:
     return start_detached(_CHILD.format(module=module, function=function), [store.root, str(int(store.trust))], os.environ)
 
 
-def work_apart(store: Store, module: str, function: str) -> None:
-    """Start a process as `start_apart` does, unless an earlier one of this process still runs the function for the directory.
+def run_in_subprocess(store: Store, module: str, function: str) -> None:
+    """Start a process as `start_subprocess` does, unless one that this process started earlier still runs the function for the directory.
 
     Raises:
         OSError: the process could not be started.
     """
     key = store.root, function
     process = _running.pop(key, 0)
-    _running[key] = process if process and not has_ended(process) else start_apart(store, module, function)
+    _running[key] = process if process and not has_ended(process) else start_subprocess(store, module, function)

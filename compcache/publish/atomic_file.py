@@ -32,7 +32,7 @@ def unique_name() -> str:
 
 
 def make_directories(files: Files, path: str) -> bool:
-    """Create a directory and its missing parents. Returns whether this call created the directory.
+    """Create a directory and its missing parents, and return whether this call created the directory.
 
     The directories are private to this user, whatever the umask.
     """
@@ -98,7 +98,7 @@ def publish_all(
             drafts.append(_Draft(files, temporary, path))
             drafts[-1].write(parts)
         if sync:
-            _sync(files, [draft.descriptor for draft in drafts])
+            _sync_all(files, [draft.descriptor for draft in drafts])
         return [draft.publish() for draft in drafts]
     finally:
         for draft in drafts:
@@ -118,12 +118,12 @@ class _Draft:
         self.descriptor = self._opened.number
 
     def write(self, parts: Iterable[bytes | memoryview]) -> None:
-        for block in _blocks(parts):
+        for block in _join_small_parts(parts):
             _write_all(self._files, self.descriptor, block)
-        self._time = _mark_time(self._files, self.descriptor)
+        self._time = _set_unique_time(self._files, self.descriptor)
 
     def publish(self) -> os.stat_result:
-        """Rename the file to its final name. Returns its `fstat` result."""
+        """Rename the file to its final name, and return its `fstat` result."""
         try:
             _rename(self._files, self._scratch, self._path)
         except FileNotFoundError as error:
@@ -154,7 +154,7 @@ class _Draft:
             self._opened = None
 
 
-def _sync(files: Files, descriptors: list[int]) -> None:
+def _sync_all(files: Files, descriptors: list[int]) -> None:
     """Sync files in parallel: a journaling file system commits the requests that arrive meanwhile together."""
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
@@ -165,7 +165,7 @@ def _sync(files: Files, descriptors: list[int]) -> None:
         with ThreadPoolExecutor(_SYNCS) as pool:
             for _ in pool.map(files.fsync, descriptors):
                 pass
-    except RuntimeError as error:  # Python starts no more threads; what is not synchronized is written when the process exits
+    except RuntimeError as error:  # Python starts no threads while the process exits
         reraise_interrupt(error)
         for descriptor in descriptors:
             files.fsync(descriptor)
@@ -181,8 +181,8 @@ def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
         return files.open_owned(scratch, flags, FILE_MODE)
 
 
-def _mark_time(files: Files, descriptor: int) -> int:
-    """Set the modification time to one that no later write can produce. Returns it, in nanoseconds.
+def _set_unique_time(files: Files, descriptor: int) -> int:
+    """Set the modification time to one that no later write can produce, and return it in nanoseconds.
 
     Where the clock of file timestamps ticks every few milliseconds, a write right after the publication could leave
     them unchanged and go unnoticed. So the file gets a time between two ticks.
@@ -195,8 +195,8 @@ def _mark_time(files: Files, descriptor: int) -> int:
     return now
 
 
-def _blocks(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the same content in larger blocks, with small consecutive parts joined."""
+def _join_small_parts(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of `parts` in order, with small consecutive parts joined."""
     small: list[bytes | memoryview] = []
     size = 0
     for part in parts:
@@ -250,13 +250,13 @@ def has_settled(newest: int) -> bool:
     return abs(time.time_ns() - newest) > _TICK
 
 
-def keep_file(store: Store, place: Place, name: str, data: bytes, most: int) -> None:
-    """Write a derived file, and remove the oldest files of its place beyond `most`. A failure of the system is harmless."""
+def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) -> None:
+    """Write a derived file, and remove the oldest files of its place if there are more than `limit`. An `OSError` is ignored."""
     try:
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)
-        if len(names) > most:
-            _remove_oldest(store, place, len(names) - most)
+        if len(names) > limit:
+            _remove_oldest(store, place, len(names) - limit)
     except OSError as error:
         reraise_interrupt(error)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from compcache.formats.host import Processor
     from compcache.store import Store
 
-__all__ = ["describe_host", "query_host"]
+__all__ = ["describe_and_store_host", "query_host"]
 
 #: How much of the file of a library is read to identify it. An ELF file has its build id there.
 _HEAD = 4096
@@ -28,6 +28,7 @@ _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
+    """Return LLVM's description of this host, requested from LLVM once per process."""
     if processor.identity not in _probed:
         found = probe_host(processor)
         if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
@@ -36,8 +37,8 @@ def _probe_once(processor: Processor) -> Host:
     return Host(*_probed[processor.identity], processor)
 
 
-def describe_host(store: Store) -> Host:
-    """Return LLVM's description of this host. It is stored, unless a newer LLVM has stored one.
+def describe_and_store_host(store: Store) -> Host:
+    """Return LLVM's description of this host, and store it unless a newer LLVM has stored a description.
 
     Raises:
         MissingPackageError: LLVM is not installed.
@@ -55,7 +56,7 @@ def describe_host(store: Store) -> Host:
 def query_host(store: Store) -> HostFile:
     """Return the description of this host by the LLVM that is installed here. Nothing is stored.
 
-    LLVM, which takes 40 MiB, is loaded only if it has not stored its description since the last boot.
+    LLVM, which takes 40 MiB, is loaded only if no description by this LLVM was stored since the last boot.
 
     Raises:
         MissingPackageError: LLVM is not installed.

@@ -27,7 +27,7 @@ from compcache.formats.table import all_entries
 from compcache.formats.table_writer import encoded_size, table_parts
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
-from compcache.publish.module_lists import forget_list, keep_list
+from compcache.publish.module_lists import merge_list, remove_list
 from compcache.publish.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ __all__ = [
     "merge_all",
     "module_entries",
     "needs_merge",
+    "newest_additions",
     "publish_segment",
     "readable",
     "remove_damaged",
     "replace_segments",
     "segment_level",
     "segments_to_merge",
-    "unrepeated",
     "with_order",
 ]
 
@@ -109,19 +109,19 @@ def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
     return FUNCTION.pack(*fields, change(order), content)
 
 
-def unrepeated(entries: Iterable[bytes]) -> list[bytes]:
-    """Return the function entries, sorted, of each repeated addition only the entry with the greatest number."""
+def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
+    """Return the function entries, sorted. Of entries that differ only in the addition, the one with the greatest number is returned."""
     found: dict[bytes, bytes] = {}
     for entry in entries:
         known = found.setdefault(entry[:_SAME], entry)
-        if known is not entry and _order_of(known) < _order_of(entry):
+        if known is not entry and _addition_number(known) < _addition_number(entry):
             found[entry[:_SAME]] = entry
     return sorted(found.values())
 
 
-def _order_of(entry: bytes) -> int:
-    order: int = FUNCTION.unpack(entry)[4]
-    return order
+def _addition_number(entry: bytes) -> int:
+    number: int = FUNCTION.unpack(entry)[4]
+    return number
 
 
 def greatest_number(index: Index) -> int:
@@ -142,7 +142,7 @@ def encode_requirements(texts: Iterable[str]) -> bytes:
 
 
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0) -> bytes:
-    """Encode a segment from entries, which must be encoded and sorted. One item may contain several consecutive entries.
+    """Encode a segment from entries, which must be encoded and sorted. One item may contain entries consecutive entries.
 
     `greatest` is the greatest number of an addition that the segment must remember, which may exceed the numbers in its entries.
     """
@@ -175,7 +175,7 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
 
 
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """Publish several modules in one segment. See `add`. No other segment is opened.
+    """Publish entries modules in one segment. See `add`. No other segment is opened.
 
     Raises:
         OSError: the segment could not be written.
@@ -256,7 +256,7 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Refresh the index and return whether it has more than `most` additions. The default is the most that look-ups should have to read."""
+    """Refresh the index and return whether it has more than `most` additions. The default is the maximum for fast look-ups."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
@@ -264,7 +264,7 @@ def needs_merge(index: Index, most: int = FANOUT) -> bool:
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS) -> list[Segment]:
     """Refresh the index and return its segments of these levels that `merge` would merge now."""
     index.refresh()
-    return _choose(index.segments, levels)[0]
+    return _choose_segments(index.segments, levels)[0]
 
 
 def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS) -> None:
@@ -277,9 +277,9 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
         OSError: the merged segment could not be written. Nothing is lost.
     """
     index.refresh()
-    left_out: set[str] = set()
+    unreadable: set[str] = set()
     while True:
-        chosen, level = _choose([segment for segment in index.segments if segment.name not in left_out], levels)
+        chosen, level = _choose_segments([segment for segment in index.segments if segment.name not in unreadable], levels)
         if not chosen:
             return
         prepare = _make_no_list if levels is SMALL_LEVELS else None
@@ -287,10 +287,10 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
         try:
             requirements = _merge_requirements(chosen)
             replace_segments(index, functions, modules, requirements, level, chosen, prepare=prepare, store=store, gone=gone)
-        except _UnreadableError as problem:
-            left_out.add(problem.segment.name)
-            if isinstance(problem.error, FormatError):
-                index.set_aside(problem.segment, problem.error)
+        except _UnreadableError as error:
+            unreadable.add(error.segment.name)
+            if isinstance(error.error, FormatError):
+                index.set_aside(error.segment, error.error)
             continue
         return
 
@@ -298,7 +298,7 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
 def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of: SizeOf | None = None) -> None:
     """Merge all readable segments into one, without modules in `gone` or missing from `present`. Missing modules are added to `gone`.
 
-    `size_of` gives the bytes that a module takes on disk, for the lists. It and `present` are asked in the order of module_ids.
+    `size_of` returns the bytes that a module takes on disk, for the lists. `size_of` and `present` are called in the order of module_ids.
 
     Raises:
         OSError: a segment could not be read or written. Nothing is lost.
@@ -334,7 +334,7 @@ class _UnreadableError(Exception):
         self.error = error
 
 
-def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
+def _choose_segments(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
     """Return the segments to merge and the level of the merged segment.
 
     The segments are those of the first level with any, and of each next level that the merged modules reach.
@@ -355,14 +355,14 @@ def _choose(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], 
 
 
 def _merge_modules(index: Index, segments: Iterable[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the module entries of all segments, sorted, of each module the newest, without modules in `gone`."""
+    """Yield the newest module entry of each module in the segments, sorted, without modules in `gone`."""
     read = [_read_entries(segment, partial(entries_of_modules, index, segment)) for segment in segments]
-    for module_id, several in groupby(heapq.merge(*read), key=_id_of):
+    for module_id, entries in groupby(heapq.merge(*read), key=_module_id_of):
         if module_id not in gone:
-            yield reduce(_newer, several)
+            yield reduce(_newer, entries)
 
 
-def _id_of(entry: bytes) -> bytes:
+def _module_id_of(entry: bytes) -> bytes:
     return entry[:DIGEST_SIZE]
 
 
@@ -380,20 +380,20 @@ def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iter
 
 
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the function entries of all segments, sorted, without duplicates and without modules in `gone`, in pieces of some thousands.
+    """Yield the function entries of all segments, sorted, without duplicates and modules in `gone`. Each item contains some thousands.
 
-    Keys are uniformly distributed, so each piece has the keys with the same first bits.
+    Keys are uniformly distributed, so each item contains the entries whose keys have the same first bits.
     """
-    bits = (sum(map(_count, segments)) // _RANGE).bit_length()
+    bits = (sum(map(_count_functions, segments)) // _RANGE).bit_length()
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in segments:
-            entries.update(_convert_entries(_read_entries(segment, partial(_range_of, segment, number, bits))))
+            entries.update(_convert_entries(_read_entries(segment, partial(_read_range, segment, number, bits))))
         kept = [entry for entry in entries if entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE] not in gone] if gone else entries
-        yield b"".join(unrepeated(kept))
+        yield b"".join(newest_additions(kept))
 
 
-def _count(segment: Segment) -> int:
+def _count_functions(segment: Segment) -> int:
     try:
         return segment.functions.count
     except (FormatError, OSError) as error:
@@ -401,7 +401,7 @@ def _count(segment: Segment) -> int:
         raise _UnreadableError(segment, error) from error
 
 
-def _range_of(segment: Segment, number: int, bits: int) -> list[bytes]:
+def _read_range(segment: Segment, number: int, bits: int) -> list[bytes]:
     return segment.functions.entries_of_range(number, bits)
 
 
@@ -427,10 +427,10 @@ def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
 
 
 def _newer(one: bytes, other: bytes) -> bytes:
-    return max(one, other, key=_currency)
+    return max(one, other, key=_newness)
 
 
-def _currency(data: bytes) -> tuple[int, bytes]:
+def _newness(data: bytes) -> tuple[int, bytes]:
     entry = ModuleEntry.decode(data)
     return entry.stamp.ctime, entry.mac
 
@@ -451,7 +451,7 @@ def replace_segments(
 ) -> None:
     """Publish a segment made of the arguments of `encode_segment`, and remove the segments that it replaces.
 
-    Without `prepare`, the lists of a `store`'s index are merged too, without modules in `gone` and with the sizes that `size_of` gives.
+    Without `prepare`, the lists of a `store`'s index are merged too, without modules in `gone` and with the sizes that `size_of` returns.
     `prepare` is called with the new segment's name instead.
 
     Raises:
@@ -459,24 +459,24 @@ def replace_segments(
     """
     greatest = max([greatest, *[segment.greatest for segment in replaced]])
 
-    def keep(name: str) -> None:
+    def merge_lists(name: str) -> None:
         if store is not None and name not in [segment.name for segment in replaced]:
-            keep_list(store, name, replaced, gone, size_of)
+            merge_list(store, name, replaced, gone, size_of)
 
-    prepare = keep if prepare is None else prepare
+    prepare = merge_lists if prepare is None else prepare
     name = publish_segment(index, level, functions, modules, requirements, greatest, prepare)
     for segment in replaced:
         if segment.name != name:
             _remove_segment(index, segment.name)
             if store is not None:
-                forget_list(store, segment.name)
+                remove_list(store, segment.name)
     index.refresh()
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish one segment with the entries of all `parts`, merge their lists, and remove the segments in `replaced`.
+    """Publish one segment with the entries of all `parts`, and return the number of its modules.
 
-    Returns the number of modules.
+    The lists of the parts are merged. The segments in `replaced` are removed.
 
     Raises:
         OSError: a segment could not be read, written or removed.
@@ -486,7 +486,7 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     modules, functions = _merge_modules(store.index, parts, ()), _merge_functions(parts, ())
     count = 0
 
-    def counted() -> Iterator[bytes]:
+    def count_modules() -> Iterator[bytes]:
         nonlocal count
         for entry in modules:
             count += 1
@@ -495,12 +495,12 @@ def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence
     try:
         requirements = _merge_requirements(parts)
         replace_segments(
-            store.index, functions, counted(), requirements, None, replaced, greatest, lambda name: keep_list(store, name, parts)
+            store.index, functions, count_modules(), requirements, None, replaced, greatest, lambda name: merge_list(store, name, parts)
         )
     except _UnreadableError as problem:
         raise problem.error from problem
     for segment in replaced:
-        forget_list(store, segment.name)
+        remove_list(store, segment.name)
     return count
 
 

@@ -19,14 +19,14 @@ from compcache.files import reraise_interrupt, writer
 from compcache.formats.index import Segment
 from compcache.interrupts import suppress
 from compcache.processes.detached import has_ended
-from compcache.publish.apart import can_work_apart, start_apart
+from compcache.publish.apart import can_use_subprocess, start_subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from compcache.store import Store
 
-__all__ = ["MARK", "OtherReader", "begun_at", "fans_of", "is_current", "known_parts", "part_name"]
+__all__ = ["MARK", "OtherReader", "fans_of", "is_current", "known_parts", "part_name", "start_time_of"]
 
 #: Exists while a rebuild is unfinished.
 MARK = PARTS.file_name("begun")
@@ -34,26 +34,26 @@ _PART_NAME = re.compile(r"[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f]{16}" + re.escape(PART
 #: File timestamps may lag behind the system's clock by up to this many nanoseconds.
 _TICK = 20_000_000
 #: With this many modules or more, a second process saves more time than its start takes.
-_MANY = 1 << 14
+_MIN_MODULES = 1 << 14
 #: For how many seconds the first process waits for the second one when all directories are read: it finishes one directory.
-_PATIENCE = 5.0
+_MAX_WAIT = 5.0
 
 
 def part_name(fans: Iterable[str], begun: int) -> str:
     """Return the name of a part that covers these directories and all between them.
 
-    `begun` is the time in ns when its first one was read.
+    `begun` is the time when the first directory was read, in nanoseconds since the epoch.
     """
     return PARTS.file_name(f"{min(fans)}-{max(fans)}-{begun:016x}")
 
 
 def known_parts(store: Store) -> list[str]:
     """Return the names of the parts that a rebuild has left, the latest first."""
-    return sorted([name for name in store.names(PARTS) if _PART_NAME.fullmatch(name)], key=begun_at, reverse=True)
+    return sorted([name for name in store.names(PARTS) if _PART_NAME.fullmatch(name)], key=start_time_of, reverse=True)
 
 
-def begun_at(part: str) -> int:
-    """Return the time when the reading of a part began, in ns since the epoch."""
+def start_time_of(part: str) -> int:
+    """Return the time when the reading of a part began, in nanoseconds since the epoch."""
     return int(part[6:22], 16)
 
 
@@ -63,7 +63,7 @@ def fans_of(part: str) -> set[str]:
 
 
 def is_current(store: Store, part: str) -> bool:
-    """Return whether a part can be trusted and read, and nothing was added to its directories since its reading began.
+    """Return whether a part can be trusted and read, and no module was added to its directories since its reading began.
 
     A part that others can write to is not trusted, nor is any part if there is a key: a part decides which directories are skipped.
     """
@@ -71,7 +71,7 @@ def is_current(store: Store, part: str) -> bool:
         if not _is_trusted(store, part):
             return False
         present = set(store.present_names(store.directory(MODULES))).intersection(fans_of(part))
-        started = begun_at(part) - _TICK
+        started = start_time_of(part) - _TICK
         if store.volumes.are_there() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
             return False
         return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
@@ -96,7 +96,7 @@ def _is_trusted(store: Store, part: str) -> bool:
 class OtherReader:
     """The second process that reads directories, for as long as this object is entered.
 
-    No process is started if it would not do the same as this one, or if there are few modules.
+    No process is started if another process cannot do this store's work, or if there are few modules.
 
     Args:
         store: the directory.
@@ -109,13 +109,13 @@ class OtherReader:
         self._seen = set(former)
         self._process = 0
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        is_equivalent = can_work_apart(store) and store.verify and not store.mac_key
-        if fans and processors > 1 and is_equivalent and sum(1 for _ in store.module_ids(fans[0])) * len(fans) >= _MANY:
+        is_equivalent = can_use_subprocess(store) and store.verify and not store.mac_key
+        if fans and processors > 1 and is_equivalent and sum(1 for _ in store.module_ids(fans[0])) * len(fans) >= _MIN_MODULES:
             with suppress(OSError):
-                self._process = start_apart(store, "compcache.publish.index_rebuild", "read_from_the_end")
+                self._process = start_subprocess(store, "compcache.publish.index_rebuild", "read_from_the_end")
 
-    def parts(self, own: Iterable[str]) -> dict[str, set[str]]:
-        """Return the parts that the process has made since the last call, with their directories. `own` are the parts of this process."""
+    def take_new_parts(self, own: Iterable[str]) -> dict[str, set[str]]:
+        """Return the parts that the other process has written since the last call, with their directories. `own`: this process's parts."""
         if not self._process:
             return {}
         new = [name for name in known_parts(self._store) if name not in self._seen and name not in own]
@@ -126,10 +126,10 @@ class OtherReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait until the process has ended, killing it after some seconds, so that it makes no more parts."""
+        """Wait until the process has ended, so that it writes no more parts. Kill it after some seconds."""
         if not self._process:
             return
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _MAX_WAIT
         while not has_ended(self._process):
             if time.monotonic() > until:
                 with suppress(ProcessLookupError):

@@ -27,7 +27,7 @@ from compcache.processes.detached import LateFiles
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled, publish
 from compcache.publish.index_parts import MARK, OtherReader, fans_of, is_current, known_parts, part_name
-from compcache.publish.module_lists import forget_list, write_list
+from compcache.publish.module_lists import remove_list, write_list
 from compcache.publish.module_rows import make_row
 from compcache.publish.quarantine import is_shortage
 from compcache.publish.small_modules import IndexedModule, read_small_module
@@ -36,12 +36,20 @@ from compcache.store import Store
 if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
 
-__all__ = ["IndexedModules", "describe", "module_functions", "module_index", "module_order", "read_from_the_end", "rebuild_index"]
+__all__ = [
+    "IndexedModules",
+    "describe_from_records",
+    "read_from_the_end",
+    "read_functions",
+    "read_indexed_names",
+    "read_order",
+    "rebuild_index",
+]
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
-def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
+def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
     """Return a (name, record offset, requirement) for each function that a module realizes.
 
     Raises:
@@ -50,7 +58,7 @@ def module_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
     return WholeManifest(module.read(module.image, module.records)).functions()
 
 
-def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
+def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
     """Return a (name, record offset, requirement) for each function and each entry of data of a module.
 
     Raises:
@@ -59,8 +67,8 @@ def module_index(module: ModuleFile) -> list[tuple[str, int, str]]:
     return WholeManifest(module.read(module.image, module.records)).indexed()
 
 
-def module_order(module: ModuleFile) -> Order:
-    """Return a module's place among additions, from its notes. `UNNUMBERED` if the notes are damaged."""
+def read_order(module: ModuleFile) -> Order:
+    """Return a module's position among the additions, from its notes, or `UNNUMBERED` if the notes are damaged."""
     footer = module.footer()
     try:
         return order_of(decode_notes(module.read(footer.content, footer.notes)))
@@ -68,7 +76,7 @@ def module_order(module: ModuleFile) -> Order:
         return UNNUMBERED
 
 
-def describe(module: ModuleFile) -> str:
+def describe_from_records(module: ModuleFile) -> str:
     """Set the fields of `module` that its own records determine, and return the module's requirement of a host.
 
     Raises:
@@ -84,7 +92,7 @@ def describe(module: ModuleFile) -> str:
 
 
 def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
-    """Open a module whose content is as published, usable here or not. Returns None if it is damaged or cannot be read.
+    """Open a module whose content is intact, usable here or not. Return None if it is damaged or cannot be read.
 
     The module's `elsewhere` is set: this cache must not run its code.
     """
@@ -96,7 +104,7 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
         if module.size > LARGEST_FOREIGN:
             raise FormatError(f"its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for files of other users")
         require_intact(module.footer(), module_id, module.read)
-        describe(module)
+        describe_from_records(module)
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         module.close()
@@ -106,9 +114,9 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
 
 
 def rebuild_index(store: Store) -> int:
-    """Replace the index with one built from the module files. Returns the number of usable modules.
+    """Replace the index by one built from the module files, and return the number of usable modules.
 
-    Damaged modules go to quarantine. Additions that other processes publish meanwhile are kept. Modules are read in parts that no
+    Damaged modules are quarantined. Additions that other processes publish meanwhile are kept. Modules are read in parts that no
     look-up sees, because a part's index might name an older realization than another part's. A rebuild that was killed is continued.
 
     Raises:
@@ -133,9 +141,9 @@ def rebuild_index(store: Store) -> int:
             index, *reading.entries(), level, replaced, reading.greatest, lambda name: write_list(store, name, rows)
         )
         for segment in replaced:
-            forget_list(store, segment.name)
+            remove_list(store, segment.name)
     for name in {*parts, *known, *known_parts(store), MARK}:
-        forget_list(store, name)
+        remove_list(store, name)
         with suppress(OSError):
             store.files.unlink(store.path(PARTS, name))
     index.refresh()
@@ -147,16 +155,16 @@ _PART = 4096
 
 
 def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other: OtherReader) -> IndexedModules:
-    """Read these directories into parts, adding them and those of the other process to `parts`. Returns the modules that are in no part."""
+    """Read these directories into parts. Add these parts and the other process's to `parts`. Return the modules that are in no part."""
     reading = IndexedModules()
     for fan in fans:
-        parts.update(other.parts(parts))
+        parts.update(other.take_new_parts(parts))
         if not any(fan in done for done in parts.values()):
             reading.read(store, fan)
         if len(reading.modules) >= _PART:
             parts.update(reading.write_part(store))
             reading = IndexedModules()
-    parts.update(other.parts(parts))
+    parts.update(other.take_new_parts(parts))
     if parts and reading.modules:
         parts.update(reading.write_part(store))
     return reading
@@ -165,10 +173,8 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
 def read_from_the_end(root: str, *, trust: bool) -> None:
     """Read the directories of modules into parts, from the last one on, until one that another process has read.
 
-    Runs in a process of its own.
-
-    The other process started this one and rebuilds the index. Only directories with nothing but small, clearly intact modules are
-    read here: the other process examines the rest and reports damage.
+    It runs in a process of its own, which the process that rebuilds the index has started. Only directories with nothing but small,
+    clearly intact modules are read here: the other process examines the rest and reports damage.
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())
@@ -203,7 +209,7 @@ class IndexedModules:
         self._begun = 0
 
     def read(self, store: Store, fan: str) -> None:
-        """Read all modules of a directory. Raises the errors of `add`."""
+        """Read all modules of a directory. Raise the errors of `add`."""
         self._begun = self._begun or time.time_ns()
         for module_id in store.module_ids(fan):
             self.add(store, module_id)
@@ -243,7 +249,7 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def write_part(self, store: Store) -> dict[str, set[str]]:
-        """Write the directories read so far as a part of an index. Returns the part's name with the directories' names."""
+        """Write the directories read so far as a part of an index. Return the part's name and the directories' names."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
@@ -279,13 +285,13 @@ def _read_module(store: Store, module_id: bytes) -> IndexedModule | None:
 
 def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> IndexedModule:
     footer = module.footer()
-    indexed = module_index(module)
+    indexed = read_indexed_names(module)
     row = make_row(module.module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
-    return IndexedModule(indexed, store.entry_of(module, stamp, len(indexed)).encode(), module_order(module), row, size)
+    return IndexedModule(indexed, store.entry_of(module, stamp, len(indexed)).encode(), read_order(module), row, size)
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:
-    """Open a module. Returns it with the bytes that it takes on disk and its stamp.
+    """Open a module, and return it with the number of bytes that it takes on disk and its stamp.
 
     The stamp is empty if the file must be verified again.
 

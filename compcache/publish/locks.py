@@ -44,8 +44,8 @@ __all__ = ["claim", "locks_enabled", "try_lock", "wait_lock"]
 #: The longest pause between two attempts: short compared with a compilation, and no load even with many waiters.
 _LONGEST_PAUSE = 0.03
 #: How often in one attempt a holder may remove the lock file between this process's opening and locking it.
-_ATTEMPTS = 8
-_WORTH_LOGGING = 0.001  # seconds
+_MAX_ATTEMPTS = 8
+_MIN_LOGGED_SECONDS = 0.001  # seconds
 #: The errors of file systems without a working `flock`.
 _NO_FLOCK = frozenset((errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY))
 _CONTENTION = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
@@ -77,7 +77,7 @@ def locks_enabled() -> bool:
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Take a lock for the side work of additions (merges, the estimate of the size), without waiting.
+    """Take a lock for the side work of additions (merges, the estimate of the cache's size), without waiting.
 
     Yields:
         True if this caller has the lock, or if locks do not work here, or False if another holder has it.
@@ -87,12 +87,12 @@ def try_lock(store: Store, name: str) -> Iterator[bool]:
 
 
 def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
-    """Wait for at most `timeout` seconds for a lock that may be held long. Yields the results of `claim`."""
+    """Return a context that waits at most `timeout` seconds for a lock that may be held long. It yields the values of `claim`."""
     return _locked(store, name, timeout, None, _FileLock)
 
 
 def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool]) -> AbstractContextManager[bool | None]:
-    """Claim a build. Wait for at most `timeout` seconds, or until `until` returns true.
+    """Return a context that claims a build. It waits at most `timeout` seconds, or until `until` returns true.
 
     Yields:
         True: this caller has the lock. False: another holder kept it. None: locks do not work here.
@@ -104,10 +104,11 @@ def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool])
 def _locked(
     store: Store, name: str, timeout: float, until: Callable[[], bool] | None, kind: type[_FlockLock | _FileLock]
 ) -> Iterator[bool | None]:
+    """Hold a lock while the context runs. See `claim` for the values that it yields."""
     if not locks_enabled() or store.readonly:
         yield None
         return
-    path = _path_of(store, name)
+    path = _lock_path(store, name)
     lock = kind(store, path)
     # A thread never requests a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
     leftover = _held.locks.pop(path, None)
@@ -120,17 +121,17 @@ def _locked(
             make_place(store, LOCKS)
             started = time.monotonic()
             try:
-                owned = _wait(lock, timeout, until)
+                owned = _acquire_within(lock, timeout, until)
             except OSError as error:
                 reraise_interrupt(error)
                 if error.errno not in _NO_FLOCK:
                     raise
                 lock.release()
                 # A soft lock needs another name, because it is held as long as its file exists.
-                lock = _held.locks[path] = _FileLock(store, _path_of(store, f"soft {name}"), soft=True)
-                owned = _wait(lock, timeout, until)
+                lock = _held.locks[path] = _FileLock(store, _lock_path(store, f"soft {name}"), soft=True)
+                owned = _acquire_within(lock, timeout, until)
             waited = time.monotonic() - started
-            if waited > _WORTH_LOGGING:
+            if waited > _MIN_LOGGED_SECONDS:
                 store.stats.waited(name, waited, owned=owned)
         except (OSError, NotImplementedError) as error:
             reraise_interrupt(error)
@@ -141,11 +142,12 @@ def _locked(
             del _held.locks[path]
 
 
-def _path_of(store: Store, name: str) -> str:
+def _lock_path(store: Store, name: str) -> str:
     return store.path(LOCKS, LOCKS.file_name(name_key(name).hex()))
 
 
-def _wait(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
+def _acquire_within(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
+    """Try to take a lock until the timeout, or until `until` returns true. Return whether it is held."""
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not lock.acquire():
@@ -172,8 +174,8 @@ class _FlockLock:
         self._owner = os.getpid()
 
     def acquire(self) -> bool:
-        """Try to take the lock. Returns whether it is held now. Raises `OSError` if the file system has no working locks."""
-        for _ in range(_ATTEMPTS):
+        """Try to take the lock, and return whether it is held now. Raise `OSError` if the file system has no working locks."""
+        for _ in range(_MAX_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
                 self._opened = self._files.open_owned(self._path, flags, FILE_MODE)
@@ -236,7 +238,7 @@ class _FlockLock:
 
 
 class _FileLock:
-    """A lock of filelock: one of the operating system, or a soft lock.
+    """A lock of the library filelock: a lock of the operating system, or a soft lock.
 
     The lock file's directory is reached by a descriptor, so that no link in the path leads elsewhere.
     """
@@ -249,7 +251,7 @@ class _FileLock:
         self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock. Returns whether it is held now. Raises `OSError` if the file system has no working locks."""
+        """Try to take the lock, and return whether it is held now. Raise `OSError` if the file system has no working locks."""
         from filelock import FileLock, SoftFileLock, Timeout
 
         if self._lock is None:

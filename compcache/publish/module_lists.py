@@ -68,9 +68,9 @@ __all__ = [
     "ListCounts",
     "ModuleLists",
     "base_of",
-    "forget_list",
-    "keep_list",
     "last_part_of",
+    "merge_list",
+    "remove_list",
     "sorted_items",
     "write_empty_list",
     "write_list",
@@ -82,13 +82,13 @@ _OFFSET_SIZE = 4
 #: Sorts after all keys.
 _END = b"\xff"
 #: Sorts after every end of a key.
-_BEHIND_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
+_AFTER_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
 #: A segment with no more modules than this has no list: reading their files takes some milliseconds.
 _FEW = 512
 #: For this many names all keys are read: finding one takes as long as reading some dozens.
 _MANY_NAMES = 1 << 10
 #: The number of rows that are decoded at a time.
-_AT_ONCE = 1 << 10
+_ROWS_PER_BATCH = 1 << 10
 #: The number of keys that are sorted at a time; the other keys wait in a file.
 _RUN = 1 << 17
 
@@ -113,7 +113,7 @@ def last_part_of(base: str) -> str:
     return base[base.partition("(")[0].rfind(".") + 1 :]
 
 
-def _text(name: str) -> bytes:
+def _encode_name(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
@@ -126,26 +126,26 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
     yield b"m" + key, digest + _SIZE.pack(size) + encode_fields(stored)
     for name, signature in zip(row.names, row.signatures, strict=True):
         base = base_of(name)
-        yield b"n%b\0%b\0%b" % (_text(base), _text(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
+        yield b"n%b\0%b\0%b" % (_encode_name(base), _encode_name(name), key), b"\1" if signature.startswith(LINK_ONLY) else b""
         last = last_part_of(base)
         if last != base:
-            yield b"t%b\0%b" % (_text(last), _text(base)), b""
+            yield b"t%b\0%b" % (_encode_name(last), _encode_name(base)), b""
     for name in row.imports:
-        yield b"i%b\0%b" % (_text(name), key), b""
+        yield b"i%b\0%b" % (_encode_name(name), key), b""
     if row.part_of:
-        yield b"p%b\0%b" % (_text(base_of(row.part_of)), key), b""
+        yield b"p%b\0%b" % (_encode_name(base_of(row.part_of)), key), b""
     for entry in row.entries:
         kind, name, offset, requires, *_ = entry
         place, value = key + offset.to_bytes(_OFFSET_SIZE, "little"), encode_entry_of(entry) if row.is_pack else b""
         if kind == GROUP:
-            yield b"g%b\0%b" % (_text(base_of(name)), key), b""
-        yield b"e%b\0%b" % (_text(base_of(name)), place), value
+            yield b"g%b\0%b" % (_encode_name(base_of(name)), key), b""
+        yield b"e%b\0%b" % (_encode_name(base_of(name)), place), value
         for required in requires:
             yield b"r" + required + place, value
 
 
 def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items in the order of their keys, each key once. Of many items, sorted parts wait in files."""
+    """Yield the items in the order of their keys, each key once. If there are many items, sorted parts are stored in temporary files."""
     runs: list[Iterator[Item]] = []
     run: list[Item] = []
     for item in items:
@@ -233,7 +233,7 @@ class _List:
         """Return the list's keys. The first call opens the file or makes the list."""
         if self._keys is None:
             known = self._segment.listed
-            self._keys = known if isinstance(known, _InMemory) else _open(self._store, self._segment.name) or self._make()
+            self._keys = known if isinstance(known, _InMemory) else _open_list(self._store, self._segment.name) or self._make()
         return self._keys
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
@@ -243,18 +243,18 @@ class _List:
                 yield item
                 start = item[0] + b"\0"
         except FormatError:
-            yield from self.make_again().between(start, end)
+            yield from self.rebuild().between(start, end)
 
     def find(self, key: bytes) -> bytes | None:
         """See `SortedKeys`."""
         try:
             return self.keys().find(key)
         except FormatError:
-            return self.make_again().find(key)
+            return self.rebuild().find(key)
 
-    def make_again(self) -> SortedKeys | _InMemory:
+    def rebuild(self) -> SortedKeys | _InMemory:
         """Discard the list, make it from the modules, and return it."""
-        forget_list(self._store, self._segment.name)
+        remove_list(self._store, self._segment.name)
         self._keys = self._make()
         return self._keys
 
@@ -265,15 +265,15 @@ class _List:
         """
         store, segment = self._store, self._segment
         if self._count() <= _FEW:
-            segment.listed = made = _InMemory(self._read())
+            segment.listed = made = _InMemory(self._read_items())
             return made
         if not store.readonly and not store.exposed:
             with suppress(OSError):
-                _publish(store, segment.name, sorted_items(self._read()), ())
-                opened = _open(store, segment.name)
+                _publish_list(store, segment.name, sorted_items(self._read_items()), ())
+                opened = _open_list(store, segment.name)
                 if opened is not None:
                     return opened
-        return _InMemory(self._read())
+        return _InMemory(self._read_items())
 
     def _count(self) -> int:
         try:
@@ -282,7 +282,7 @@ class _List:
             reraise_interrupt(error)
             return 0
 
-    def _read(self) -> Iterator[Item]:
+    def _read_items(self) -> Iterator[Item]:
         """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
 
         Raises:
@@ -308,7 +308,7 @@ def _list_name(segment: str) -> str:
     return MODULE_LISTS.file_name(segment.removesuffix(INDEX.suffix))
 
 
-def _open(store: Store, segment: str) -> SortedKeys | None:
+def _open_list(store: Store, segment: str) -> SortedKeys | None:
     """Return the list of a segment, or None if its file is missing, damaged or not trusted."""
     if store.exposed:
         return None
@@ -323,23 +323,23 @@ def _open(store: Store, segment: str) -> SortedKeys | None:
         return None
 
 
-def _publish(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
+def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:
     counter = _Counter(items, gone)
     path = store.path(MODULE_LISTS, _list_name(segment))
     publish(store.files, store.temporary, path, encode_keys(counter, counter.summary), sync=False)
 
 
-def keep_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
-    """Make the list of a segment that will be published, from the lists of the segments that it replaces. A failure is harmless.
+def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
+    """Write the list of a segment that will be published, merged from the lists of the segments that it replaces. Errors are ignored.
 
-    Modules in `gone` are left out. `size_of` gives the bytes that modules take on disk, and is asked in the order of module_ids.
+    Modules in `gone` are left out. `size_of` returns the bytes that a module takes on disk, and is called in the order of module_ids.
     """
     lists = [_List(store, each, None) for each in merged]
     if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
         return
     with suppress(OSError, FormatError):
         items = merge_keys([each.between(b"", _END) for each in lists])
-        _publish(store, segment, items if size_of is None else _resized(items, size_of), gone)
+        _publish_list(store, segment, items if size_of is None else _resized(items, size_of), gone)
 
 
 def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
@@ -352,21 +352,21 @@ def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
-    """Make the list of a segment that will be published, from these rows and the sizes of their files. A failure is harmless."""
+    """Write the list of a segment that will be published, from these rows and the sizes of their files. An `OSError` is ignored."""
     known = list(rows)
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
-            _publish(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
+            _publish_list(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
 
 
 def write_empty_list(store: Store, segment: str) -> None:
-    """Make an empty list for a segment that will be published and whose modules other lists name. A failure is harmless."""
+    """Write an empty list for a segment that will be published and whose modules other lists name. An `OSError` is ignored."""
     with suppress(OSError):
-        _publish(store, segment, (), ())
+        _publish_list(store, segment, (), ())
 
 
-def forget_list(store: Store, segment: str) -> None:
-    """Remove the list of a segment, if it has one. A failure is harmless."""
+def remove_list(store: Store, segment: str) -> None:
+    """Remove the list of a segment, if it has one. An `OSError` is ignored."""
     with suppress(OSError):
         store.files.unlink(store.path(MODULE_LISTS, _list_name(segment)))
 
@@ -404,41 +404,41 @@ class ModuleLists:
         return merge_keys([each.between(start, end) for each in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
-        return self._between(prefix, prefix + _BEHIND_ALL)
+        return self._between(prefix, prefix + _AFTER_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:
         """Yield the bases of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
         letters = [
-            ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _text(prefix))) for letter in (b"n", b"g")
+            ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _encode_name(prefix))) for letter in (b"n", b"g")
         ]
-        return (_name(base) for base, _ in merge_keys(letters))
+        return (_decode_name(base) for base, _ in merge_keys(letters))
 
     def groups(self) -> set[str]:
         """Return the bases of the names of groups."""
-        return {_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
+        return {_decode_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
         """Yield the callable functions whose base begins with a prefix, sorted by base and name.
 
         With each comes the module_id of a realization.
         """
-        for key, value in self._starting_with(b"n" + _text(prefix)):
+        for key, value in self._starting_with(b"n" + _encode_name(prefix)):
             if not value:
-                yield _name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
+                yield _decode_name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
 
     def last_parts(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Yield the last parts of bases that begin with a prefix, each with its base."""
-        for key, _ in self._starting_with(b"t" + _text(prefix)):
+        for key, _ in self._starting_with(b"t" + _encode_name(prefix)):
             part, _, base = key[1:].partition(b"\0")
-            yield _name(part), _name(base)
+            yield _decode_name(part), _decode_name(base)
 
     def holders(self, name: str) -> set[bytes]:
         """Return the module_ids of the modules that realize a function."""
-        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_text(base_of(name)), _text(name)))}
+        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_encode_name(base_of(name)), _encode_name(name)))}
 
     def importers(self, name: str) -> set[bytes]:
         """Return the module_ids of the modules that import a function."""
-        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _text(name))}
+        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _encode_name(name))}
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (name, module_id) for each realization of these functions. For many names all keys are read."""
@@ -447,7 +447,7 @@ class ModuleLists:
             return
         for each in self._lists:
             for key, _ in each.between(b"n", b"o"):
-                name = _name(key[1 : -DIGEST_SIZE - 1].partition(b"\0")[2])
+                name = _decode_name(key[1 : -DIGEST_SIZE - 1].partition(b"\0")[2])
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
@@ -458,13 +458,13 @@ class ModuleLists:
             return
         for each in self._lists:
             for key, _ in each.between(b"i", b"j"):
-                name = _name(key[1 : -DIGEST_SIZE - 1])
+                name = _decode_name(key[1 : -DIGEST_SIZE - 1])
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
     def of_bases(self, first: str, last: str) -> set[bytes]:
         """Return the module_ids of the modules with bases from `first` to `last`: of functions, of owners of parts, and of groups."""
-        ranges = [(letter + _text(first) + b"\0", letter + _text(last) + b"\1") for letter in (b"n", b"p", b"g")]
+        ranges = [(letter + _encode_name(first) + b"\0", letter + _encode_name(last) + b"\1") for letter in (b"n", b"p", b"g")]
         return {key[-DIGEST_SIZE:] for each in self._lists for start, end in ranges for key, _ in each.between(start, end)}
 
     def entries(self, first: str, last: str) -> Iterator[tuple[bytes, RowEntry | None]]:
@@ -472,11 +472,11 @@ class ModuleLists:
 
         The entry is None if it is in the row of that file.
         """
-        return self._entries(b"e" + _text(first) + b"\0", b"e" + _text(last) + b"\1")
+        return self._entries(b"e" + _encode_name(first) + b"\0", b"e" + _encode_name(last) + b"\1")
 
     def entries_requiring(self, module_id: bytes) -> Iterator[tuple[bytes, RowEntry | None]]:
         """Yield the entries of data that require a module. See `entries`."""
-        return self._entries(b"r" + module_id, b"r" + module_id + _BEHIND_ALL)
+        return self._entries(b"r" + module_id, b"r" + module_id + _AFTER_ALL)
 
     def has_members(self) -> bool:
         """Return whether a function is part of another function or of a group."""
@@ -496,7 +496,7 @@ class ModuleLists:
 
     def module_ids(self, prefix: bytes = b"") -> Iterator[bytes]:
         """Yield the module_ids of listed modules that begin with a prefix, sorted."""
-        return (key[1:] for key, _ in self._between(b"m" + prefix, b"m" + prefix + _BEHIND_ALL))
+        return (key[1:] for key, _ in self._between(b"m" + prefix, b"m" + prefix + _AFTER_ALL))
 
     def rows(self, module_ids: Iterable[bytes]) -> dict[bytes, Row]:
         """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
@@ -510,18 +510,18 @@ class ModuleLists:
 
     def rows_of_directory(self, first: int) -> dict[bytes, Row]:
         """Return the rows of the modules whose ids begin with this byte, without the entries of packs."""
-        start, end = _directory(first)
+        start, end = _module_keys(first)
         found: dict[bytes, Row] = {}
         for each in self._lists:
             items = each.between(start, end)
-            while batch := [(key[1:], value) for key, value in islice(items, _AT_ONCE)]:
+            while batch := [(key[1:], value) for key, value in islice(items, _ROWS_PER_BATCH)]:
                 found.update(self._decode(each, [(module_id, value) for module_id, value in batch if module_id not in found]))
         return found
 
     def kinds_of_directory(self, first: int) -> dict[bytes, bool]:
         """Return, for each module whose id begins with this byte, whether it is a pack."""
         try:
-            return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_directory(first))}
+            return {key[1:]: self._platform(value[:CHECK_SIZE]).is_pack for key, value in self._between(*_module_keys(first))}
         except FormatError:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
 
@@ -530,7 +530,7 @@ class ModuleLists:
 
         With it comes the module_id of the file that has the entry.
         """
-        for key, _ in self._between(b"r%c" % first, b"r%b" % _after(first)):
+        for key, _ in self._between(b"r%c" % first, b"r%b" % _next_byte(first)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
@@ -539,7 +539,9 @@ class ModuleLists:
         The rows in `more`, which no list contains, count too.
         """
         names = realizations = 0
-        added = sorted((b"n%b\0%b\0%b" % (_text(base_of(name)), _text(name), row.module_id), b"") for row in more for name in row.names)
+        added = sorted(
+            (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in more for name in row.names
+        )
         last = b""
         for key, _ in merge_keys([self._between(b"n", b"o"), added]):
             if key[-DIGEST_SIZE:] not in gone:
@@ -568,14 +570,14 @@ class ModuleLists:
         for key, _ in self._starting_with(b"i"):
             if key[1 : -DIGEST_SIZE - 1] != last:
                 last = key[1 : -DIGEST_SIZE - 1]
-                yield _name(last)
+                yield _decode_name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Return the rows in these values of a list. If a value is malformed, the list is made again first."""
+        """Return the rows in these values of a list. If a value is malformed, the list is rebuilt first."""
         try:
             return self._decode_values(values)
         except FormatError:
-            again = each.make_again()
+            again = each.rebuild()
             found = [(module_id, again.find(b"m" + module_id)) for module_id, _ in values]
             return self._decode_values([(module_id, value) for module_id, value in found if value is not None])
 
@@ -597,16 +599,17 @@ class ModuleLists:
         return platform
 
 
-def _directory(first: int) -> tuple[bytes, bytes]:
-    """Return the first key of the modules whose ids begin with this byte, and the first key behind them."""
-    return b"m%c" % first, b"m%b" % _after(first)
+def _module_keys(first: int) -> tuple[bytes, bytes]:
+    """Return the first key of the modules whose ids begin with this byte, and the first key after them."""
+    return b"m%c" % first, b"m%b" % _next_byte(first)
 
 
-def _after(first: int) -> bytes:
-    return bytes([first + 1]) if first < 0xFF else _BEHIND_ALL  # noqa: PLR2004 - a byte
+def _next_byte(first: int) -> bytes:
+    """Return the shortest bytes that sort after all keys that begin with this byte."""
+    return bytes([first + 1]) if first < 0xFF else _AFTER_ALL  # noqa: PLR2004 - a byte
 
 
-def _name(text: bytes) -> str:
+def _decode_name(text: bytes) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
@@ -615,5 +618,5 @@ def _summary(each: _List) -> bytes:
     try:
         found = each.keys().summary
     except FormatError:
-        found = each.make_again().summary
+        found = each.rebuild().summary
     return found if len(found) == _COUNTS.size else bytes(_COUNTS.size)

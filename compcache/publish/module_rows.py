@@ -128,7 +128,7 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
     Raises:
         FormatError: a record is damaged, or the module record is missing.
     """
-    return row_of_frames(module_id, iterate_frames(records), _seconds(notes))[0]
+    return row_of_frames(module_id, iterate_frames(records), _read_seconds(notes))[0]
 
 
 def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
@@ -175,12 +175,12 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
     """Return the platform in a module record without its key, because most records differ only in the key."""
-    return _platform(decode_module(head + bytes(_KEY_SIZE) + rest))
+    return _platform_of_record(decode_module(head + bytes(_KEY_SIZE) + rest))
 
 
-def _platform(header: ModuleRecord) -> Platform:
-    h = header
-    return Platform(h.image_kind, h.triple, h.cpu, "\n".join(h.features), h.llvm_version, h.abi, "")
+def _platform_of_record(header: ModuleRecord) -> Platform:
+    features = "\n".join(header.features)
+    return Platform(header.image_kind, header.triple, header.cpu, features, header.llvm_version, header.abi, "")
 
 
 @lru_cache(maxsize=256)
@@ -191,10 +191,10 @@ def _with_makers(platform: Platform, makers: str) -> Platform:
 def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEntry, ...], str]:
     """Return the fields `entries` and `part_of` of a row."""
     found, part_of = [], ""
-    for r, offset in records:
-        found.append((r.kind, r.name, offset, r.requires, r.sequence, len(r.data), r.gone))
-        if r.kind == PART_OF:
-            part_of = r.data.decode("utf-8", "replace")
+    for record, offset in records:
+        found.append((record.kind, record.name, offset, record.requires, record.sequence, len(record.data), record.gone))
+        if record.kind == PART_OF:
+            part_of = record.data.decode("utf-8", "replace")
     return tuple(found), part_of
 
 
@@ -215,7 +215,8 @@ def _imports_of(needs: bytes) -> list[str]:
     return names
 
 
-def _seconds(notes: bytes) -> float:
+def _read_seconds(notes: bytes) -> float:
+    """Return the compile time in encoded notes, in seconds, or 0.0 if the notes are damaged."""
     try:
         return seconds_in(msgpack.unpackb(notes, raw=False, strict_map_key=False))
     except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
@@ -240,7 +241,7 @@ def decode_platform(data: bytes) -> Platform:
     Raises:
         FormatError: the data is malformed.
     """
-    return _decode_or_raise(lambda: _checked_platform(_unpack(data)))
+    return _decode_or_raise(lambda: _make_platform(_unpack(data)))
 
 
 def encode_fields(row: Row) -> bytes:
@@ -317,7 +318,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
     return rows
 
 
-def _checked_platform(fields: Iterable[object]) -> Platform:
+def _make_platform(fields: Iterable[object]) -> Platform:
     """Return a platform made of its fields.
 
     Raises:
@@ -336,7 +337,7 @@ def _pack(value: object) -> bytes:
 
 
 def read_row(store: Store, module_id: bytes) -> Row | None:
-    """Read a module's row from its file. Returns None if the file is missing or damaged. Nothing is quarantined.
+    """Read a module's row from its file, or return None if the file is missing or damaged. Nothing is quarantined.
 
     Raises:
         StorageError: the file cannot be read now, because descriptors or memory are short.
@@ -346,7 +347,7 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Read a module's row from its file, with the number of bytes that the file takes on disk. Otherwise like `read_row`."""
+    """Return a module's row and the number of bytes that its file takes on disk. See `read_row`."""
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored

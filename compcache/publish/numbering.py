@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from compcache.formats.built_module import BuiltModule
 
-__all__ = ["note_number", "noted_numbers", "numbers_of"]
+__all__ = ["assign_numbers", "note_number", "noted_numbers"]
 
 #: More additions than an index that is being rebuilt can lack.
 _UNSEEN = 1 << 28
@@ -38,14 +38,14 @@ Group = dict[bytes, "BuiltModule"]
 Noted = list[tuple[int, str]]
 
 
-def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
-    """Return the number for the modules of each addition, or None if they keep their numbers.
+def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
+    """Return the new number of each addition, or None for an addition whose modules keep their numbers.
 
     `is_listed`: the index was refreshed just before.
     """
     if not is_listed:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
-    following = _greatest(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
+    following = _greatest_number(store, noted, greatest_number(store.index)) + 1 + (_UNSEEN if store.index.unfinished else 0)
     numbers: list[int | None] = []
     for group in groups:
         numbers.append(None if _is_newest(store, group) else following)
@@ -55,7 +55,7 @@ def numbers_of(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed
 
 def note_number(store: Store, number: int, noted: Noted) -> None:
     """Note a number before a module with it becomes visible. A failure of the system is harmless as long as the index exists."""
-    if not number or _greatest(store, noted, number - 1) >= number:
+    if not number or _greatest_number(store, noted, number - 1) >= number:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
     # A process that lists the directory at this moment sees at least the last number. The number before it is not needed any more.
@@ -83,8 +83,8 @@ def _create_note(store: Store, path: str) -> None:
         store.files.open_owned(path, flags, FILE_MODE)
 
 
-def _greatest(store: Store, noted: Noted, least: int) -> int:
-    """Return the greatest number that this user has noted, or `least` if that is greater."""
+def _greatest_number(store: Store, noted: Noted, least: int) -> int:
+    """Return the greatest number that this user has noted, or `least` if `least` is greater."""
     for number, name in noted:
         if number <= least:
             break
@@ -93,7 +93,7 @@ def _greatest(store: Store, noted: Noted, least: int) -> int:
                 return number
         except FileNotFoundError as error:
             reraise_interrupt(error)
-            return _greatest(store, noted_numbers(store), least)  # another process has replaced it by a greater number
+            return _greatest_number(store, noted_numbers(store), least)  # another process has replaced it by a greater number
         except OSError as error:
             reraise_interrupt(error)
     return least
@@ -111,9 +111,9 @@ def _is_newest(store: Store, group: Group) -> bool:
     if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
         return True
     names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))
-    return not names or (all(_newest(store, name) in group for name in names) and all(map(store.exists, group)))
+    return not names or (all(_newest_module(store, name) in group for name in names) and all(map(store.exists, group)))
 
 
-def _newest(store: Store, name: str) -> bytes | None:
+def _newest_module(store: Store, name: str) -> bytes | None:
     """Return the module_id of the newest existing realization of a name, or None. The index may still list files that are gone."""
     return next((module_id for module_id, _ in store.find_here(name) if store.exists(module_id)), None)

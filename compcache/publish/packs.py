@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from compcache.formats.index import Segment
     from compcache.store import Store
 
-__all__ = ["clean_packs", "encode_pack", "entries_of", "holding", "merge_packs", "packs_in", "stored_packs"]
+__all__ = ["clean_packs", "encode_pack", "entries_in_force", "entries_of", "merge_packs", "packs_in", "stored_packs"]
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Return a pack of these entries. Among entries with the same kind and name, only the one in force."""
-    ordered = holding(entries)
+    """Return a pack of these entries. Of entries with the same kind and name, the pack contains only the one in force."""
+    ordered = entries_in_force(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
     header = ModuleRecord(key, PACK, host.platform_name(), "", ("",), "", "", "", "", "", host.ABI_VERSION)
@@ -83,27 +83,27 @@ def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
 
 
 def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
-    """Merge the packs of segments that will be merged into one. Returns the module_ids of the packs that were removed.
+    """Merge the packs of segments that will be merged, and return the module_ids of the packs that were removed.
 
-    A failure is harmless.
+    After an error the result is empty.
     """
     try:
         packs = packs_in(segments)
-        return _rewrite(store, packs, store.exists) if len(packs) > 1 else set()
+        return _merge_live_entries(store, packs, store.exists) if len(packs) > 1 else set()
     except (CompcacheError, OSError) as error:  # merging the segments finds out which segment is damaged
         reraise_interrupt(error)
         return set()
 
 
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:
-    """Rewrite each pack at least half of whose entries require modules that are gone.
+    """Rewrite each pack if at least half of its entries require removed modules.
 
-    Returns the module_ids of the packs that were removed.
+    Return the module_ids of the packs that were removed.
 
     Args:
         store: the cache directory.
         segments: the segments of its index.
-        gone: the modules that were just removed.
+        gone: the module_ids of the modules that were just removed.
 
     Raises:
         FormatError: a segment is damaged.
@@ -119,14 +119,14 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
     for pack in packs:
         entries = entries_of(store, pack)
         if entries is not None and 2 * sum(all(map(is_present, entry.requires)) for entry in entries) <= len(entries):
-            removed |= _rewrite(store, (pack,), is_present)
+            removed |= _merge_live_entries(store, (pack,), is_present)
     return removed
 
 
-def _rewrite(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one pack, and remove the packs. Returns the module_ids of the packs that were removed.
+def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes], bool]) -> set[bytes]:
+    """Publish the live entries of packs as one pack, and remove the packs. Return the module_ids of the packs that were removed.
 
-    Signed and unsigned entries stay in two files, because a signature tells who wrote them. Files of other users are not changed.
+    Signed and unsigned entries stay in two files, because a signature identifies their writer. Files of other users are not changed.
     """
     gone: set[bytes] = set()
     groups: dict[bool, dict[bytes, list[EntryRecord]]] = {}
@@ -168,20 +168,20 @@ def _is_signed(store: Store, pack: bytes) -> bool | None:
 
 
 def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_present: Callable[[bytes], bool]) -> Iterator[EntryRecord]:
-    """Yield the entries in force in these packs. A dead entry stays as a mark if another pack has an older entry with its name."""
-    for record in holding(chain.from_iterable(contents.values())):
+    """Yield the entries in force in these packs. A dead entry becomes a mark of removal if another pack has an older entry of its name."""
+    for record in entries_in_force(chain.from_iterable(contents.values())):
         if not record.gone and all(map(is_present, record.requires)):
             yield record
-        elif not _is_last(store, record, contents):
+        elif not _hides_no_entry(store, record, contents):
             yield EntryRecord(record.kind, record.name, record.sequence, (), b"", gone=True)
 
 
-def holding(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
+def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
     """Return the entries in force, one for each kind and name, sorted by kind and name."""
     rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [rows[key] for key in sorted(rows)]
 
 
-def _is_last(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
+def _hides_no_entry(store: Store, record: EntryRecord, contents: Container[bytes]) -> bool:
     """Return whether no other pack has an entry that this removed entry would hide."""
     return all(pack in contents for pack, _ in store.find(index_name(record.kind, record.name)))

@@ -1,4 +1,4 @@
-"""Quarantines damaged files, refuses untrusted ones, and issues one warning for each file."""
+"""Quarantines damaged files, rejects untrusted ones, and issues one warning for each file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compcache.directory.places import QUARANTINE, module_id_of
 from compcache.errors import CacheWarning, IntegrityError
 from compcache.files import reraise_interrupt
 from compcache.publish.atomic_file import make_directories, unique_name
-from compcache.publish.removal import remove_of_volumes
+from compcache.publish.removal import remove_from_volumes
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Files whose frames are skipped to find the user's line.
 _INTERNAL = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
-__all__ = ["is_shortage", "quarantine", "refuse", "set_aside", "warn", "warn_not_stored", "warn_once"]
+__all__ = ["is_shortage", "quarantine", "reject_file", "set_aside", "warn", "warn_not_stored", "warn_once"]
 
 
 def is_shortage(error: OSError) -> bool:
@@ -29,10 +29,10 @@ def is_shortage(error: OSError) -> bool:
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
-    """Move a damaged file to quarantine, warn once, and return the exception to raise. A read-only cache leaves the file where it is."""
+    """Move a damaged file to quarantine, warn once, and return the exception to raise. A read-only cache does not move the file."""
     link = store.files.first_link(os.path.dirname(path))
     if link is not None:
-        return refuse(store, link, "it is a symbolic link, which is not followed")
+        return reject_file(store, link, "it is a symbolic link, which is not followed")
     message = f"{path} is damaged: {reason}"
     store.stats.refused(path, reason)
     if not store.readonly:
@@ -46,7 +46,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def set_aside(store: Store, path: str) -> str:
-    """Move a damaged file to quarantine, or mark it as removed in its volume. Returns a phrase that says which, for messages.
+    """Move a damaged file to quarantine, or mark it as removed in its volume. Return a phrase that says which, for messages.
 
     Raises:
         OSError: the file could not be moved.
@@ -59,7 +59,7 @@ def set_aside(store: Store, path: str) -> str:
         store.files.rename(path, target)
     except FileNotFoundError as error:
         reraise_interrupt(error)
-        if module_id is None or not remove_of_volumes(store, module_id):
+        if module_id is None or not remove_from_volumes(store, module_id):
             raise
         store.stats.count("corrupt")
         return "it was removed from its volume"
@@ -69,7 +69,7 @@ def set_aside(store: Store, path: str) -> str:
     return f"it was moved to {target}"
 
 
-def refuse(store: Store, path: str, reason: str) -> IntegrityError:
+def reject_file(store: Store, path: str, reason: str) -> IntegrityError:
     """Warn once that an intact but untrusted file is not used, and return the exception to raise."""
     message = f"{path} is not used: {reason}"
     store.stats.refused(path, reason)

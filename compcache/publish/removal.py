@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.directory.places import Place
     from compcache.store import Store
 
-__all__ = ["append", "remove_file", "remove_of_volumes", "unlink"]
+__all__ = ["append", "remove_file", "remove_from_volumes", "unlink"]
 
 
 #: How often a removal lists the volumes: usually twice, and once more for each volume that appears meanwhile.
@@ -22,14 +22,14 @@ _ATTEMPTS = 16
 
 
 def remove_file(store: Store, module_id: bytes) -> bool:
-    """Remove a module and its signatures. Returns whether the module existed. Mapped code stays mapped. Later look-ups miss the module.
+    """Remove a module and its signatures, and return whether the module existed. Mapped code stays mapped. Later look-ups miss the module.
 
     Raises:
         StorageError: the module could not be removed.
     """
     store.tell_gone(module_id)
     existed = unlink(store, store.module_path(module_id))
-    if not remove_of_volumes(store, module_id) and not existed:
+    if not remove_from_volumes(store, module_id) and not existed:
         return False
     try:
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
@@ -39,8 +39,8 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     return True
 
 
-def remove_of_volumes(store: Store, module_id: bytes) -> bool:
-    """Remove a module from all volumes, including volumes that are being written. Returns whether a volume contained it.
+def remove_from_volumes(store: Store, module_id: bytes) -> bool:
+    """Remove a module from all volumes, including volumes that are being written, and return whether a volume contained it.
 
     The loop ends when a listing made after the last mark shows nothing left to mark. A volume whose list appears later is safe: its
     writer then checks whether the module is still where it was read. See `compcache.publish.volumes.write_volume`.
@@ -82,7 +82,7 @@ def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: boo
 
 
 def unlink(store: Store, path: str) -> bool:
-    """Remove a file. Returns whether it existed.
+    """Remove a file, and return whether it existed.
 
     Raises:
         StorageError: the file could not be removed.

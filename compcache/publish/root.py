@@ -40,7 +40,7 @@ def prepare_root(store: Store) -> None:
 
 
 def make_place(store: Store, place: Place) -> None:
-    """Create the directory of a place, and the root if it is missing. Raises the errors of `prepare_root`."""
+    """Create the directory of a place, and the root if it is missing. Raise the errors of `prepare_root`."""
     directory = store.directory(place)
     try:
         with suppress(FileExistsError):

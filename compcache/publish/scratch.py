@@ -32,7 +32,7 @@ class Scratch:
             self.write(part)
 
     def write(self, data: bytes) -> None:
-        """Append bytes. Raises `OSError` if the temporary file cannot be written."""
+        """Append bytes. Raise `OSError` if the temporary file cannot be written."""
         self.size += len(data)
         self._data += data
         if len(self._data) > _IN_MEMORY:

@@ -15,9 +15,9 @@ from compcache.formats.footer import LARGEST_FOREIGN, is_signed_with, require_in
 from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import is_settled
-from compcache.publish.index_rebuild import describe, rebuild_index
+from compcache.publish.index_rebuild import describe_from_records, rebuild_index
 from compcache.publish.locks import claim
-from compcache.publish.quarantine import quarantine, refuse, warn, warn_once
+from compcache.publish.quarantine import quarantine, reject_file, warn, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from compcache.formats.index import Index, ModuleEntry
     from compcache.store import Store
 
-__all__ = ["condemn", "distrust", "is_vouched_for", "recover_index", "remember_in", "unreadable", "verify_module", "warn_of_layer"]
+__all__ = [
+    "condemn",
+    "is_vouched_for",
+    "record_verified",
+    "recover_index",
+    "unreadable",
+    "untrusted_directory_error",
+    "verify_module",
+    "warn_about_layer",
+]
 
 _CHUNK = 1 << 20
 #: For how many seconds a look-up waits for a process that rebuilds the index; then the function is compiled again.
@@ -54,10 +63,10 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if not stat.S_ISREG(status.st_mode):
         raise FormatError("it is not a regular file")
     if foreign and not store.stamp_key:
-        raise refuse(store, module.path, _describe_writer(status))
+        raise reject_file(store, module.path, _describe_writer(status))
     if foreign and module.size > LARGEST_FOREIGN:
         reason = f"other users can change it, and its {module.size} bytes exceed the {LARGEST_FOREIGN} bytes allowed for such a file"
-        raise refuse(store, module.path, reason)
+        raise reject_file(store, module.path, reason)
     signed = _has_valid_mac(store, module)
     if foreign and signed:
         module = _copy_to_memory(module)
@@ -65,8 +74,8 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
     if store.verify or store.stamp_key:
         require_intact(module.footer(), module.module_id, module.read)
     if not signed:
-        raise refuse(store, module.path, "it does not carry the signature of this cache's key")
-    requirement = describe(module)
+        raise reject_file(store, module.path, "it does not carry the signature of this cache's key")
+    requirement = describe_from_records(module)
     if store.trusted_keys:
         _require_trusted(store, module, requirement)
     if store.verify and leave_stamp and not module.copied and is_settled(status):
@@ -98,11 +107,11 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
         names = ", ".join(map(repr, signers(content)))
         trusted = ", ".join(repr(key.name) for key in store.trusted_keys)
         who = f"its signatures are by {names}, and none of them is valid for a trusted key" if names else "it is not signed"
-        raise refuse(store, module.path, f"{who} (trusted_keys: {trusted})")
+        raise reject_file(store, module.path, f"{who} (trusted_keys: {trusted})")
 
 
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
-    """Return whether a module is signed by a trusted key or by the store's own key.
+    """Return whether a module is signed with a trusted key or with the store's own key.
 
     Only then may the results of building from it be signed.
     """
@@ -115,7 +124,7 @@ def is_vouched_for(store: Store, module: ModuleFile) -> bool:
 
 
 def _copy_to_memory(module: ModuleFile) -> ModuleFile:
-    """Return a copy of the file in memory, which other users cannot change. Closes the given file."""
+    """Close the file, and return a copy of it in memory, which other users cannot change."""
     from compcache.images.anonymous_file import anonymous_file
 
     copy = ModuleFile(module._files, module.path, module.module_id)
@@ -131,7 +140,7 @@ def _chunks(module: ModuleFile, size: int) -> Iterator[bytes]:
         yield module.read(offset, min(_CHUNK, size - offset))
 
 
-def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
+def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
     """Record in `index`, an index in the store's directory, that a file was verified.
 
     Failures to write are ignored: the next open verifies again.
@@ -145,7 +154,7 @@ def remember_in(store: Store, index: Index, entry: ModuleEntry) -> None:
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """Implement `Store.condemn`. A file whose second reading fails with `StorageError` stays too. Closes the file."""
+    """Implement `Store.condemn`, and close the file. A file whose second reading fails with `StorageError` is not quarantined."""
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):  # otherwise the bytes that were read are not what was published
             name = module.module_id.hex()
@@ -169,7 +178,7 @@ def _is_intact(module: ModuleFile) -> bool:
 
 
 def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheError:
-    """Return the exception to raise if a module file cannot be read. Closes the file. Quarantines it if it is a link or a socket."""
+    """Close a module file that cannot be read, quarantine it if it is a link or a socket, and return the exception to raise."""
     path = module.path
     module.close()
     if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link or a socket, which compcache did not publish
@@ -177,7 +186,7 @@ def unreadable(store: Store, module: ModuleFile, error: OSError) -> CompcacheErr
     return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
 
-def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
+def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_result, user: int) -> UntrustedDirectoryError:
     """Return the exception to raise for an untrusted root, with the reason and the remedy.
 
     Args:
@@ -201,10 +210,10 @@ def distrust(root: str, status: os.stat_result, link: os.stat_result, user: int)
     return UntrustedDirectoryError(f"{reason}, or {advice}", path=root, reason=reason)
 
 
-def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
+def warn_about_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
     """Warn once that a layer cannot be read.
 
-    `extent` says which part is not used. The warning tells the layer's owner how to give access.
+    `extent` says which part is not used. The warning names the command by which the layer's owner gives access.
     """
     message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
@@ -213,7 +222,7 @@ def warn_of_layer(store: Store, source: str, problem: str, extent: str = "as a w
 def recover_index(store: Store) -> None:
     """Rebuild an index that is damaged or was deleted. Do nothing in a read-only cache.
 
-    One process rebuilds, the others wait for up to a second.
+    One process rebuilds the index. Other processes wait for it, up to a second.
     """
     damaged = dict(store.index.damaged)
     if damaged:
@@ -237,7 +246,7 @@ def recover_index(store: Store) -> None:
 
 
 def _is_complete(store: Store) -> bool:
-    """Refresh the index and return whether it is complete. Forgets damaged segments that another process has removed."""
+    """Refresh the index, forget damaged segments that another process has removed, and return whether the index is complete."""
     index = store.index
     index.refresh()
     for name in set(index.damaged).difference(store.names(INDEX)):

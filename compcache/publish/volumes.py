@@ -53,7 +53,7 @@ class Content(NamedTuple):
 
 
 def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[Volume] = ()) -> Volume | None:
-    """Publish modules, given in the order of their ids, as one volume that replaces others. Returns None if no modules are left.
+    """Publish modules, given in the order of their ids, as one volume that replaces others. Return None if no modules are left.
 
     The list of removed modules is created first, so later removals are marked there. Modules removed earlier are then found missing,
     and are marked. Only after that does the volume become visible. So it never brings back a removed module, whenever this process
@@ -106,7 +106,12 @@ def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> 
     removed = [volume.gone() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for module_id, number in map(_SOURCE.unpack, sources.pieces(_SOURCE.size)):
-        if not _exists(store, store.module_path(module_id)) if number < 0 else (known := removed[number]) is None or module_id in known:
+        if number < 0:
+            is_gone = not _exists(store, store.module_path(module_id))
+        else:
+            known = removed[number]
+            is_gone = known is None or module_id in known
+        if is_gone:
             gone.append(module_id)
     return gone
 

@@ -22,7 +22,7 @@ from compcache.formats.records import decode_module
 from compcache.publish import index_merge
 from compcache.publish.atomic_file import publish, publish_all
 from compcache.publish.memory_file import MemoryFile
-from compcache.publish.numbering import note_number, noted_numbers, numbers_of
+from compcache.publish.numbering import assign_numbers, note_number, noted_numbers
 from compcache.publish.root import prepare_root
 from compcache.store import Store
 
@@ -63,7 +63,7 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
     Raises:
         StorageError: the modules could not be stored. The index is unchanged. Some of the files may exist.
     """
-    drafts = [_draft(store, module) for module in modules]
+    drafts = [_make_draft(store, module) for module in modules]
     _publish(store, drafts, noted_numbers(store) if any(draft.order.number for draft in drafts) else [], signs=signs)
     return [draft.module_id for draft in drafts]
 
@@ -84,10 +84,10 @@ def publish_additions(
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
     noted = noted_numbers(store)
-    named = [[(_id_of(module), module) for module in modules] for modules in additions]
+    named = [[(_module_id_of(module), module) for module in modules] for modules in additions]
     groups = [
-        [(_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _with_number(group, number)]
-        for group, number in zip(named, numbers_of(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
+        [(_make_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _with_number(group, number)]
+        for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
     ]
     _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
     return [[(draft.module_id, module) for draft, module in group] for group in groups]
@@ -117,12 +117,12 @@ class _Draft(NamedTuple):
     is_newest: bool
 
 
-def _id_of(module: BuiltModule) -> bytes:
+def _module_id_of(module: BuiltModule) -> bytes:
     content = module.sections[:4]
     return module_digest(content, *map(len, content))
 
 
-def _draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b"", *, is_newest: bool = False) -> _Draft:
+def _make_draft(store: Store, module: BuiltModule | Publication, module_id: bytes = b"", *, is_newest: bool = False) -> _Draft:
     encoded = encode_container(*module.sections, store.signing_key, module_id)
     return _Draft(module, *encoded, order_of(decode_notes(module.sections[4])), is_newest)
 
@@ -152,11 +152,15 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
         if known is not None:
             stamps[module_id], orders[module_id] = known
     new = [module_id for module_id in drafts if module_id not in stamps]
-    old = [m for m, stamp in stamps.items() if not _is_indexed(store, m, stamp, drafts[m].module.indexed, orders[m].number)]
+    old = [
+        module_id
+        for module_id, stamp in stamps.items()
+        if not _is_indexed(store, module_id, stamp, drafts[module_id].module.indexed, orders[module_id].number)
+    ]
     contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
     statuses = publish_all(store.files, store.temporary, contents)
     stamps.update(zip(new, map(Stamp.of, statuses), strict=True))
-    return [_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
+    return [_make_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
@@ -174,11 +178,11 @@ def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
     for module in modules:
         fault = fault_of(_read_makers(module))
         if fault:
-            name = _id_of(module).hex()
+            name = _module_id_of(module).hex()
             raise StorageError(f"module {name} was not stored in {store.root}: {fault}; install another version", path=store.root)
 
 
-def _addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:
+def _make_addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | None) -> Addition:
     module = draft.module
     file = ModuleFile(store.files, store.module_path(draft.module_id), draft.module_id)
     flags = SUSPECT if fault_of(_read_makers(module)) else module.flags
@@ -255,7 +259,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
-    """Publish a small file that is not a module. Returns its path. `sync` is the parameter of `atomic_file.publish`.
+    """Publish a small file that is not a module, and return its path. For `sync` see `atomic_file.publish`.
 
     Raises:
         StorageError: the file could not be written.
@@ -272,7 +276,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
 
 
 def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
-    """Keep a module that could not be published in this store object. Returns its module_id."""
+    """Keep a module that could not be published in this store object, and return its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = MemoryFile(store.files, "", module_id, b"".join(parts))
     module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)

@@ -44,9 +44,9 @@ _KINDS = {
     "http": "http", "https": "http", "redis": "redis", "rediss": "redis", "unix+redis": "redis", "file": "file",
 }  # fmt: skip
 #: A new store begins here; paths may contain spaces.
-_NEXT = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*:/|[@$])")
+_SEPARATOR = re.compile(r"\s+(?=[A-Za-z][A-Za-z0-9+.-]*:/|[@$])")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
-_FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path, redis://host/0 or file:///directory"
+_URL_FORMS = "s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, https://host/path, redis://host/0 or file:///directory"
 
 
 class RemoteSettings(NamedTuple):
@@ -66,7 +66,7 @@ class RemoteSettings(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL without a password, for messages."""
-        return _shown(self.url)
+        return _without_secrets(self.url)
 
     @property
     def bare(self) -> str:
@@ -126,15 +126,15 @@ class Stores(NamedTuple):
 
 def split_urls(text: str) -> list[str]:
     """Split a setting into its entries, one for each store."""
-    return [each for each in _NEXT.split(text.strip()) if each]
+    return [each for each in _SEPARATOR.split(text.strip()) if each]
 
 
 def shown_url(text: str) -> str:
     """Return URLs, valid or not, without any part that may be a password or a token. The result is for messages."""
-    return " ".join(map(_shown, split_urls(text)))
+    return " ".join(map(_without_secrets, split_urls(text)))
 
 
-def _shown(url: str) -> str:
+def _without_secrets(url: str) -> str:
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme is not None else ""
     user, at, rest = url[len(start) :].rpartition("@")
@@ -145,7 +145,7 @@ def _shown(url: str) -> str:
 
 def has_secret(url: str) -> bool:
     """Return whether one of the URLs has a part that may be a password or a token."""
-    return any(_shown(each) != each for each in split_urls(url))
+    return any(_without_secrets(each) != each for each in split_urls(url))
 
 
 def read_url(text: str) -> str:
@@ -206,24 +206,26 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
     return Stores(tuple(stores)) if stores else None
 
 
-def _read_store(chosen: str, chosen_mode: str) -> RemoteSettings:
-    shown = _shown(chosen)
+def _read_store(url: str, mode: str) -> RemoteSettings:
+    shown = _without_secrets(url)
     try:
-        parts = urlsplit(chosen)
+        parts = urlsplit(url)
         is_url = parts.port is None or parts.port > 0
     except ValueError as error:  # its text contains part of the URL
         reraise_interrupt(error)
         is_url = False
     if not is_url:
-        scheme = _SCHEME.match(chosen)
+        scheme = _SCHEME.match(url)
         start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
-        raise ValueError(f"the remote store{start} is not a URL: write {_FORMS}; the port is a number, passwords have %XX for : / ? # @")
-    if len(chosen) > LONGEST_URL:
-        raise ValueError(f"the URL of the remote store {shown[:60]!r}... has {len(chosen)} characters: write at most {LONGEST_URL}")
+        raise ValueError(
+            f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, passwords have %XX for : / ? # @"
+        )
+    if len(url) > LONGEST_URL:
+        raise ValueError(f"the URL of the remote store {shown[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
     if parts.scheme not in _KINDS:
-        raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_FORMS}")
+        raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_URL_FORMS}")
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
         raise ValueError(f"the remote store {shown!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:
-        raise ValueError(f"the remote store {shown!r} does not name a host or bucket: write {_FORMS}")
-    return RemoteSettings(chosen.rstrip("/"), chosen_mode)
+        raise ValueError(f"the remote store {shown!r} does not name a host or bucket: write {_URL_FORMS}")
+    return RemoteSettings(url.rstrip("/"), mode)

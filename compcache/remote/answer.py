@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOUND",
-    "HAD",
     "MISSING",
     "NO_STORE",
-    "SAID_NOTHING",
     "SKIPPED",
+    "STORE_ERROR",
+    "STORE_HIT",
+    "STORE_MISS",
     "TIMED_OUT",
     "UNAVAILABLE",
-    "WAS_MISSING",
+    "HelperAnswer",
     "RemoteAnswer",
-    "Said",
-    "answer_skipped",
     "map_file",
-    "read_answer",
+    "remote_answer",
+    "skipped_answer",
 ]
 
 #: Outcomes: the first field of the helper's answer about a function.
@@ -39,11 +39,11 @@ SKIPPED, TIMED_OUT = "it is not asked for a while, after repeated failures", "it
 
 
 #: The answer of each store about a function, one letter per store. A store that was not asked has a letter of its own.
-HAD, WAS_MISSING, SAID_NOTHING, _NOT_ASKED = "hme-"
+STORE_HIT, STORE_MISS, STORE_ERROR, _NOT_ASKED = "hme-"
 NO_STORE = -1
 
 
-class Said(NamedTuple):
+class HelperAnswer(NamedTuple):
     """The helper's answer about one function.
 
     Attributes:
@@ -93,37 +93,37 @@ def map_file(path: str) -> memoryview:
     Raises:
         OSError: the file cannot be opened or mapped.
     """
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        size = os.fstat(number).st_size
-        return memoryview(mmap.mmap(number, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        size = os.fstat(descriptor).st_size
+        return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)) if size else memoryview(b"")
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
-def answer_skipped(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
-    """Return the answer for a store that is not asked for another `seconds`, after this number of failures in a row."""
+def skipped_answer(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
+    """Return the answer for a store that is not asked for another `seconds`, after this number of consecutive failures."""
     message = f"it is not asked for another {seconds:.0f} s; consecutive failures: {failures}"
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 
-def read_answer(store: Store, stores: Stores, name: str, said: Said | None, problem: str) -> RemoteAnswer:
+def remote_answer(store: Store, stores: Stores, name: str, answer: HelperAnswer | None, problem: str) -> RemoteAnswer:
     """Return a `RemoteAnswer` for the helper's answer about a function.
 
-    `said` is None if the helper gave no answer, for the reason `problem`.
+    `answer` is None if the helper did not answer. `problem` says why.
     """
     is_asked = label_of(name) is not None
     url = stores.shown
-    if said is None or said.outcome == UNAVAILABLE:
-        why = str(said.data) if said is not None else problem
+    if answer is None or answer.outcome == UNAVAILABLE:
+        why = str(answer.data) if answer is not None else problem
         return RemoteAnswer(url, UNAVAILABLE, why or TIMED_OUT, is_asked)
-    if said.outcome != FOUND:
+    if answer.outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
         return RemoteAnswer(url, MISSING, f"it has no code of this function that this host can run; shelves searched: {shelves}", is_asked)
-    url = stores.each[said.store].shown
-    data: Any = said.data
+    url = stores.each[answer.store].shown
+    data: Any = answer.data
     try:
-        module = require_acceptable(store, data, wanted=name, signatures=said.signatures)
+        module = require_acceptable(store, data, wanted=name, signatures=answer.signatures)
     except CompcacheError as error:
         return RemoteAnswer(url, "rejected", str(error), is_asked)
     found = module.footer.module_id.hex()

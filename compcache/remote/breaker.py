@@ -37,8 +37,8 @@ _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
 _FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
 #: The number of questions that are asked without waiting in such a while.
 _UNWAITED = 4
-#: For how many seconds a process believes that the breaker is open without reading the file.
-_BELIEVED = 0.25
+#: For how many seconds a process assumes that an open breaker stays open, without reading the file.
+_RECHECK_SECONDS = 0.25
 
 
 class Breaker:
@@ -51,7 +51,7 @@ class Breaker:
         self._path = path
 
     def is_open(self) -> bool:
-        """Return whether the store must not be asked now. Reads one small file."""
+        """Read the file, and return whether the store must not be asked now."""
         return time.time() < self._read()[1]
 
     def is_half_open(self) -> bool:
@@ -67,12 +67,12 @@ class Breaker:
         """Return whether look-ups may ask the store. Probes always may ask it."""
         return not self._read()[1]
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record that a request was answered."""
         if self._read() != (0, 0.0, 0.0):
             self._write(0, 0.0, 0.0)
 
-    def failed(self, *, doubt: bool = False, probe: bool = False) -> None:
+    def record_failure(self, *, doubt: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request failed, by a time-out or an error of the store.
 
         `doubt`: the store is doubtful until the helper has probed it. `probe`: the request was that probe.
@@ -114,7 +114,7 @@ class Breaker:
             publish(LateFiles(), os.path.dirname(self._path), self._path, [content], sync=False)
         except OSError as error:
             reraise_interrupt(error)
-            return  # then each process has to find out that the store fails
+            return  # each process then detects by itself that the store fails
 
 
 def breaker_of(url: str) -> Breaker:
@@ -127,23 +127,23 @@ def breaker_of(url: str) -> Breaker:
 
 
 class Gate:
-    """Tells whether all of these stores are shut off. A process that only checks this loads no client."""
+    """Checks whether the breakers of all these stores are open. A process that only checks this imports no client."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = tuple(urls)
-        self._believed_until = 0.0
+        self._known_open_until = 0.0
 
     def is_shut(self) -> bool:
-        """Return whether all breakers are open. Reads their files at most four times a second."""
+        """Return whether all breakers are open; read their files at most four times a second."""
         now = time.time()
-        if 0 < self._believed_until - now <= _BELIEVED:
+        if 0 < self._known_open_until - now <= _RECHECK_SECONDS:
             return True
         try:
             is_open = all(breaker_of(url).is_open() for url in self._urls)
         except OSError as error:
             reraise_interrupt(error)
             return False  # the question itself reports the error
-        self._believed_until = now + _BELIEVED if is_open else 0.0
+        self._known_open_until = now + _RECHECK_SECONDS if is_open else 0.0
         return is_open
 
 
@@ -151,16 +151,16 @@ class Patience:
     """Decides whether one process waits for a store that is slow or silent."""
 
     def __init__(self) -> None:
-        self.answered()
+        self.record_answer()
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """Record that the store answered a question."""
         self._budget = _FIRST_LOSS
         self._pause = _FIRST_WHILE
         self._until = 0.0
         self._unwaited = _UNWAITED
 
-    def lost(self, seconds: float) -> None:
+    def record_wait(self, seconds: float) -> None:
         """Record that the process waited for `seconds` without an answer."""
         self._budget -= seconds
         if self._budget <= 0:
@@ -174,8 +174,8 @@ class Patience:
         """Return whether to wait for the next answer."""
         return time.monotonic() >= self._until
 
-    def asks(self) -> bool:
-        """Return whether to ask the store. Some questions are asked without waiting, so that the breaker learns of the failures."""
+    def should_ask(self) -> bool:
+        """Return whether to ask the store. Some questions are asked without waiting, so that the breaker records the failures."""
         if self.allows():
             return True
         self._unwaited -= 1

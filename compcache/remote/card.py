@@ -5,12 +5,12 @@ A card names the module that realizes a function on each shelf, and contains the
 Layout of the cards of one function: a magic, a msgpack list of the name and of rows ``[shelf, module_id, size, seconds, module,
 signatures, imports]``, the newest last, and a check over all that. `module` is empty if the module is an object of its own.
 `signatures` is the file of signatures that the publisher keeps with the module. `imports` are such rows for the modules that it
-imports, directly or not, as far as they are small. A card is a pointer and decides nothing: the module that it leads to is verified
+imports, directly or not, as far as they are small. A card is a pointer and decides nothing: the module that it refers to is verified
 by its own digest (and signature), and must realize the function.
 
-Layout of a pack: a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed by LZMA, and
-a check over all that. A Python that was built without LZMA compresses by zlib. All Pythons read packs of zlib; those without LZMA
-read no others.
+Layout of a pack: a magic, a msgpack list of the cards (without their modules) and of the modules, each once, compressed with LZMA, and
+a check over all that. A Python that was built without LZMA compresses with zlib. Every Python can read packs compressed with
+zlib. A Python without LZMA cannot read other packs.
 
 Limitations: the cards of a function have at most `MAX_CARDS` bytes; the oldest shelves are left out. The content of a pack has at most
 `MAX_UNPACKED` bytes.
@@ -39,7 +39,7 @@ __all__ = [
 _MAGIC = b"CCCARD2\0"
 _PACK_MAGICS = {"xz": b"CCPACK3X", "zlib": b"CCPACK3Z"}
 #: zlib does not look back far enough to see how modules resemble each other. A higher level of LZMA saves little more.
-_EFFORT = 1
+_COMPRESSION_LEVEL = 1
 #: A card contains its module if the module has at most this many bytes: one request instead of two.
 INLINE_LIMIT = 32 << 10
 #: The largest total size of the imported modules that a card contains, in bytes.
@@ -95,7 +95,7 @@ def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
 
 
 def decode_cards(data: bytes) -> dict[str, Card]:
-    """Decode the cards of a function, by shelf.
+    """Decode the cards of a function and return them by shelf.
 
     Raises:
         FormatError: the bytes are not cards, or are damaged.
@@ -134,7 +134,7 @@ class Packed(NamedTuple):
 
 
 def _import_lzma() -> Any:
-    """Import LZMA, in the helper process only. Returns None if this Python was built without it."""
+    """Import and return `lzma`, or return None if this Python was built without it. Only the helper process imports it."""
     try:
         return import_module("lzma")
     except ImportError as error:
@@ -148,19 +148,19 @@ def encode_pack(items: Iterable[Packed]) -> bytes:
     cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
     modules = {item.card.module_id: item.module for item in items}
     lzma = _import_lzma()
-    plain: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
+    content: bytes = msgpack.packb([cards, list(modules.items())], unicode_errors="surrogatepass")
     if lzma is None:
-        data = _PACK_MAGICS["zlib"] + zlib.compress(plain, _EFFORT)
+        data = _PACK_MAGICS["zlib"] + zlib.compress(content, _COMPRESSION_LEVEL)
     else:
-        data = _PACK_MAGICS["xz"] + lzma.compress(plain, preset=_EFFORT)
+        data = _PACK_MAGICS["xz"] + lzma.compress(content, preset=_COMPRESSION_LEVEL)
     return data + check(data)
 
 
 def decode_pack(data: bytes) -> dict[str, Packed]:
-    """Decode a pack. Returns its functions by name.
+    """Decode a pack and return its functions by name.
 
     Raises:
-        FormatError: the bytes are not a pack of a known version, or this Python cannot decompress it, or it is damaged.
+        FormatError: the bytes are not a pack of a known version, the pack is damaged, or this Python cannot decompress it.
     """
     magic, packed = data[:8], data[8:-CHECK_SIZE]
     if magic not in _PACK_MAGICS.values():
@@ -168,16 +168,16 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     if check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         raise FormatError("the pack is damaged: its checksum does not match")
     lzma = _import_lzma()
-    unpacking: Any = zlib.decompressobj()
+    decompressor: Any = zlib.decompressobj()
     if magic == _PACK_MAGICS["xz"]:
         if lzma is None:
-            raise FormatError("the pack is compressed by LZMA, and this Python was built without LZMA")
-        unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
+            raise FormatError("the pack is compressed with LZMA, but this Python was built without LZMA support")
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     try:
-        plain = unpacking.decompress(packed, MAX_UNPACKED)
-        if not unpacking.eof:
+        content = decompressor.decompress(packed, MAX_UNPACKED)
+        if not decompressor.eof:
             raise FormatError(f"the content of the pack is truncated, or has more than {MAX_UNPACKED} bytes")
-        cards, rows = msgpack.unpackb(plain, unicode_errors="surrogatepass")
+        cards, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known = [_decode_card(card, []) for card in cards]
         return {card.name: Packed(card, modules[card.module_id]) for card in known}

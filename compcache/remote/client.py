@@ -19,15 +19,15 @@ from compcache.remote import maintenance
 from compcache.remote.adopt import adopt_module
 from compcache.remote.answer import (
     FOUND,
-    HAD,
-    SAID_NOTHING,
+    STORE_ERROR,
+    STORE_HIT,
+    STORE_MISS,
     UNAVAILABLE,
-    WAS_MISSING,
+    HelperAnswer,
     RemoteAnswer,
-    Said,
-    answer_skipped,
     map_file,
-    read_answer,
+    remote_answer,
+    skipped_answer,
 )  # fmt: skip
 from compcache.remote.breaker import Patience, breaker_of
 from compcache.remote.card import IMPORTS_LIMIT, INLINE_LIMIT, Card, encode_cards
@@ -62,7 +62,7 @@ class Inquiry:
     """A look-up in the remote stores that has begun.
 
     Attributes:
-        fetched: the functions that came; None until there is an answer.
+        fetched: the fetched functions, or None until there is an answer.
         unanswered: the functions about which no store answered.
     """
 
@@ -75,27 +75,27 @@ class Inquiry:
         self.fetched: tuple[str, ...] | None = None
         self.unanswered: tuple[str, ...] = ()
 
-    def arrived(self, seconds: float = 0.0) -> bool:
-        """Wait at most `seconds`. Returns whether functions have come into the local cache.
+    def wait_for_functions(self, seconds: float = 0.0) -> bool:
+        """Wait at most `seconds` for an answer, and return whether functions were fetched into the local cache.
 
-        The wait is longer if more is at stake: as long as compiling functions of this label has taken here, and, once per process, a
-        second for a helper that is starting. There is no wait for a store that has not answered lately, unless the question insists.
+        If compiling functions of this label has taken longer here, the wait is that long. Once per process, it is at least a second
+        while the helper starts. There is no wait for a store that has not answered lately, unless the inquiry insists.
         """
         if self.fetched is None:
             started = time.monotonic()
             if self._is_answered(seconds):
                 self._process_answer(time.monotonic() - started)
             elif seconds and self._question.sent:
-                self._remote.patience.lost(time.monotonic() - max(started, self._question.sent))
+                self._remote.patience.record_wait(time.monotonic() - max(started, self._question.sent))
         if self._question.problem and self.fetched is None:
             self.fetched = ()
-            self._remote.complain(self._question.problem)
+            self._remote.report_failure(self._question.problem)
         return bool(self.fetched)
 
     def _is_answered(self, seconds: float) -> bool:
         if not seconds or not (self._insists or self._remote.patience.allows()):
             return self._question.wait(0.0)
-        seconds = max(seconds, self._remote.at_stake(self._names))
+        seconds = max(seconds, self._remote.estimate_compile_time(self._names))
         if self._question.claim_first_wait() and (self._question.wait(max(START_SECONDS, seconds)) or not self._question.sent):
             return self._question.is_answered
         return self._question.wait(seconds)
@@ -104,19 +104,19 @@ class Inquiry:
         self._remote.count("remote_answers")
         self._remote.count("remote_seconds", time.monotonic() - self._asked)
         rows, seconds = self._question.answer
-        answers = [Said(*row) for row in rows]
+        answers = [HelperAnswer(*row) for row in rows]
         self._remote.count_by_store(answers, seconds)
         outcomes = zip(self._names, answers, strict=True)
-        self.unanswered = tuple(name for name, said in outcomes if said.outcome == UNAVAILABLE)
-        if any(not {HAD, WAS_MISSING}.isdisjoint(said.by_store) for said in answers):
-            self._remote.patience.answered()
+        self.unanswered = tuple(name for name, answer in outcomes if answer.outcome == UNAVAILABLE)
+        if any(not {STORE_HIT, STORE_MISS}.isdisjoint(answer.by_store) for answer in answers):
+            self._remote.patience.record_answer()
         else:
-            self._remote.patience.lost(waited)
-        self.fetched = self._remote.take_in(self._names, answers, insists=self._insists)
+            self._remote.patience.record_wait(waited)
+        self.fetched = self._remote.adopt_answers(self._names, answers, insists=self._insists)
         if self.fetched:
             self.close()
 
-    def give_up(self) -> None:
+    def record_late_answer(self) -> None:
         """Count the answer as late. The caller compiles the functions itself."""
         if self.fetched is None:
             self._remote.count("remote_late")
@@ -125,9 +125,9 @@ class Inquiry:
         """End the look-up: the functions are compiled and queued for upload, or will not be compiled."""
         self._question.close()
 
-    def compiled(self, seconds: float) -> None:
+    def record_compilation(self, seconds: float) -> None:
         """Record that the functions were compiled here, in this number of seconds."""
-        self._remote.note_stake(self._names, seconds)
+        self._remote.record_compile_time(self._names, seconds)
 
 
 class RemoteStore:
@@ -136,12 +136,12 @@ class RemoteStore:
     def __init__(self, store: Store, settings: Stores) -> None:
         self._store = store
         self.settings = settings
-        self._complained = False
+        self._has_warned = False
         self.patience = Patience()
         self._probed = -_PROBE_PAUSE  # the monotonic time of this process's last request for a probe
         self._rejected: set[str] = set()  # the functions whose modules in the store this cache does not accept
         self._start_up = 0, b""  # the id of this process, and the token by which the helper recognizes its questions
-        self._stakes: dict[str, float] = {}  # by label: the seconds that the last compilation took
+        self._compile_times: dict[str, float] = {}  # by label: the seconds that the last compilation took
 
     @property
     def writes(self) -> bool:
@@ -194,19 +194,19 @@ class RemoteStore:
     def inquire(
         self, names: Iterable[str], *, plain: bool = False, insists: bool = False, compiles: bool = False, first: int = 0
     ) -> Inquiry | None:
-        """Ask for functions. Returns None if there is nothing to ask, or if no store may be asked now.
+        """Request functions, or return None if there is nothing to request or no store may be asked now.
 
         Args:
-            names: the functions. Only content names are asked for, unless `plain` is set.
+            names: the functions. Only content names are requested, unless `plain` is set.
             plain: the caller named the functions on purpose.
             insists: wait for the answer even if the store has not answered lately.
-            compiles: the caller compiles the functions that do not come, and then calls `Inquiry.close`; until then other hosts wait.
+            compiles: the caller compiles the functions that are not fetched, and then calls `Inquiry.close`; until then other hosts wait.
             first: the position of the first store to ask.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
         if not wanted:
             return None
-        if not (insists or self.patience.asks()):
+        if not (insists or self.patience.should_ask()):
             self.count("remote_skipped")
             return None
         try:
@@ -214,52 +214,52 @@ class RemoteStore:
                 self.count("remote_skipped")
                 return None
             patience = _patience(wanted) if insists else 0.0
-            stake = self.at_stake(wanted) if compiles else None
+            compile_seconds = self.estimate_compile_time(wanted) if compiles else None
             question = ask(
-                self.settings, "find", list(wanted), *self._places(), self._token(), self.settings.writable, time.monotonic(), patience,
-                stake, self._store.temporary, first, keeps=compiles and self.writes,
+                self.settings, "find", list(wanted), *self._platform_and_shelves(), self._process_token(), self.settings.writable,
+                time.monotonic(), patience, compile_seconds, self._store.temporary, first, keeps=compiles and self.writes,
             )  # fmt: skip
         except OSError as error:
             reraise_interrupt(error)
-            self.complain(str(error))
+            self.report_failure(str(error))
             return None
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and their imports into the local cache. Returns the functions that came. The arguments are those of `inquire`."""
+        """Fetch functions and their imports into the local cache. Return the fetched functions. For the arguments see `inquire`."""
         wanted = list(dict.fromkeys(names))
-        come: list[str] = []
+        fetched: list[str] = []
         while wanted:
             batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
             inquiry = self.inquire(batch, plain=plain, insists=insists, first=first)
             if inquiry is None:
                 continue
-            inquiry.arrived(_patience(batch) + _MARGIN)
+            inquiry.wait_for_functions(_patience(batch) + _MARGIN)
             if inquiry.fetched is None:
-                inquiry.give_up()
+                inquiry.record_late_answer()
                 inquiry.close()
                 break
-            come += inquiry.fetched
+            fetched += inquiry.fetched
             if insists and inquiry.fetched:
                 wanted += inquiry.unanswered  # as long as each round brings something
-        return tuple(come)
+        return tuple(fetched)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """Return, for each function, whether a store has code that this host can run. Warns once if the stores do not answer."""
+        """Return, for each function, whether a store has code that this host can run. Warn once if the stores do not answer."""
         self._check_service(waits=True)
-        question = ask(self.settings, "has", list(names), *self._places())
+        question = ask(self.settings, "has", list(names), *self._platform_and_shelves())
         answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
         unknown = answers.count(None)
         if unknown:
-            self.complain(question.problem or f"it did not answer for {unknown} of {len(names)} functions")
+            self.report_failure(question.problem or f"it did not answer for {unknown} of {len(names)} functions")
         return tuple(map(bool, answers))
 
-    def _places(self) -> tuple[str, list[str]]:
+    def _platform_and_shelves(self) -> tuple[str, list[str]]:
         """Return the platform, and the shelves that this host can use."""
         return platform_shelf(), list(usable_shelves(self._store.processor()))
 
-    def _token(self) -> bytes:
-        """Return the token that distinguishes questions of this process from those of other processes. A forked child gets its own."""
+    def _process_token(self) -> bytes:
+        """Return the token that marks questions of this process, created at the first call. A forked child creates another token."""
         if self._start_up[0] != os.getpid():
             self._start_up = os.getpid(), os.urandom(8)
         return self._start_up[1]
@@ -269,67 +269,67 @@ class RemoteStore:
         try:
             if not self._check_service(waits=True):
                 failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
-                return answer_skipped(self.settings.shown, name, failures, seconds)
-            question = ask(self.settings, "find", [name], *self._places(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
+                return skipped_answer(self.settings.shown, name, failures, seconds)
+            question = ask(self.settings, "find", [name], *self._platform_and_shelves(), b"", (), time.monotonic(), _PATIENCE, None, "", 0)
         except OSError as error:
             reraise_interrupt(error)
-            return read_answer(self._store, self.settings, name, None, str(error))
-        said = Said(*question.answer[0][0]) if question.wait(_PATIENCE + _MARGIN) else None
-        return read_answer(self._store, self.settings, name, said, question.problem)
+            return remote_answer(self._store, self.settings, name, None, str(error))
+        answer = HelperAnswer(*question.answer[0][0]) if question.wait(_PATIENCE + _MARGIN) else None
+        return remote_answer(self._store, self.settings, name, answer, question.problem)
 
-    def take_in(self, names: tuple[str, ...], answers: list[Said], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish the modules that were found, then fetch their imports. Returns the functions of `names` that came."""
+    def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
+        """Verify and publish the modules that were found, and fetch their imports. Return the functions of `names` that were fetched."""
         imports: dict[str, None] = {}
-        refused: dict[int, list[str]] = {}  # by the position of the store to ask next, after the store whose answer was not accepted
+        rejected: dict[int, list[str]] = {}  # by the position of the store to ask next, after the store whose answer was not accepted
         packed = False
-        come: list[str] = []
-        for name, said in zip(names, answers, strict=True):
-            why = f": {said.data}" if isinstance(said.data, str) and said.data and said.outcome != FOUND else ""
-            self._store.stats.asked(name, f"{said.outcome}{why}")
-            if said.outcome != FOUND:
-                self.count("remote_errors" if said.outcome == UNAVAILABLE else "remote_misses")
+        fetched: list[str] = []
+        for name, answer in zip(names, answers, strict=True):
+            why = f": {answer.data}" if isinstance(answer.data, str) and answer.data and answer.outcome != FOUND else ""
+            self._store.stats.asked(name, f"{answer.outcome}{why}")
+            if answer.outcome != FOUND:
+                self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
-            adopted = self._adopt(name, said.data, said.signatures, said.store)
+            adopted = self._adopt(name, answer.data, answer.signatures, answer.store)
             if adopted is not None:
-                come.append(name)
-                imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(said)]))
+                fetched.append(name)
+                imports.update(dict.fromkeys([*adopted.imports, *self._adopt_imports(answer)]))
             else:
-                packed |= said.packed
-                refused.setdefault(0 if said.packed else said.store + 1, []).append(name)
+                packed |= answer.packed
+                rejected.setdefault(0 if answer.packed else answer.store + 1, []).append(name)
         if packed:
-            ask(self.settings, "distrust", self._token()).wait(_PATIENCE)
-        for first, again in refused.items():
+            ask(self.settings, "distrust", self._process_token()).wait(_PATIENCE)
+        for first, again in rejected.items():
             if first < len(self.settings.each):
-                come += self.fetch(again, plain=True, insists=insists, first=first)
+                fetched += self.fetch(again, plain=True, insists=insists, first=first)
         absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
         if absent:
             self.fetch(absent, plain=True, insists=insists)
-        return tuple(come)
+        return tuple(fetched)
 
-    def _adopt_imports(self, said: Said) -> Iterator[str]:
-        """Publish the imports that came with a function, unless the cache has them. Yields the names that they import in turn."""
-        for name, data, signatures in said.imports:
+    def _adopt_imports(self, answer: HelperAnswer) -> Iterator[str]:
+        """Publish the imports in a function's answer, unless the cache has them. Yield the names that these modules import."""
+        for name, data, signatures in answer.imports:
             is_here = next(self._store.find(name), None) is not None
-            adopted = self._adopt(name, data, signatures, said.store) if not is_here else None
+            adopted = self._adopt(name, data, signatures, answer.store) if not is_here else None
             if adopted is not None:
                 yield from adopted.imports
 
     def _adopt(self, name: str, data: bytes | str, signatures: bytes, store: int) -> Adopted | None:
         """Publish a module, given as bytes or as the path of a file that the helper has written.
 
-        Returns None if the module is not accepted.
+        Return None if the module is not accepted.
         """
         try:
             module = data if isinstance(data, bytes) else self._map_and_remove(data)
             adopted = adopt_module(self._store, module, wanted=name, signatures=signatures)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            self._count_at(store, "remote_rejected")
+            self._count_for_store(store, "remote_rejected")
             self._rejected.add(name)
             self._store.stats.refused(name, f"remote store: {error}")
             return None
-        self._count_at(store, "remote_hits")
-        self._count_at(store, "remote_size", len(module))
+        self._count_for_store(store, "remote_hits")
+        self._count_for_store(store, "remote_size", len(module))
         return adopted
 
     def _map_and_remove(self, path: str) -> memoryview:
@@ -347,18 +347,18 @@ class RemoteStore:
             with suppress(OSError):
                 os.unlink(path)
 
-    def note_stake(self, names: Iterable[str], seconds: float) -> None:
+    def record_compile_time(self, names: Iterable[str], seconds: float) -> None:
         """Record the seconds that compiling these functions took."""
-        self._stakes.update(dict.fromkeys(map(_label, names), seconds))
+        self._compile_times.update(dict.fromkeys(map(_label, names), seconds))
 
-    def at_stake(self, names: Iterable[str]) -> float:
+    def estimate_compile_time(self, names: Iterable[str]) -> float:
         """Estimate the seconds that compiling these functions takes, from earlier compilations with their labels; 0.0 without any."""
-        return min(max([self._stakes.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
+        return min(max([self._compile_times.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
 
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each writable store. Returns whether there was anything to upload.
+        """Put a stored module into the outbox of each writable store. Return whether the module has functions to upload.
 
         With `always`, functions with plain names are uploaded too.
         """
@@ -370,11 +370,11 @@ class RemoteStore:
             dropped = sum([boxes[place].put(upload) for place in self.settings.writable])
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            self.complain(f"module {module_id.hex()} could not be put into the outbox: {error}")
+            self.report_failure(f"module {module_id.hex()} could not be put into the outbox: {error}")
             return False
         if dropped:
             self.count("remote_dropped", dropped)
-        self._token()
+        self._process_token()
         self.count("remote_offered")
         wake_helper(self.settings)
         return True
@@ -382,13 +382,13 @@ class RemoteStore:
     def pack(self, names: Iterable[str]) -> None:
         """Request a pack of functions that were offered, for hosts that fetch these functions together."""
         try:
-            ask(self.settings, "pack", list(names), *self._places(), self.settings.writable).wait(_PATIENCE)
+            ask(self.settings, "pack", list(names), *self._platform_and_shelves(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
             reraise_interrupt(error)
-            self.complain(str(error))
+            self.report_failure(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait at most `seconds` until the outboxes are empty. Returns the number of uploads that are left."""
+        """Wait at most `seconds` until the outboxes are empty. Return the number of uploads that are left."""
         boxes = self.outboxes()
         waiting = [boxes[place] for place in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
@@ -396,7 +396,7 @@ class RemoteStore:
         question = ask(self.settings, "flush", seconds, self.settings.writable)
         if not question.wait(seconds + 0.5):
             question.close()
-            self.complain(question.problem)
+            self.report_failure(question.problem)
             return sum([len(box.names()) for box in waiting])
         return int(question.answer)
 
@@ -414,7 +414,7 @@ class RemoteStore:
         for name, needs in names:
             shelf = shelf_of(needs)
             if shelf not in imports:
-                imports[shelf] = tuple(self._imports(manifest, shelf))
+                imports[shelf] = tuple(self._imported_cards(manifest, shelf))
             mine = card._replace(name=name, module=inline, imports=imports[shelf])
             cards.append((card_key(platform, name), encode_cards({shelf: mine})))
         is_rejected = not self._rejected.isdisjoint(name for name, _ in names)
@@ -438,7 +438,7 @@ class RemoteStore:
         signatures = self._store.signatures_of(module_id)
         return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
 
-    def _imports(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
+    def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
         """Yield cards of the modules that a module imports, directly or not, if they are small and run on every processor of this shelf."""
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
         seen = set(pending)
@@ -486,30 +486,30 @@ class RemoteStore:
         """Add an amount to a counter of the cache's statistics."""
         self._store.stats.count(counter, amount)
 
-    def _count_at(self, place: int, counter: str, amount: float = 1) -> None:
+    def _count_for_store(self, place: int, counter: str, amount: float = 1) -> None:
         """Add an amount to a counter, in total and for the store at this position."""
         self.count(counter, amount)
         self.count(counter_of(counter, self.settings.each[place].shown), amount)
 
-    def count_by_store(self, answers: Iterable[Said], seconds: Iterable[float]) -> None:
+    def count_by_store(self, answers: Iterable[HelperAnswer], seconds: Iterable[float]) -> None:
         """Count the answers of each store, and the seconds that they took."""
         for place, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
-            letters = [said.by_store[place : place + 1] for said in answers]
-            asked = sum([letters.count(letter) for letter in (HAD, WAS_MISSING)])
+            letters = [answer.by_store[place : place + 1] for answer in answers]
+            asked = sum([letters.count(letter) for letter in (STORE_HIT, STORE_MISS)])
             for counter, amount in (
-                ("misses", letters.count(WAS_MISSING)), ("errors", letters.count(SAID_NOTHING)), ("answers", asked), ("seconds", took),
+                ("misses", letters.count(STORE_MISS)), ("errors", letters.count(STORE_ERROR)), ("answers", asked), ("seconds", took),
             ):  # fmt: skip
                 if amount:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)
 
-    def complain(self, problem: str) -> None:
-        """Record a failure of the stores, so that they are not asked for a while. Warns once per cache that they are not used."""
+    def report_failure(self, problem: str) -> None:
+        """Record a failure of the stores, which are then not asked for a while. Warn once per cache that they are not used."""
         self.count("remote_errors")
         with suppress(OSError):
             for breaker in self.breakers():
-                breaker.failed()
-        if problem and not self._complained:
-            self._complained = True
+                breaker.record_failure()
+        if problem and not self._has_warned:
+            self._has_warned = True
             verb = "is" if len(self.settings.each) == 1 else "are"
             warn(f"the remote store{'s' * (len(self.settings.each) > 1)} {self.settings.shown} {verb} not used: {problem}")
 

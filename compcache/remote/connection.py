@@ -37,12 +37,12 @@ MAX_MESSAGE = 1 << 30
 _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
-_LOOK_AGAIN = 0.005
+_POLL_SECONDS = 0.005
 #: A helper that cannot be reached this many seconds after its start is given up.
 _START_SECONDS = 10.0
 #: A helper that ends before it was reached is started again at once this many times, then only after `_START_SECONDS`.
 _STARTS = 3
-_started: dict[str, tuple[int, float, int]] = {}  # by directory: the process, the time of its start, the number of failed starts before it
+_started: dict[str, tuple[int, float, int]] = {}  # by directory: the PID, the time of the start, the number of failed starts before it
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
 _awaited: set[str] = set()  # directories whose helper this process has waited for
@@ -59,42 +59,42 @@ def encode(message: object) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Decode a message, given without its length. Raises `ValueError` if the bytes are not msgpack."""
+    """Decode a message, given without its length. Raise `ValueError` if the bytes are not msgpack."""
     return msgpack.unpackb(data, unicode_errors="surrogatepass")
 
 
 def owner_of(connection: socket.socket) -> int:
     """Return the user id of the process at the other end of a Unix socket: the process that connected or called `listen`."""
-    return _peer_of(connection)[1]
+    return _peer_credentials(connection)[1]
 
 
-def _peer_of(connection: socket.socket) -> tuple[int, int, int]:
-    process, user, group = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return process, user, group
+def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid, gid
 
 
 class _ProcessorWait:
-    """Measures for how long a process waits for a processor from now on. `process` returns its id, which may change."""
+    """Measures how long a process waits for a processor from now on. `find_pid` returns its PID, which may change."""
 
-    def __init__(self, process: Callable[[], int]) -> None:
-        self._process = process
-        self._known = process()
-        self._before = _read_wait(self._known)
+    def __init__(self, find_pid: Callable[[], int]) -> None:
+        self._find_pid = find_pid
+        self._pid = find_pid()
+        self._before = _read_wait(self._pid)
         self._sum = 0.0
 
     def seconds(self) -> float:
         """Return the waiting time in seconds since this object was created, at most `_LONGEST_QUEUE`."""
-        process = self._process()
-        now = _read_wait(process)
-        if process == self._known:
+        pid = self._find_pid()
+        now = _read_wait(pid)
+        if pid == self._pid:
             self._sum += max(0.0, now - self._before)
-        self._known, self._before = process, now
+        self._pid, self._before = pid, now
         return min(self._sum, _LONGEST_QUEUE)
 
 
-def _read_wait(process: int) -> float:
-    """Return for how many seconds a process has waited for a processor, or 0.0 if the system does not say."""
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat", encoding="ascii") as file:
+def _read_wait(pid: int) -> float:
+    """Return for how many seconds a process has waited for a processor, or 0.0 if the system does not report it."""
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) / 1e9
     return 0.0
 
@@ -126,13 +126,13 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the answer. Returns whether it came. False is final if `problem` is set.
+        """Wait at most `seconds` for the answer, and return whether it came. False is final if `problem` is set.
 
         Once the helper has said how long compiling would take, the wait is at least that long. Time in which the helper itself waits
         for a processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
         """
         started = time.monotonic()
-        queue = _ProcessorWait(self._helper_process) if seconds else None
+        queue = _ProcessorWait(self._helper_pid) if seconds else None
 
         def remaining() -> float:
             end = started + (max(seconds, self._stake) if seconds else 0.0)
@@ -143,22 +143,22 @@ class Question:
             if self._socket is None and not self._connect():
                 if remaining() <= 0 or self.problem:
                     break
-                time.sleep(max(0.0, min(_LOOK_AGAIN, remaining())))
+                time.sleep(max(0.0, min(_POLL_SECONDS, remaining())))
                 continue
-            self._advance(max(0.0, remaining()))
+            self._receive(max(0.0, remaining()))
             if remaining() <= 0:
                 break
         return self.is_answered
 
-    def _helper_process(self) -> int:
-        """Return the process id of the helper, or 0 if it is not known."""
+    def _helper_pid(self) -> int:
+        """Return the PID of the helper, or 0 if it is not known."""
         if self._socket is not None:
             with suppress(OSError):
-                return _peer_of(self._socket)[0]
+                return _peer_credentials(self._socket)[0]
         return _started.get(self._directory, (0, 0.0, 0))[0]
 
     def claim_first_wait(self) -> bool:
-        """Return whether this is the process's first wait for a helper that is starting. Record the wait."""
+        """Record a wait for a helper that is starting, and return whether it is the first one of this process."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
@@ -197,7 +197,7 @@ class Question:
         _reached.add(self._directory)
         return True
 
-    def _advance(self, seconds: float) -> None:
+    def _receive(self, seconds: float) -> None:
         """Read the bytes that have arrived, after waiting at most `seconds`."""
         connection = self._socket
         if connection is None:
@@ -232,7 +232,7 @@ class Question:
 
 
 def _forget_connections() -> None:
-    """Drop the connections in a forked child: its parent reads their answers. A question that is still waited for is sent again."""
+    """Drop the connections in a forked child, because its parent reads the answers. Waiting for a question sends it again."""
     for question in list(_questions):
         question.close()
         question._received.clear()
@@ -256,7 +256,7 @@ def wake_helper(stores: Stores) -> None:
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has just started it. Returns why it does not start, or ""."""
+    """Start the helper unless this process has just started it. Return the reason if it does not start, or ""."""
     refused = os.path.join(directory, REFUSED)
     pid, started, failed_starts = _started.get(directory, (0, 0.0, 0))
     if pid and _is_running(pid):

@@ -65,7 +65,7 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
 
 
 def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
-    """Return the directory of a store's outbox: one for each user and store, whatever the credentials.
+    """Return the directory of a store's outbox: one for each user and store, independent of the credentials.
 
     An upload that was queued with an expired token is sent with the next token.
 
@@ -73,10 +73,10 @@ def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
         OSError: the directory cannot be made private.
     """
     place = sorted((k, v) for k, v in environment.items() if k in _PLACE)
-    return _private_directory_for(repr(("outbox", _address(url), place)), environment)
+    return _private_directory_for(repr(("outbox", _strip_credentials(url), place)), environment)
 
 
-def _address(url: str) -> str:
+def _strip_credentials(url: str) -> str:
     """Return a URL without user, password and query."""
     scheme, _, rest = url.partition("://")
     rest, _, fragment = rest.partition("#")
@@ -86,8 +86,8 @@ def _address(url: str) -> str:
     return f"{scheme}://{host}{slash}{path}#{fragment if 'redis' in scheme else ''}"  # the fragment is a prefix
 
 
-def _private_directory_for(what: str, environment: Mapping[str, str]) -> str:
-    """Return a private directory for a purpose, which `what` identifies.
+def _private_directory_for(purpose: str, environment: Mapping[str, str]) -> str:
+    """Return the private directory for this purpose, created if it is missing.
 
     A runtime directory that does not belong to this user is skipped, for example after sudo: the owner of a directory can replace its
     files.
@@ -97,5 +97,5 @@ def _private_directory_for(what: str, environment: Mapping[str, str]) -> str:
         base = f"{_TEMPORARY}/compcache-{os.geteuid()}"
         if not _is_own(base, _WRITE):
             private_directory(base)
-    name = blake2b(what.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    name = blake2b(purpose.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     return private_directory(os.path.join(private_directory(os.path.join(base, "compcache")), name))

@@ -23,7 +23,7 @@ __all__ = ["GRACE", "LONGEST_UNUSED", "RemoteGarbage", "RemoteObject", "RemoteRe
 
 #: How many seconds an answer may take. A collection requests each object, so it may take long. A helper that ends is noticed at once.
 _PATIENCE = 86400.0
-#: The time between the two collections that must find an object useless, in seconds.
+#: The time between the two collections that must find an object to be garbage, in seconds.
 GRACE = 86400.0
 #: For how many seconds records of use are kept.
 LONGEST_UNUSED = 90 * 86400.0
@@ -38,7 +38,7 @@ class RemoteObject(NamedTuple):
 
 
 class RemoteGarbage(NamedTuple):
-    """The objects that a garbage collection removed, and the useless objects that it `left` for a later one."""
+    """The objects that a garbage collection `removed`, and the garbage that it `left` for a later collection."""
 
     removed: tuple[RemoteObject, ...]
     left: tuple[RemoteObject, ...]
@@ -77,9 +77,9 @@ def status(stores: Stores) -> list[dict[str, Any]]:
     states = _ask_helper(stores, "states", module_key(bytes(DIGEST_SIZE)))
     answers = zip(stores.each, _ask_helper(stores, "status"), states, strict=True)
     rows = []
-    for store, said, state in answers:
-        problem = state or (said["last_error"] if said["uploads_rest_seconds"] else "")
-        rows.append({"url": store.shown, "mode": store.mode, **said, "last_error": problem})
+    for store, counts, state in answers:
+        problem = state or (counts["last_error"] if counts["uploads_rest_seconds"] else "")
+        rows.append({"url": store.shown, "mode": store.mode, **counts, "last_error": problem})
     return rows
 
 
@@ -105,10 +105,10 @@ def verify(store: Stores) -> RemoteReport:
             continue
         for shelf, card in found.items():
             functions[card.name] = None
-            own = module_key(card.module_id)
-            if not card.module and own not in modules and not _ask_store(store, "has_object", own):
+            module = module_key(card.module_id)
+            if not card.module and module not in modules and not _ask_store(store, "has_object", module):
                 problems[item.key] = f"the module of function {card.name!r} on shelf {shelf} is missing"
-            unused.pop(own, None)
+            unused.pop(module, None)
     for item in packs:
         data = _ask_store(store, "get", item.key)
         try:
@@ -122,17 +122,17 @@ def verify(store: Stores) -> RemoteReport:
 def collect_garbage(
     store: Stores, *, older_than: float | None = None, unused_for: float | None = None, grace: float = GRACE, dry_run: bool = False
 ) -> RemoteGarbage:
-    """Remove useless objects: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode.
+    """Remove garbage: cards that do not decode or whose module is missing, modules that no card names, packs that do not decode.
 
     An object is removed only if this collection and another one at least `grace` seconds earlier, by the store's clock, find it
-    useless. So the first collection removes nothing.
+    to be garbage. So the first collection removes nothing.
 
     Args:
         store: the store.
         older_than: also remove any cards and packs that were written longer ago than this, in seconds.
         unused_for: also remove cards and packs that were written longer ago than this, in seconds, and that no host has received
             since; at most 90 days. Hosts that may not write do not count.
-        grace: the least time between the two collections, in seconds; longer than any upload takes.
+        grace: the minimum time between the two collections, in seconds; longer than any upload takes.
         dry_run: remove nothing, and write nothing for the next collection.
 
     Returns:

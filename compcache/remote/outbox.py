@@ -62,7 +62,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload. Returns the number of older uploads that were dropped to make room.
+        """Add an upload, and return the number of older uploads that were dropped to make room.
 
         Raises:
             OSError: the file could not be written.
@@ -78,17 +78,17 @@ class Outbox:
         """Return the file names of the waiting uploads, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING)]
 
-    def stored(self) -> list[str]:
+    def finished(self) -> list[str]:
         """Return the file names of the finished uploads that are kept until the store is known to have them, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
-    def keep(self, name: str) -> str:
-        """Mark an upload as finished without removing it. Returns its new file name."""
+    def mark_finished(self, name: str) -> str:
+        """Mark an upload as finished without removing it. Return its new file name."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name + _STORED))
         return name + _STORED
 
-    def put_back(self, name: str) -> None:
+    def requeue(self, name: str) -> None:
         """Queue a finished upload again, because the store does not have it."""
         with suppress(OSError):
             os.rename(os.path.join(self._directory, name), os.path.join(self._directory, name.removesuffix(_STORED)))
@@ -135,7 +135,7 @@ class Outbox:
             os.unlink(os.path.join(self._directory, name))
 
     def size(self, *, waiting: bool = False) -> int:
-        """Return the total size of the waiting and the kept files in bytes, or with `waiting` that of the waiting ones."""
+        """Return the total size of the waiting and the kept files in bytes, or with `waiting` that of the waiting files alone."""
         total = 0
         for name in self.names() if waiting else self._files():
             with suppress(OSError):
@@ -153,7 +153,7 @@ class Outbox:
     def _make_room(self, size: int) -> int:
         """Drop uploads until a file of `size` bytes fits, finished uploads first.
 
-        Returns the number of unfinished uploads that were dropped.
+        Return the number of unfinished uploads that were dropped.
         """
         excess = self.size() + size - self._limit
         dropped = 0

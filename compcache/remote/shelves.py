@@ -56,7 +56,7 @@ def includes(shelf: str, other: str, platform: str | None = None) -> bool:
 
 def card_key(platform: str, func_name: str) -> str:
     """Return the key of a function's cards: ``ccr3/f/<platform>/<kk>/<key of the name>``."""
-    return f"{LAYOUT}/f/{platform}/{_place(func_name)}"
+    return f"{LAYOUT}/f/{platform}/{_key_path(func_name)}"
 
 
 def lease_of(key: str) -> str:
@@ -67,12 +67,12 @@ def lease_of(key: str) -> str:
 def pack_key(platform: str, shelf: str, first_name: str) -> str:
     """Return the key of a start-up's pack: ``ccr3/p/<platform>/<shelf>/<kk>/<key of the first name>``.
 
-    `first_name` is the first function that the start-up asks for.
+    `first_name` is the first function that the start-up requests.
     """
-    return f"{LAYOUT}/p/{platform}/{shelf}/{_place(first_name)}"
+    return f"{LAYOUT}/p/{platform}/{shelf}/{_key_path(first_name)}"
 
 
-def _place(func_name: str) -> str:
+def _key_path(func_name: str) -> str:
     key = name_key(func_name).hex()
     return f"{key[:2]}/{key}"
 

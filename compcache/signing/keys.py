@@ -32,7 +32,7 @@ class PublicKey(NamedTuple):
 
     def accepts(self, message: bytes, signature: bytes) -> bool:
         """Return whether `signature` is a signature of `message` by the secret key that belongs to this key."""
-        nacl = _nacl()
+        nacl = _import_nacl()
         try:
             nacl.signing.VerifyKey(self.data).verify(message, signature)
         except (nacl.exceptions.BadSignatureError, ValueError) as error:
@@ -58,11 +58,11 @@ class SecretKey(NamedTuple):
 
     def public(self) -> PublicKey:
         """Return the public key that verifies signatures by this key."""
-        return PublicKey(self.name, bytes(_nacl().signing.SigningKey(self.seed).verify_key))
+        return PublicKey(self.name, bytes(_import_nacl().signing.SigningKey(self.seed).verify_key))
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of a message, 64 bytes. It is always the same for the same message."""
-        signature: bytes = _nacl().signing.SigningKey(self.seed).sign(message).signature
+        """Return the signature of a message, 64 bytes. Signatures of equal messages are equal."""
+        signature: bytes = _import_nacl().signing.SigningKey(self.seed).sign(message).signature
         return signature
 
 
@@ -70,7 +70,7 @@ def new_key(name: str) -> SecretKey:
     """Return a new random secret key with this name.
 
     Raises:
-        ValueError: `name` is not a valid name of a key.
+        ValueError: `name` is not a valid key name.
     """
     _check_name(name, repr(name))
     return SecretKey(name, os.urandom(_SIZE))
@@ -82,15 +82,15 @@ def parse_secret(text: str) -> SecretKey:
     Raises:
         ValueError: the text is not a secret key. The message does not show the text.
     """
-    return SecretKey(*_parse(text, "publish_key", show=False))
+    return SecretKey(*_parse_key(text, "publish_key", show=False))
 
 
 def read_own(publish_key: str) -> SecretKey:
-    """Return the secret key that a setting contains or names.
+    """Return the secret key that the setting `publish_key` contains or refers to.
 
     Raises:
-        ValueError: the text is not a key, or refers to a variable that is not set.
-        OSError: the named file cannot be read.
+        ValueError: the text is not a key, or refers to an environment variable that is not set.
+        OSError: the file with the key cannot be read.
     """
     return parse_secret(read_secret(publish_key, "publish_key"))
 
@@ -120,7 +120,7 @@ def parse_public(text: str) -> PublicKey:
     Raises:
         ValueError: the text is not a public key.
     """
-    return PublicKey(*_parse(text, "a trusted key", show=True))
+    return PublicKey(*_parse_key(text, "a trusted key", show=True))
 
 
 def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
@@ -147,7 +147,7 @@ def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
     return tuple(parsed)
 
 
-def _parse(text: str, what: str, *, show: bool) -> tuple[str, bytes]:
+def _parse_key(text: str, what: str, *, show: bool) -> tuple[str, bytes]:
     """Return the name and the 32 bytes of a key. Messages name the key `what`, and contain `text` only if `show` is true."""
     quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")
@@ -165,14 +165,14 @@ def _parse(text: str, what: str, *, show: bool) -> tuple[str, bytes]:
 
 
 def _check_name(name: str, shown: str) -> None:
-    """Raise `ValueError` if `name` is not a valid name of a key. The message contains `shown` in place of `name`."""
+    """Raise `ValueError` if `name` is not a valid key name. The message contains `shown` in place of `name`."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{shown} is not a valid name of a key: use 1 to 100 letters, digits and characters of ._@+-, the first a letter or digit"
+            f"{shown} is not a valid key name: use 1 to 100 letters, digits and characters of ._@+-, the first a letter or digit"
         )
 
 
-def _nacl() -> Any:
+def _import_nacl() -> Any:
     """Import and return PyNaCl, with its modules `exceptions` and `signing`; raise `MissingPackageError` if it is not installed."""
     try:
         import nacl.exceptions

@@ -25,11 +25,11 @@ _ID_SIZE = 8
 
 def minisign_public_key(key: PublicKey) -> str:
     """Return a public key in the form for `minisign -V -P`."""
-    return base64.b64encode(_KEY + _id_of(key) + key.data).decode()
+    return base64.b64encode(_KEY + _key_id(key) + key.data).decode()
 
 
 def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
-    """Return the content of a signature file for the file at `path`. It is always the same for the same file, name and key.
+    """Return the content of a signature file for the file at `path`. Equal files, names and keys give equal content.
 
     Args:
         path: the file to sign.
@@ -45,14 +45,14 @@ def minisign_signature(path: str, name: str, key: SecretKey) -> bytes:
     comment = f"file:{name}\tkey:{key.name}\thashed"
     lines = [
         f"untrusted comment: signature by the compcache key {key.name}",
-        base64.b64encode(_PREHASHED + _id_of(key.public()) + signature).decode(),
+        base64.b64encode(_PREHASHED + _key_id(key.public()) + signature).decode(),
         f"trusted comment: {comment}",
         base64.b64encode(key.sign(signature + _encode_text(comment))).decode(),
     ]
     return _encode_text("".join([f"{line}\n" for line in lines]))
 
 
-def _id_of(key: PublicKey) -> bytes:
+def _key_id(key: PublicKey) -> bytes:
     """Return the id of a key, which is 8 bytes of a digest."""
     return digest([key.data], size=_ID_SIZE)
 

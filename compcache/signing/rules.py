@@ -50,26 +50,26 @@ def read_rules(
         # A cache that trusts keys must trust its own key, or its own modules would be misses.
         options["trusted_keys"] = (*trusted, own.public()) if trusted and own is not None else trusted
         options["publish_key"] = own
-    oldest = _argument_or_setting(min_llvm, variables[3], _read_version)
+    oldest = _argument_or_setting(min_llvm, variables[3], _check_version)
     if oldest:
         options["min_llvm"] = oldest
     return options
 
 
 def _argument_or_setting(argument: Any, variable: str, read: Callable[[Any], _T]) -> _T | None:
-    """Return the value that `read` makes of an argument, or of a setting if the argument is None; None if neither is set."""
+    """Return the value that `read` returns for an argument, or for the setting if the argument is None; None if neither is set."""
     return from_environment(variable, read) if argument is None else read(argument)
 
 
 def _read_signing_key(key: bytes | str) -> bytes:
-    """Return a signing key as bytes; `key` may be a reference to it. An empty key is a `ValueError`."""
+    """Return a signing key as bytes; `key` may be a reference to the key. Raise `ValueError` if it is empty."""
     if not key:
         raise ValueError("signing_key is empty: pass None for a cache without signatures")
     return read_secret(key, "signing_key").encode() if isinstance(key, str) else key
 
 
-def _read_version(text: str) -> str:
-    """Return a version of LLVM as it is given; raise `ValueError` if it is not valid. An empty text is valid."""
+def _check_version(text: str) -> str:
+    """Return an LLVM version unchanged; raise `ValueError` if it is not valid. An empty text is valid."""
     if text:
         version_numbers(text)
     return text

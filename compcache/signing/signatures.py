@@ -22,53 +22,53 @@ if TYPE_CHECKING:
     #: The name of a key, and a signature.
     _Line = tuple[str, bytes]
 
-__all__ = ["add_signature", "is_signed", "merged_signatures", "message_of", "signers"]
+__all__ = ["add_signature", "is_signed", "merged_signatures", "signed_message", "signers"]
 
 _SIZE = 64  # bytes of a signature
-#: The most bytes read of a file of signatures.
+#: The maximum number of bytes read from a signature file.
 _LONGEST = 256 << 10
-#: The most characters of a key's name.
+#: The maximum number of characters in a key's name.
 _LONGEST_NAME = 100
-#: The most signatures by unknown keys in a file.
+#: The maximum number of signatures by unknown keys in a file.
 _MOST_UNKNOWN = 64
-#: The most signatures by unknown keys that merging takes from the second file.
+#: The maximum number of signatures by unknown keys that merging takes from the second file.
 _MOST_NEW_UNKNOWN = 8
-#: The most signatures in the name of one key that are checked.
+#: The maximum number of checked signatures in the name of one key.
 _MOST_CHECKED = 64
 
 
-def message_of(module_id: bytes, requirement: str) -> bytes:
-    """Return the message that signatures of a module sign."""
-    needs = digest([requirement.encode("utf-8", "surrogatepass")]).hex()
-    return f"compcache module 1\n{module_id.hex()}\n{needs}\n".encode()
+def signed_message(module_id: bytes, requirement: str) -> bytes:
+    """Return the message that the signatures of a module sign."""
+    requirement_digest = digest([requirement.encode("utf-8", "surrogatepass")]).hex()
+    return f"compcache module 1\n{module_id.hex()}\n{requirement_digest}\n".encode()
 
 
 def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return a file of signatures with a signature by `key` added.
+    """Return the content of a signature file with a signature by `key` added.
 
     The new signature comes first, and replaces signatures in the name of `key`. Valid signatures by one of `keys` come next, then
     other signatures.
     """
-    message = message_of(module_id, requirement)
-    valid, unknown = _partition(_decode(content), keys, message)
+    message = signed_message(module_id, requirement)
+    valid, unknown = _partition(_decode_lines(content), keys, message)
     others = [line for line in (*valid, *unknown) if line[0] != key.name]
-    return _encode([(key.name, key.sign(message)), *others])
+    return _encode_lines([(key.name, key.sign(message)), *others])
 
 
 def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return the content of two files of signatures as one file, without repetitions.
+    """Merge two signature files, and return the content of the result, without duplicate lines.
 
     Valid signatures by one of `keys` come first. A limited number of other signatures follows: all of `known` and the first of `more`.
     """
-    keys, message = tuple(keys), message_of(module_id, requirement)
-    valid, unknown = _partition(_decode(known), keys, message)
-    more_valid, more_unknown = _partition(_decode(more), keys, message)
+    keys, message = tuple(keys), signed_message(module_id, requirement)
+    valid, unknown = _partition(_decode_lines(known), keys, message)
+    more_valid, more_unknown = _partition(_decode_lines(more), keys, message)
     kept = dict.fromkeys([*unknown, *more_unknown[:_MOST_NEW_UNKNOWN]])
-    return _encode([*dict.fromkeys([*valid, *more_valid]), *list(kept)[:_MOST_UNKNOWN]])
+    return _encode_lines([*dict.fromkeys([*valid, *more_valid]), *list(kept)[:_MOST_UNKNOWN]])
 
 
 def _partition(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
-    """Return the signatures that are valid for one of the keys, and the first of the other signatures."""
+    """Return the signatures that are valid for one of the keys, and the first 64 other signatures."""
     valid = list(dict.fromkeys([line for key in keys for line in _valid_lines(lines, key, message)]))
     return valid, [line for line in lines if line not in valid][:_MOST_UNKNOWN]
 
@@ -80,23 +80,23 @@ def _valid_lines(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list
 
 
 def is_signed(content: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bool:
-    """Return whether a file of signatures has a valid signature of the module by one of these keys, in the name of that key."""
-    message = message_of(module_id, requirement)
-    lines = _decode(content)
+    """Return whether a signature file contains a valid signature of a module by one of these keys, in the name of the key."""
+    message = signed_message(module_id, requirement)
+    lines = _decode_lines(content)
     return any(_valid_lines(lines, key, message) for key in keys)
 
 
 def signers(content: bytes) -> tuple[str, ...]:
-    """Return the first names in a file of signatures. The signatures are not checked."""
-    return tuple(name for name, _ in _decode(content)[:_MOST_UNKNOWN])
+    """Return the names in the first 64 lines of a signature file. The signatures are not checked."""
+    return tuple(name for name, _ in _decode_lines(content)[:_MOST_UNKNOWN])
 
 
-def _encode(lines: Iterable[_Line]) -> bytes:
+def _encode_lines(lines: Iterable[_Line]) -> bytes:
     return "".join([f"{name} {base64.b64encode(signature).decode()}\n" for name, signature in lines]).encode()
 
 
-def _decode(content: bytes) -> list[_Line]:
-    """Return the names and signatures in a file of signatures, without lines that are not valid."""
+def _decode_lines(content: bytes) -> list[_Line]:
+    """Return the names and signatures in a signature file. Lines that are not valid are skipped."""
     decoded = []
     for line in content[:_LONGEST].decode("ascii", "replace").splitlines():
         name, _, encoded = line.partition(" ")

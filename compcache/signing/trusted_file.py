@@ -20,7 +20,7 @@ def trusted_file() -> str:
 
 
 def add_trusted(key: PublicKey) -> str:
-    """Add a key to the file unless it is already there. Return the path of the file, which is created if necessary.
+    """Add a key to the file unless it is already there. Create the file if necessary, and return its path.
 
     Raises:
         ValueError: a line of the file is not a key.

@@ -5,7 +5,7 @@ llvmlite does not expand CPU names. The tables ``arch/tables/llvm<major>-<arch>.
 ever change the meaning of a name.
 
 LLVM also calls tuning (``slow-3ops-lea``, ``prefer-256-bit``), mitigations and modes features. They change the code, but the code runs on
-every CPU, so that they are not requirements.
+every CPU. So they are not requirements.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ class CpuTable:
                 self._implied_by.setdefault(other, []).append(name)
 
     def check(self, cpu: str, features: str) -> None:
-        """Raise an error for names that LLVM would ignore, because the code would then be for another CPU.
+        """Raise an error for names that LLVM does not know. LLVM would ignore such names, and compile for another CPU.
 
         Args:
             cpu: the name of a CPU.
             features: a list like ``+avx2,-fma``.
 
         Raises:
-            CompileError: a name is not known, or a feature does not have the form ``+name`` or ``-name``.
+            CompileError: a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
-            raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_advice(cpu, self.cpus)}")
+            raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_suggest(cpu, self.cpus)}")
         for part in filter(None, features.split(",")):
             if part[0] not in "+-":
                 raise CompileError(f"the feature {part!r} must begin with + or -: write +{part} or -{part}")
             if not self.knows(part[1:]):
                 known = [*self._implies, *self._other]
-                raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_advice(part[1:], known)}")
+                raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_suggest(part[1:], known)}")
 
     def knows(self, feature: str) -> bool:
         """Return whether LLVM knows a feature of this name."""
@@ -76,17 +76,17 @@ class CpuTable:
         """
         have: set[str] = set()
         for name in (*architecture(self.arch).first_features, *self.cpus.get(cpu, ())):
-            have |= self._reach(name, self._implies)
+            have |= self._reachable(name, self._implies)
         for part in filter(None, features.split(",")):
             if part[0] == "-":
-                have -= self._reach(part[1:], self._implied_by)
+                have -= self._reachable(part[1:], self._implied_by)
             elif part[1:] in self._implies:  # LLVM ignores unknown features
-                have |= self._reach(part[1:], self._implies)
+                have |= self._reachable(part[1:], self._implies)
         return frozenset(have & self.required)
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
         """Return these features and all features that they imply."""
-        return frozenset().union(*[self._reach(name, self._implies) for name in names])
+        return frozenset().union(*[self._reachable(name, self._implies) for name in names])
 
     def supported(self, features: Iterable[str]) -> frozenset[str]:
         """Return the features of a host that LLVM can use. The host must also have the features that a feature implies.
@@ -94,9 +94,10 @@ class CpuTable:
         A hypervisor may hide a feature but not the features that imply it. If LLVM enables a feature, it also enables the implied features.
         """
         have = set(features)
-        return frozenset(name for name in have & self.required if self._reach(name, self._implies) & self.required <= have)
+        return frozenset(name for name in have & self.required if self._reachable(name, self._implies) & self.required <= have)
 
-    def _reach(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    def _reachable(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+        """Return a name and all names that `edges` connects to it, directly or indirectly."""
         found, stack = {name}, [name]
         while stack:
             new = set(edges.get(stack.pop(), ())) - found
@@ -105,7 +106,7 @@ class CpuTable:
         return found
 
 
-def _advice(name: str, known: Iterable[str]) -> str:
+def _suggest(name: str, known: Iterable[str]) -> str:
     """Return the end of a message that suggests similar names; "" if no name is similar."""
     close = difflib.get_close_matches(name, list(known), n=3)
     return f": did you mean {' or '.join(close)}?" if close else ""

@@ -55,14 +55,15 @@ def probe_host(processor: Processor) -> Host:
     table = table_of(platform_name())
     if table is None:
         absent = {name for name, has in reported.items() if not has}
-        return Host(cpu, as_text(have), ",".join(_changes(have, absent)), processor)
+        return Host(cpu, as_text(have), ",".join(_signed_names(have, absent)), processor)
     unknown = {name for name in reported if not table.knows(name)}  # the table may be older than this LLVM
     supported = table.supported(have)
     named = table.expand(cpu) if cpu in table.cpus else table.required
     added = supported - named if cpu in table.cpus else supported
     hidden = (named - supported) | (unknown - have)
-    return Host(cpu, as_text(supported | (have & unknown)), ",".join(_changes(added, hidden)), processor)
+    return Host(cpu, as_text(supported | (have & unknown)), ",".join(_signed_names(added, hidden)), processor)
 
 
-def _changes(added: Iterable[str], removed: Iterable[str]) -> list[str]:
+def _signed_names(added: Iterable[str], removed: Iterable[str]) -> list[str]:
+    """Return ``+name`` for each added feature, then ``-name`` for each removed feature, sorted."""
     return ["+" + name for name in sorted(added)] + ["-" + name for name in sorted(removed)]

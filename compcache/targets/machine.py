@@ -91,7 +91,7 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
     for item in items:
         if not isinstance(item, str):
-            raise CompileError(f"targets must be names of CPUs, like ('x86-64-v3', 'native'), not {type(item).__name__}")
+            raise CompileError(f"targets must be CPU names, like ('x86-64-v3', 'native'), not {type(item).__name__}")
         for part in filter(None, [part.strip() for part in item.split(",")]):
             if part[0] not in "+-":
                 found.append((part, []))
@@ -102,11 +102,11 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
                     f"the change {part!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
     if not found:
-        raise CompileError(f"targets={targets!r} contains no name of a CPU: use x86-64-v3 or native, for example")
+        raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")
     return list(dict.fromkeys([(cpu, ",".join(changes) or None) for cpu, changes in found]))
 
 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
-    """Return the baseline CPU and the changes to its features for a version of the architecture (``armv8.2-a``); other names unchanged."""
+    """Return the baseline CPU and feature changes for an architecture version (``armv8.2-a``); other names and changes unchanged."""
     own = architecture(table.arch).version_changes(name)
     return (name, changes) if own is None else (baseline(table.arch), ",".join(filter(None, (own, changes))))

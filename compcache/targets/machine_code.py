@@ -22,7 +22,7 @@ def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
     """Return LLVM's names of the features that each function in a relocatable object uses; None if they cannot be determined.
 
     They cannot be determined if there is no disassembler for the architecture, if a byte cannot be decoded, if an instruction's feature is
-    unknown, or if sections of code contain other bytes than functions and padding.
+    unknown, or if code sections contain bytes other than functions and padding.
     """
     try:
         reader = _reader_of(obj)
@@ -31,19 +31,20 @@ def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
         return None
     if reader is None:
         return None
-    found: dict[str, frozenset[str]] = {}
+    features: dict[str, frozenset[str]] = {}
     for section in sections:
-        at = 0
+        position = 0
         for start, end, name in section.functions:
             used = reader.used(section.code[start:end]) if start < end else None
-            if used is None or not reader.is_padding(section.code[at:start]):
+            if used is None or not reader.is_padding(section.code[position:start]):
                 return None
-            found[name] = found.get(name, frozenset()) | used
-            at = max(at, end)
-        if not reader.is_padding(section.code[at:]):
+            features[name] = features.get(name, frozenset()) | used
+            position = max(position, end)
+        if not reader.is_padding(section.code[position:]):
             return None
-    return found
+    return features
 
 
 def _reader_of(obj: bytes) -> CodeReader | None:
+    """Return the code reader for the architecture of an object; None if there is no reader."""
     return architecture_of(obj).code_reader()

@@ -25,7 +25,7 @@ def as_text(features: Iterable[str]) -> str:
 
 
 def names_in(features: str) -> str:
-    """Return the list of names in a processor requirement: ``+avx2,+fma``. The words follow after a semicolon."""
+    """Return the feature names in a processor requirement, like ``+avx2,+fma``: the part before the semicolon, without the words."""
     return features.partition(";")[0]
 
 
@@ -42,11 +42,11 @@ def feature_words(arch: str) -> Mapping[str, str]:
 
 def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
     """Return the combined words of some features, and the features whose bits are not known."""
-    return _words_of(frozenset(features), arch)
+    return _combine_words(frozenset(features), arch)
 
 
 @lru_cache(maxsize=256)
-def _words_of(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]]:
+def _combine_words(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]]:
     known = feature_words(arch)
     unknown, masks, bounds = [], dict[str, int](), dict[str, int]()
     for name in features:
@@ -54,8 +54,8 @@ def _words_of(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]
             unknown.append(name)
             continue
         for item in known[name].split(","):
-            word, by, number = item.partition(":")
-            if by:
+            word, colon, number = item.partition(":")
+            if colon:
                 masks[word] = masks.get(word, 0) | int(number, 16)
             else:
                 word, _, number = item.partition(">")
@@ -69,7 +69,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
     """Return the processor requirement of code that uses these features.
 
     Args:
-        features: LLVM's names of the features.
+        features: the features, by their LLVM names.
         basic: the features that every processor of the architecture has.
         platform: the platform of the code.
         identity: the identity of this host's processor. Code that uses a feature whose bits are not known runs only on this processor.
@@ -86,7 +86,7 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
     """Return a processor that has only these features.
 
     Args:
-        features: LLVM's names of the features.
+        features: the features, by their LLVM names.
         platform: the platform of the processor.
         cpu: the name of the processor.
     """
@@ -94,14 +94,14 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
     words, _ = words_of(features, arch)
     content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}
     for item in filter(None, words.split(",")):
-        word, by, number = item.partition(":")
-        word, _, bound = item.partition(">") if not by else (word, "", "0")
+        word, colon, number = item.partition(":")
+        word, _, bound = item.partition(">") if not colon else (word, "", "0")
         content[word] = content.get(word, 0) | int(number or bound, 16)
     return Processor(content, "", cpu=lambda: cpu)
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return the features of a requirement that a processor lacks: their names, or their words if no name fits.
+    """Return the features of a requirement that a processor lacks: their names, or their words if no feature name describes them.
 
     Args:
         features: a processor requirement with names and words.

@@ -1,4 +1,4 @@
-"""Finds the CPU features that a module uses from the attributes of functions, intrinsics and inline assembly."""
+"""Determines the CPU features that a module uses, from function attributes, intrinsics and inline assembly."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ __all__ = [
 #: The attributes of a function that select the CPU for which it is compiled.
 TARGET_ATTRIBUTE = re.compile(r'"(target-cpu|target-features|tune-cpu)"="([^"]*)"')
 _GROUP = re.compile(r"attributes #(\d+) = \{(.*)\}")
-#: The reference to a group of attributes in the line of a function. Strings must be removed from the line first.
-_OF_GROUP = re.compile(r"#(\d+)")
+#: The reference to an attribute group in the line of a function. Strings must be removed from the line first.
+_GROUP_REFERENCE = re.compile(r"#(\d+)")
 _STRING = re.compile(r'"[^"]*"')
 _FEATURES = re.compile(r'("target-features"=")([^"]*)(")')
 #: Directives of assembly that may write any instruction as bytes.
-_SPELLED_OUT = re.compile(r"\.(?:byte|short|word|long|int|quad|octa|hword|[248]byte|ascii|incbin|include|insn|macro)\b|\.value\b")
+_RAW_BYTES = re.compile(r"\.(?:byte|short|word|long|int|quad|octa|hword|[248]byte|ascii|incbin|include|insn|macro)\b|\.value\b")
 _INTRINSIC = re.compile(r"@(llvm\.[\w.]+)")
-_OF_ARCHITECTURES = tuple([known.intrinsics for known in KNOWN if known.intrinsics])
+_ARCHITECTURE_PREFIXES = tuple([known.intrinsics for known in KNOWN if known.intrinsics])
 _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) )*("[^"]*")')
 
 
 def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -> dict[str, str]:
-    """Return the group of attributes of each function of a printed module that has attributes for the CPU.
+    """Return the attribute group of each function that has attributes for the CPU, by function name, from a printed module.
 
     Args:
-        groups: the lines of the module that define groups of attributes.
-        functions: all functions of the module.
+        groups: the lines of the module that define attribute groups.
+        functions: all functions in the module.
     """
     lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
     attributes = {match[1]: match[2] for line in lines if (match := _GROUP.match(line))}
     found = {}
     for function in functions if attributes else ():
-        match = _OF_GROUP.search(_STRING.sub("", function.text)) if "#" in function.text else None
+        match = _GROUP_REFERENCE.search(_STRING.sub("", function.text)) if "#" in function.text else None
         if match is not None and match[1] in attributes:
             found[function.name] = attributes[match[1]]
     return found
 
 
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
-    """Raise an error for functions that are compiled for an unknown CPU: LLVM would end the process, or make code for another CPU.
+    """Raise an error for functions compiled for an unknown CPU. LLVM would end the process, or compile for another CPU.
 
     Args:
-        attributes: the attributes of each function.
+        attributes: the attributes of each function, by its name.
         platform: the platform of this process.
 
     Raises:
@@ -120,14 +120,15 @@ def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
     system = features & instructions.keys()
     if not system:
         return features
-    assembly = "".join(_strings_of_assembly(code))
-    if _SPELLED_OUT.search(assembly):
+    assembly = "".join(_assembly_strings(code))
+    if _RAW_BYTES.search(assembly):
         return features
     written = assembly + " ".join(own_intrinsics(_INTRINSIC.findall(code)))
     return features - {name for name in system if not any(word in written for word in instructions[name] or (name,))}
 
 
-def _strings_of_assembly(code: str) -> Iterator[str]:
+def _assembly_strings(code: str) -> Iterator[str]:
+    """Yield the strings of inline assembly in the code of a module, with their quotes."""
     at = code.find("asm ")
     while at >= 0:
         match = _ASSEMBLY.match(code, at)
@@ -137,12 +138,12 @@ def _strings_of_assembly(code: str) -> Iterator[str]:
 
 
 def own_intrinsics(names: Iterable[str]) -> list[str]:
-    """Return the names of functions that are intrinsics of an architecture."""
-    return [name for name in names if name.startswith(_OF_ARCHITECTURES)]
+    """Return the names of intrinsics that are specific to an architecture."""
+    return [name for name in names if name.startswith(_ARCHITECTURE_PREFIXES)]
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Return whether an intrinsic may need a feature that is not in `features`. LLVM would then end the process.
+    """Return whether an intrinsic may require a feature that is not in `features`. LLVM would end the process at such an intrinsic.
 
     The result may be true although the functions that use the intrinsic have the feature by their attributes.
     """

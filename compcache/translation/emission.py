@@ -19,7 +19,7 @@ from compcache.build.pic import (
     TERMINATE,
     Constructors,
     find_constructors,
-    run_by_mapping,
+    functions_run_by_mapping,
     with_deferred_start,
     with_init_arrays,
 )
@@ -29,11 +29,11 @@ from compcache.build.trial import assembly_parts, try_in_child
 from compcache.depgraph import DependencyGraph
 from compcache.digest import KEY_SIZE, digest
 from compcache.errors import CompileError
-from compcache.formats.deflate import deflated
+from compcache.formats.deflate import deflate
 from compcache.formats.host import platform_name
 from compcache.formats.module_table import TABLE_SYMBOL
 from compcache.images.elf.distances import with_distances
-from compcache.images.elf.patching import set_aside
+from compcache.images.elf.patching import rename_definitions
 from compcache.images.making import EntryObjects
 from compcache.images.static_runtime import FINALIZE
 from compcache.targets.cpu_table import baseline
@@ -112,7 +112,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
 
     Raises:
         CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports.
-        SignatureMismatchError: a signature contradicts a function's LLVM type.
+        SignatureMismatchError: a signature does not match a function's LLVM type.
     """
     written = read_module(text)
     definitions = with_image_symbols(written, text)
@@ -122,21 +122,21 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         module = codegen.parse(text, context)
         written = read_module(text)
         definitions, constructors = with_image_symbols(written, text), Constructors((), ())
-    startup = run_by_mapping(definitions, constructors)
+    startup = functions_run_by_mapping(definitions, constructors)
     _check_startup(startup, definitions, prepared.resolution)
     startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
     doubtful = assembly_parts(text)
     if doubtful is not None:
-        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
+        codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
     bitcode = b""
     if request.keep_bitcode:
         bitcode, module = _store_and_read_back(module, context)
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
-    types = _types_of(text, written, prepared)
+    types = _read_types(text, written, prepared)
     slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
-    key = _key(text, request, prepared)
+    key = _image_key(text, request, prepared)
     allowed = allowed_features(text, request.machine)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
     symbols = table_symbols(prepared, definitions, tuple(optional))
@@ -159,7 +159,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         in_table = table_symbols_of(named, entries.points, slots)
         obj = with_distances(obj, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance)
     if own:
-        obj = set_aside(obj, own)
+        obj = rename_definitions(obj, own)
     entry_objects = EntryObjects() if distance is None else _entry_objects(entries.points, request.level)
     return Translated(
         request.machine,
@@ -182,7 +182,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     )
 
 
-def _types_of(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
+def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
     """Return the link types of the module's exports and imports. The types of symbols that assembly defines are unknown."""
     resolution = prepared.resolution
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
@@ -205,14 +205,14 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
     """Return an object with the entry points that are assembled from patterns, and an object with the entry points that LLVM compiles."""
     data, others = selection.entry_object(points)
-    return (*filter(None, [data]), *([_compiled_object(others, level)] if others else []))
+    return (*filter(None, [data]), *([_compile_entries(others, level)] if others else []))
 
 
-def _compiled_object(points: tuple[EntryPoint, ...], level: int) -> bytes:
+def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
     with codegen.new_context() as context:
         module = codegen.parse(entries_text(points), context)
         codegen.check_triple(module)
-        with codegen.borrowed_machine(baseline(platform_name()), "", level) as target:
+        with codegen.borrow_machine(baseline(platform_name()), "", level) as target:
             module.data_layout = codegen.target_data(target)[1]
             return codegen.emit_object(module, target)
 
@@ -227,7 +227,7 @@ def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resol
     """Return whether the runtime, instead of the dynamic linker, has to run the constructors and destructors.
 
     The runtime has to run constructors that use imports, because imports are bound after mapping. It also has to run constructors that call
-    functions outside of the module. Such a function may wait for the GIL, while the thread that has the GIL waits for the dynamic linker's
+    external functions. Such a function may wait for the GIL, while the thread that has the GIL waits for the dynamic linker's
     lock to import an extension module. Destructors that are registered at run time may call any function.
     """
     if not shared or not found.functions():
@@ -236,10 +236,10 @@ def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resol
         return True
     reached = DependencyGraph({name: d.references for name, d in definitions.items()}).closure(found.functions())
     bound = {*resolution.imported(), *resolution.storage}
-    return any(name in bound or _is_outside(name, definitions) for name in reached)
+    return any(name in bound or _is_external(name, definitions) for name in reached)
 
 
-def _is_outside(name: str, definitions: Mapping[str, Definition]) -> bool:
+def _is_external(name: str, definitions: Mapping[str, Definition]) -> bool:
     return not name.startswith("llvm.") and (name not in definitions or definitions[name].kind == "declaration")
 
 
@@ -266,10 +266,10 @@ def _store_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
     Otherwise, translating the stored bitcode (`compcache.build.kept_code`) would not reproduce the image.
     """
     code = module.as_bitcode()
-    return deflated(code), codegen.read_back(code, context)
+    return deflate(code), codegen.read_back(code, context)
 
 
-def _key(text: str, request: Request, prepared: Prepared) -> bytes:
+def _image_key(text: str, request: Request, prepared: Prepared) -> bytes:
     """Return a digest of all inputs of the image. The image and the manifest contain it."""
     libraries = [(library.name, getattr(library, "digest", "")) for library in prepared.resolution.libraries]
     settings = (

@@ -19,7 +19,7 @@ from compcache.build.link_types import read_link_types
 from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
 from compcache.files import reraise_interrupt
-from compcache.formats.deflate import deflated
+from compcache.formats.deflate import deflate
 from compcache.hit.link_types import fits, united
 
 try:
@@ -94,7 +94,7 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
         LinkError: two members define the same symbol, or LLVM cannot link them.
         SignatureMismatchError: a member uses a definition of another member in a way that the ABI does not allow.
     """
-    _refuse_repeated(members)
+    _check_unique(members)
     _require_types(members)
     linked = None
     for number, member in enumerate(members):
@@ -106,18 +106,22 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
             linked.link_in(module)
         except RuntimeError as error:
             reraise_interrupt(error)
-            raise LinkError(f"{_label(members, number)} cannot be linked with the sources before it: {str(error).strip()}") from error
+            raise LinkError(
+                f"{_member_label(members, number)} cannot be linked with the sources before it: {str(error).strip()}"
+            ) from error
     return linked
 
 
-def _refuse_repeated(members: Sequence[Member]) -> None:
+def _check_unique(members: Sequence[Member]) -> None:
     first: dict[str, int] = {}
     lines = []
     for number, member in enumerate(members):
         for name in member.strong:
             known = first.setdefault(name, number)
             if known != number:
-                lines.append(f"the symbol {name!r} has several definitions: in {_label(members, known)} and {_label(members, number)}")
+                lines.append(
+                    f"the symbol {name!r} has several definitions: in {_member_label(members, known)} and {_member_label(members, number)}"
+                )
     if lines:
         more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
         raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *more]))
@@ -136,22 +140,23 @@ def _require_types(members: Sequence[Member]) -> None:
             if not why:
                 continue
             user = next((user for each, user in sorted(types.items()) if fits(kind, each)[1]), "")
-            message = f"{name!r} is {kind} in {_label(members, definers[name])}, but {_label(members, number)} uses it as {used}" + (
-                f" in {user!r}: {why}" if user else f": {why}"
+            message = (
+                f"{name!r} is {kind} in {_member_label(members, definers[name])}, but {_member_label(members, number)} uses it as {used}"
+                + (f" in {user!r}: {why}" if user else f": {why}")
             )
             if not binds:
                 raise SignatureMismatchError(message, func_name=name)
             warnings.warn(message, CacheWarning, stacklevel=2)
 
 
-def _label(members: Sequence[Member], number: int) -> str:
+def _member_label(members: Sequence[Member], number: int) -> str:
     label = members[number].label
     return f"source {number} ({label})" if label and label != "<string>" else f"source {number}"
 
 
 def encode_member(member: Member) -> bytes:
     """Return the stored form of a member, compressed."""
-    return deflated(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
+    return deflate(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_member(data: bytes) -> Member:

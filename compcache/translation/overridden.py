@@ -30,7 +30,7 @@ def weak_functions(text: str) -> frozenset[str]:
     if " weak " not in text:
         return frozenset()
     found = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
-    return frozenset([_name(match) for match in (*found, *_ALIAS.finditer(text))])
+    return frozenset([_matched_name(match) for match in (*found, *_ALIAS.finditer(text))])
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
@@ -38,24 +38,24 @@ def without_overridden(text: str, names: Collection[str]) -> str:
     declared: list[str] = []
 
     def function(match: re.Match[str]) -> str:
-        if _name(match) not in names or _MERGED in match["rest"]:
+        if _matched_name(match) not in names or _MERGED in match["rest"]:
             return match[0]
         words = _WORDS.sub("", match["words"])
-        head = parse_head(f"{words}@{quote(_name(match))}({match['rest']}")
+        head = parse_head(f"{words}@{quote(_matched_name(match))}({match['rest']}")
         parameters = ", ".join([parameter.rpartition(" %")[0] or parameter for parameter in head.parameters])
-        declared.append(f"declare {words}@{quote(_name(match))}({parameters})")
-        return f"define internal {words}@{quote(_OWN + _name(match))}({match['rest']}"
+        declared.append(f"declare {words}@{quote(_matched_name(match))}({parameters})")
+        return f"define internal {words}@{quote(_OWN + _matched_name(match))}({match['rest']}"
 
     def alias(match: re.Match[str]) -> str:
-        if _name(match) not in names:
+        if _matched_name(match) not in names:
             return match[0]
         result, _, parameters = match["type"].partition(" (")
-        declared.append(f"declare {result} @{quote(_name(match))}({parameters}")
+        declared.append(f"declare {result} @{quote(_matched_name(match))}({parameters}")
         return ""
 
     changed = _ALIAS.sub(alias, _FUNCTION.sub(function, text))
     return "\n".join([changed, *declared, ""])
 
 
-def _name(match: re.Match[str]) -> str:
+def _matched_name(match: re.Match[str]) -> str:
     return unquote(match["quoted"]) if match["quoted"] is not None else match["plain"]

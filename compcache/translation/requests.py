@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import read_exports
-from compcache.build.inlining.imported import nothing_offered
-from compcache.build.ir_text import extreme_of
+from compcache.build.inlining.imported import offer_nothing
+from compcache.build.ir_text import find_extreme_construct
 from compcache.build.large_data.variables import abridged
 from compcache.build.slots import read_requests
 from compcache.content.names import digest_beside_code, source_digests
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compcache.targets.machine import Machine
     from compcache.translation.members import Member
 
-__all__ = ["Request", "refuse_extremes", "requests_of", "size_of", "unparsed"]
+__all__ = ["Request", "check_extremes", "requests_of", "size_of", "unparsed"]
 
 _LEVELS = (0, 1, 2, 3)
 
@@ -65,7 +65,7 @@ class Request(NamedTuple):
     unexported: Collection[str] = ()  # visible symbols of the members with functions= that are not exported
     makers: str = ""  # the makers of the given code (compcache.formats.makers)
     inlines: bool = True  # whether bodies of imported functions may be inlined (compcache.build.inlining)
-    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = nothing_offered  # returns the offered bodies of functions
+    provided: Callable[[tuple[str, ...]], Mapping[str, Provided]] = offer_nothing  # returns the offered bodies of functions
 
 
 def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request]:
@@ -119,12 +119,12 @@ def size_of(ir: Any) -> int:
     return sum(map(len, ir)) if isinstance(ir, tuple) else len(ir)
 
 
-def refuse_extremes(text: str, *, printed: bool) -> None:
+def check_extremes(text: str, *, printed: bool) -> None:
     """Raise `CompileError` if numbers or nesting in the code would make LLVM abort or run forever.
 
     `printed` says that LLVM has printed the code.
     """
-    reason = extreme_of(abridged(text), printed=printed)
+    reason = find_extreme_construct(abridged(text), printed=printed)
     if reason is not None:
         raise CompileError(f"the code cannot be compiled, because it contains {reason}")
 

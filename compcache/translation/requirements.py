@@ -58,7 +58,10 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     used = used_by_functions(code.object)
     if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
         everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
-        return {export.symbol: everything | used_by(code.text, allowed.get(_target(code, export.symbol), everything)) for export in exports}
+        return {
+            export.symbol: everything | used_by(code.text, allowed.get(_aliased_function(code, export.symbol), everything))
+            for export in exports
+        }
     table = table_of(platform_name())
     basic = basic_features(platform_name())
     own = {}
@@ -72,10 +75,10 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     reached = _Reached(code, own, allowed, machine.requires)
     stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
     at_start = stray.union(*[reached.of(name) for name in startup])
-    return {export.symbol: at_start | reached.of(_target(code, export.symbol)) for export in exports}
+    return {export.symbol: at_start | reached.of(_aliased_function(code, export.symbol)) for export in exports}
 
 
-def _target(code: Code, symbol: str) -> str:
+def _aliased_function(code: Code, symbol: str) -> str:
     return code.aliases[symbol].target if symbol in code.aliases else symbol
 
 
@@ -124,7 +127,7 @@ class _Reached:
         users: dict[str, list[str]] = {}
         for name, definition in code.definitions.items():
             for other in definition.references:
-                users.setdefault(_target(code, other), []).append(name)
+                users.setdefault(_aliased_function(code, other), []).append(name)
         self._spread(users)
 
     def of(self, name: str) -> _Features:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.build import codegen
 from compcache.build.exports import MERGED, VISIBLE_LINKAGES, WEAK, choose_exports
-from compcache.build.inlining.imported import NOTHING_INLINED, bring_in
+from compcache.build.inlining.imported import NOTHING_INLINED, link_offered_bodies
 from compcache.build.inlining.offers import offered_bodies
 from compcache.build.ir_text import (
     GlobalValues,
@@ -23,7 +23,7 @@ from compcache.build.ir_text import (
     read_values,
     section_bounds,
 )
-from compcache.build.large_data.variables import set_data_aside
+from compcache.build.large_data.variables import replace_large_variables
 from compcache.build.pic import (
     ADDRESS_OF,
     aliases,
@@ -54,7 +54,7 @@ from compcache.translation.emission import Prepared, emit
 from compcache.translation.global_values import encode_checked, encode_values
 from compcache.translation.members import describe_member, link_members
 from compcache.translation.overridden import weak_functions, without_overridden
-from compcache.translation.requests import Request, refuse_extremes, size_of
+from compcache.translation.requests import Request, check_extremes, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -102,7 +102,7 @@ def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) 
         rewritten = without_overridden(rewritten, overridden)
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
-    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         translated = _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
     return translated._replace(weak=weak - overridden, contents=contents, beside_code=request.beside_code)
 
@@ -119,17 +119,17 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
         module = codegen.parse(rewritten, context)
     copied = {value.name for value in (*values.functions, *values.variables) if value.linkage == "available_externally"}
     for name in copied.intersection(request.copies):
-        _find(module, name).linkage = _INTERNAL
+        _find_value(module, name).linkage = _INTERNAL
     doubtful = assembly_parts(rewritten)
     if doubtful is not None:  # writing bitcode assembles inline assembly
-        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
-    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+        codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.target_data(target)[1]
         codegen.optimize(module, target, request.level)
     return describe_member(module, str(module), copied.difference(request.copies), data)
 
 
-def _find(module: Any, name: str) -> Any:
+def _find_value(module: Any, name: str) -> Any:
     try:
         return module.get_function(name)
     except NameError:
@@ -141,13 +141,13 @@ def _translate_group(context: Any, request: Request, is_cached: Callable[[str], 
     module = link_members(request.members, context)
     printed = str(module)
     values = read_values(printed)
-    attributes = _attributes_of(printed, values)
+    attributes = _target_attributes(printed, values)
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     rewritten, request = _with_thread_locals(printed, request, is_cached)
     if rewritten is not printed:
         module, values = codegen.parse(rewritten, context), read_values(rewritten)
     data = {section: content for member in request.members for section, content in member.data.items()}
-    with codegen.borrowed_machine(request.machine.cpu, request.machine.features, request.level) as target:
+    with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         return _compile(context, module, _Checked(rewritten, values, attributes, data), request, target, is_cached)
 
 
@@ -161,20 +161,20 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
         CompileError: LLVM rejects the source, or it is for another platform.
     """
     if isinstance(request.ir, str):
-        refuse_extremes(request.ir, printed=False)
+        check_extremes(request.ir, printed=False)
     module = codegen.parse(request.ir, context)
     codegen.check_triple(module)
-    data = set_data_aside(module, context, size_of(request.ir), lambda outline: _check_outline(outline, request), label)
+    data = replace_large_variables(module, context, size_of(request.ir), lambda outline: _check_outline(outline, request), label)
     printed = str(module)
     if data or not isinstance(request.ir, str):
-        refuse_extremes(printed, printed=True)
+        check_extremes(printed, printed=True)
     values = read_values(printed)
-    attributes = _attributes_of(printed, values)
+    attributes = _target_attributes(printed, values)
     check_attributes(attributes, host.platform_name())
     known = without_unknown_features(printed, attributes, host.platform_name())
     if known is not None:
         module, printed = codegen.parse(known, context), known
-        attributes = _attributes_of(printed, values)
+        attributes = _target_attributes(printed, values)
     contents = symbol_digests(printed, data.values())
     request = request._replace(machine=_safe_machine(request.machine, attributes))
     _try_if_suspicious(printed, values, request, attributes)
@@ -182,15 +182,15 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
 
 
 def _check_outline(outline: str, request: Request) -> None:
-    """Check a printed module, if necessary in a child process, before LLVM translates a part of it. Raises `CompileError`."""
-    refuse_extremes(outline, printed=True)
+    """Check a printed module, if necessary in a child process, before LLVM translates a part of it. Raise `CompileError`."""
+    check_extremes(outline, printed=True)
     values = read_values(outline)
-    attributes = _attributes_of(outline, values)
+    attributes = _target_attributes(outline, values)
     check_attributes(attributes, host.platform_name())
     _try_if_suspicious(outline, values, request, attributes)
 
 
-def _attributes_of(printed: str, values: GlobalValues) -> dict[str, str]:
+def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
     return target_attributes(lines_from(printed, "attributes #"), values.functions)
 
 
@@ -200,7 +200,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     if not request.shared or not (declared or defined):
         return printed, request
     requests = request.requests
-    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
+    imported = codegen.call_in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
     provided = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if request.members:
         hidden = {variable.name for variable in read_values(lines_of_variables(printed)).variables if variable.is_hidden}
@@ -215,7 +215,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
 
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a checked module to its object. Raises the errors of `translate`."""
+    """Compile a checked module to its object. Raise the errors of `translate`."""
     printed = source.printed
     module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
@@ -237,7 +237,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         values,
         codegen.target_data(target)[0],
         request.requests,
-        lambda names: codegen.in_caller(_filter_names, names, is_cached),
+        lambda names: codegen.call_in_caller(_select_names, names, is_cached),
         shared=request.shared,
         thread_locals=local,
         defined=assembly.defined | bounds,
@@ -251,7 +251,9 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     bodies = () if request.members or request.untrusted or not request.keep_bitcode else offered_bodies(printed, exports, resolution)
     inlined = NOTHING_INLINED
     if request.inlines and request.shared and request.level and not request.members:
-        resolution, inlined = bring_in(module, context, printed, values, exports, resolution, request.provided, request.is_beside)
+        resolution, inlined = link_offered_bodies(
+            module, context, printed, values, exports, resolution, request.provided, request.is_beside
+        )
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
@@ -297,20 +299,20 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
         module.get_function(name).linkage = _INTERNAL
     slots = {symbol: name for symbol, name in recipe.slots.items() if symbol not in inlined}
     _require_portable(text, values, machine)
-    attributes = _attributes_of(text, values)
+    attributes = _target_attributes(text, values)
     machine = _safe_machine(machine, attributes)
     intrinsics = _intrinsics(values)
     if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
-        codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
+        codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
     request = Request(
         recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}, shared, {}
     )
-    with codegen.borrowed_machine(machine.cpu, machine.features, recipe.level) as emitter:
+    with codegen.borrow_machine(machine.cpu, machine.features, recipe.level) as emitter:
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
-        encoded = codegen.in_caller(encode_values, resolution)
+        encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
         prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data)
         return emit(module, str(module), context, emitter, request, prepared)
@@ -344,10 +346,10 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
     if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values), machine.requires):
-        codegen.in_caller(try_in_child, printed, machine, request.level)
+        codegen.call_in_caller(try_in_child, printed, machine, request.level)
 
 
-def _filter_names(names: list[str], condition: Callable[[str], bool]) -> list[str]:
+def _select_names(names: list[str], condition: Callable[[str], bool]) -> list[str]:
     return list(filter(condition, names))
 
 
@@ -387,7 +389,7 @@ def _set_linkages(
         module.get_function(name).linkage = _INTERNAL
     ready = {*resolution.slots, *resolution.storage, *resolution.thunks}
     exported = {export.symbol for export in exports}.difference(resolution.imports)
-    for name, linkage, value in _defined(module, values):
+    for name, linkage, value in _iterate_definitions(module, values):
         if name in ready or name.startswith("llvm."):
             continue
         if name in resolution.imports:
@@ -400,16 +402,16 @@ def _set_linkages(
             _privatize(value(), internal=hide_others and name not in kept)
 
 
-def _defined(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Yield the name and the linkage of each definition of the module, and a function that returns LLVM's value for it."""
     for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
         yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
     if any(not value.name for value in (*values.functions, *values.variables)):
         unnamed = [value for value in (*module.functions, *module.global_variables) if not value.name]
-        yield from [("", value.linkage.name, partial(_itself, value)) for value in unnamed]
+        yield from [("", value.linkage.name, partial(_same_value, value)) for value in unnamed]
 
 
-def _itself(value: Any) -> Any:
+def _same_value(value: Any) -> Any:
     return value
 
 

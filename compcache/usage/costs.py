@@ -60,4 +60,6 @@ def costs(store: Store, progress: Progress | None = None) -> Iterator[Cost]:
         for function in functions_of(places):
             if function.misses and base_of(function.func_name) in found:
                 found[base_of(function.func_name)][2] += function.misses
-        yield from [Cost(name, s[0], round(s[1]), int(s[2]), round(s[3]), int(s[4])) for name, s in sorted(found.items()) if s[4]]
+        for name, (seconds, size, misses, loads, copies) in sorted(found.items()):
+            if copies:
+                yield Cost(name, seconds, round(size), int(misses), round(loads), int(copies))

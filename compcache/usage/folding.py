@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from compcache.usage.snapshot import Overview
     from compcache.usage.summaries import FunctionSummary
 
-__all__ = ["belonging", "entries_in", "fold"]
+__all__ = ["entries_in", "find_parts_and_entries", "fold"]
 
 
 def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
     """Return the entries of data of a cache and its layers, sorted by name and kind.
 
-    Of several entries of the same name and kind in packs, only the latest counts. Entries whose required modules do not exist are left out.
+    If packs contain several entries with the same name and kind, only the latest counts. Entries whose required modules do not exist are
+    left out.
     """
     overviews = list(places)
     entries: list[EntrySummary] = []
@@ -69,20 +70,20 @@ def fold(
     """
     entries = list(entries)
     linked = {entry.module_id: entry.name for entry in entries if entry.kind == GROUP}
-    alone, rows = _without_linked(functions, linked, select, sizes) if linked else (functions, [])
+    alone, rows = _fold_groups(functions, linked, select, sizes) if linked else (functions, [])
     groups = _Groups(alone)
     data = groups.entries([entry for entry in entries if entry.kind != GROUP])
     for key, variants in groups.variants.items():
         parts = groups.parts.get(key, [])
         if select is None or any(select(row.func_name) for row in chain(variants, parts)):
-            rows.append(_folded(variants, parts, data.get(key, [])))
+            rows.append(_fold_row(variants, parts, data.get(key, [])))
     return sorted(rows)
 
 
-def _without_linked(
+def _fold_groups(
     functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Return the functions that also exist outside of groups, and a row for each group. `linked` has the names of groups by module_id."""
+    """Return the functions that also exist outside of groups, and a row for each group. `linked` maps module_ids to group names."""
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
@@ -95,11 +96,11 @@ def _without_linked(
     for name, rows in members.items():
         if select is None or select(name) or any(select(row.func_name) for row in rows):
             modules = sorted(module_id for module_id, other in linked.items() if other == name)
-            found.append(_folded_group(name, rows, modules, sum(sizes[module_id] for module_id in modules)))
+            found.append(_fold_group(name, rows, modules, sum(sizes[module_id] for module_id in modules)))
     return alone, found
 
 
-def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
+def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
     """Return the row of a group with these functions and modules; `size` is the total size of the modules in bytes."""
     first = min(rows, key=lambda row: (bool(row.problem), -row.created))
     return first._replace(
@@ -117,7 +118,7 @@ def _folded_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[
     )
 
 
-def belonging(
+def find_parts_and_entries(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
     """Return the parts of a function and of its label, sorted, and the entries of data that belong to the function.
@@ -131,7 +132,7 @@ def belonging(
     return parts, [entry for entry in entries if entry.name in names or not own.isdisjoint(entry.requires)]
 
 
-def _group_of(name: str) -> str:
+def _row_key(name: str) -> str:
     """Return the key of the row that shows a name: the label and a NUL, or a name without a label. Names contain no NUL."""
     label = label_of(name) if "-" in name else None
     return name if label is None else f"{label}\0"
@@ -148,15 +149,15 @@ class _Groups:
             if row.part_of:
                 parts.append(row)
             else:
-                self.variants.setdefault(_group_of(row.func_name), []).append(row)
+                self.variants.setdefault(_row_key(row.func_name), []).append(row)
         for row in parts:
-            keys = self._groups_of(row.part_of)
+            keys = self._row_keys(row.part_of)
             if keys:
                 self.parts.setdefault(keys[0], []).append(row)
             else:
                 alone.append(row)
         for row in alone:
-            self.variants.setdefault(_group_of(row.func_name), []).append(row)
+            self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
     def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
         """Return the entries of each row, by the key of the row."""
@@ -169,17 +170,17 @@ class _Groups:
                     holders.setdefault(module_id, set()).add(key)
         found: dict[str, list[EntrySummary]] = {}
         for entry in entries:
-            keys = set(self._groups_of(entry.name))
+            keys = set(self._row_keys(entry.name))
             for key in keys.union(*[holders.get(module_id, ()) for module_id in entry.requires]):
                 found.setdefault(key, []).append(entry)
         return found
 
-    def _groups_of(self, name: str) -> list[str]:
+    def _row_keys(self, name: str) -> list[str]:
         """Return the keys of existing rows for this name, or for functions with this label."""
-        return [key for key in (_group_of(name), f"{name}\0") if key in self.variants]
+        return [key for key in (_row_key(name), f"{name}\0") if key in self.variants]
 
 
-def _folded(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
+def _fold_row(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
     """Return the row for the variants of a function with their parts and entries of data."""
     first = min(variants, key=lambda row: (bool(row.problem), -row.created))
     if len(variants) == 1 and not parts and not entries:

@@ -36,20 +36,20 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
                 if kind == GROUP and base_of(name) == chosen_base and (names is None or name in names):
                     sizes[module_id], modified = overview.present[module_id]
                     found.setdefault(name, []).append((modified, place, module_id, offset))
-    return [_summary(name, places, sizes) for name, places in sorted(found.items())]
+    return [_read_summary(name, places, sizes) for name, places in sorted(found.items())]
 
 
-def _summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
+def _read_summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
     """Return the summary of a group that is in these places, with the members of its newest module."""
     newest = max(places, key=lambda found: (found[0], found[2]))
     modules = dict.fromkeys([module_id for _, _, module_id, _ in places])
     return GroupSummary(
-        name, _members(*newest[1:]), tuple(sorted([key.hex() for key in modules])), sum(sizes[key] for key in modules),
+        name, _read_members(*newest[1:]), tuple(sorted([key.hex() for key in modules])), sum(sizes[key] for key in modules),
         min(newest[0], time.time()), tuple(dict.fromkeys([place.source for _, place, *_ in places])),
     )  # fmt: skip
 
 
-def _members(place: Store, module_id: bytes, offset: int) -> tuple[MemberSummary, ...]:
+def _read_members(place: Store, module_id: bytes, offset: int) -> tuple[MemberSummary, ...]:
     """Return the members of a group from the record in its module; empty if the module cannot be read."""
     try:
         with place.open_module(module_id) as module:

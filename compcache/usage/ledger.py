@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     #: A use by (module_id, name key), with its count and the time of the last one.
     Use = tuple[tuple[bytes, bytes], int, float]
 
-__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero"]
+__all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero_counters"]
 
 _MAX_FILE = 1 << 31  # bytes
 #: The age in hours from which counters are kept by day instead of by hour.
@@ -68,7 +68,7 @@ class Ledger(NamedTuple):
     """The sum of all statistics files.
 
     `counters` are by (hour, name). `uses` are by (name key, module_id), as (count, last use). `files` are the names of the files that were
-    added up or are contained in these, with their sizes in bytes. `torn` are the names of damaged files.
+    added up, and of the files that these contain, with their sizes in bytes. `torn` are the names of damaged files.
     """
 
     counters: dict[tuple[int, str], float]
@@ -90,7 +90,7 @@ class Ledger(NamedTuple):
         return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
-def _names(store: Store) -> list[str]:
+def _statistics_files(store: Store) -> list[str]:
     """Return the names of all statistics files and journals, which are in the same directory."""
     names = store.names_in(store.directory(STATISTICS))
     return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
@@ -98,7 +98,7 @@ def _names(store: Store) -> list[str]:
 
 def read_ledger(store: Store) -> Ledger:
     """Return the sum of all statistics files, in memory."""
-    return Uses(store, verify=True).whole()
+    return Uses(store, verify=True).ledger()
 
 
 class Uses:
@@ -114,10 +114,10 @@ class Uses:
     """
 
     def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
-        chosen = _names(store) if names is None else list(names)
+        chosen = _statistics_files(store) if names is None else list(names)
         for _ in range(4):
             self._open(store, chosen, verify=verify)
-            before, chosen = chosen, chosen if names is not None else _names(store)
+            before, chosen = chosen, chosen if names is not None else _statistics_files(store)
             if chosen == before:
                 break  # if the names differ, files were sealed or folded in the meantime
 
@@ -141,7 +141,7 @@ class Uses:
                 self.files[name], short[name] = content.size, content
         #: The names of the files that each file contains.
         self.inputs = {name: content.inputs for name, content in short.items()} | {name: file[0].inputs for name, file in long.items()}
-        taken = _effective_of(self.inputs)
+        taken = _effective_files(self.inputs)
         self._long = [file for name in taken for file in long.get(name, ())]
         self._short: dict[bytes, dict[bytes, tuple[int, float]]] = {}
         for content in [short[name] for name in taken if name in short]:
@@ -157,7 +157,7 @@ class Uses:
     def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
         """Yield the uses of modules with `start` <= module_id < `end`, in the order of module_ids and name keys."""
         sources: list[Iterable[Use]] = [file.between(start, end) for file in self._long]
-        sources.append(self._of_short(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
+        sources.append(self._short_uses(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
         if len(sources) == 1:
             yield from sources[0]
             return
@@ -165,7 +165,7 @@ class Uses:
             uses = list(group)
             yield key, sum(count for _, count, _ in uses), max(last for *_, last in uses)
 
-    def _of_short(self, module_ids: Iterable[bytes]) -> Iterator[Use]:
+    def _short_uses(self, module_ids: Iterable[bytes]) -> Iterator[Use]:
         """Yield the uses of modules in short files, in the order of name keys for each module."""
         for module_id in module_ids:
             for key, (count, last) in sorted(self._short[module_id].items()):
@@ -175,8 +175,8 @@ class Uses:
         """Return a ledger with only the uses of modules with `start` <= module_id < `end`."""
         return Ledger({}, {(key, module_id): (count, last) for (module_id, key), count, last in self.all(start, end)}, {}, ())
 
-    def whole(self) -> Ledger:
-        """Return the whole ledger."""
+    def ledger(self) -> Ledger:
+        """Return the sum of all statistics as a ledger in memory."""
         return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
@@ -260,19 +260,19 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
             if verify:
                 found.require_intact()
             return status.st_size, [found]
-        return status.st_size, list(_spilled(read))
+        return status.st_size, list(_spill_journal(read))
     except OSError as error:
         reraise_interrupt(error)
         return None
 
 
-def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
+def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
     """Yield the content of a long journal as temporary sums on disk, one for each piece."""
-    at, left = 0, b""
+    position, pending = 0, b""
     while True:
-        part = read(at, _PIECE)
-        at += len(part)
-        text, gap, rest = (left + part).rpartition(b"\n\n") if part else (left, b"", b"")
+        part = read(position, _PIECE)
+        position += len(part)
+        text, gap, rest = (pending + part).rpartition(b"\n\n") if part else (pending, b"", b"")
         if text or not part:
             content = decode_journal(text)
             uses = {key: content.uses[key] for key in sorted(content.uses, key=lambda use: (use[1], use[0]))}
@@ -281,7 +281,7 @@ def _spilled(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
             yield UsesInSum(scratch.read, scratch.size)
         if not part:
             return
-        left = gap + rest
+        pending = gap + rest
 
 
 def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
@@ -290,17 +290,17 @@ def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
     Only files that have changed are read.
     """
     changed = []
-    for name in _names(store):
+    for name in _statistics_files(store):
         try:
             if name not in known.torn and store.files.stat(store.path(STATISTICS, name)).st_size != known.files.get(name):
                 changed.append(name)
         except OSError as error:
             reraise_interrupt(error)
             continue  # the file was folded in the meantime
-    return Uses(store, changed).whole().last_uses()
+    return Uses(store, changed).ledger().last_uses()
 
 
-def _effective_of(inputs: Mapping[str, Collection[str]]) -> list[str]:
+def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
     """Return the files that no other file contains. `inputs` has the names of the files that each file contains."""
     taken: set[str] = set()
     chosen = []
@@ -340,11 +340,11 @@ def fold(
         if len(settled) > 1 or any(not uses.inputs[name] for name in settled):
             some = uses if len(settled) == len(uses.files) else Uses(store, settled, verify=True)
             counted = counters if some is uses else some.counted(seconds_of, now)
-            uses.files.update(_replace(store, some, names, counted, _kept(some, present, now)))
+            uses.files.update(_replace_by_sum(store, some, names, counted, _kept_uses(some, present, now)))
     return uses, counters
 
 
-def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
+def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[Use]:
     """Yield the uses that a fold keeps: uses of present modules, and misses of the last month.
 
     Older misses are dropped, because the number of requested names has no limit.
@@ -359,12 +359,12 @@ def _kept(uses: Uses, present: Container[bytes] | None, now: float) -> Iterator[
 def fold_long(store: Store) -> None:
     """Replace each long journal that no process writes any more by a sum, which readers can search.
 
-    Does nothing if another process folds, or if the cache cannot be written safely.
+    Do nothing if another process folds, or if the cache cannot be written safely.
     """
     if store.readonly or store.exposed:
         return
     now = time.time()
-    long = [name for name in _names(store) if _is_long_and_rests(store, name, now)]
+    long = [name for name in _statistics_files(store) if _is_settled_long_journal(store, name, now)]
     if not long:
         return
     from compcache.publish.locks import wait_lock
@@ -373,10 +373,10 @@ def fold_long(store: Store) -> None:
         for name in _seal(store, long) if owned else ():
             if _is_settled(store, name, (), now):
                 uses = Uses(store, [name])
-                _replace(store, uses, [name], uses.counters, uses.all())
+                _replace_by_sum(store, uses, [name], uses.counters, uses.all())
 
 
-def _is_long_and_rests(store: Store, name: str, now: float) -> bool:
+def _is_settled_long_journal(store: Store, name: str, now: float) -> bool:
     """Return whether a file is a long journal to which no process has written for a minute."""
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
@@ -394,7 +394,7 @@ def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
 
     Return the names of all statistics files, or of `names`, after renaming, sorted.
     """
-    current = list(names) if names is not None else _names(store)
+    current = list(names) if names is not None else _statistics_files(store)
     for number, name in enumerate(current):
         if JOURNALS.includes(name):
             try:
@@ -419,10 +419,10 @@ def _is_settled(store: Store, name: str, inputs: Collection[str], now: float) ->
     return STATISTICS.includes(name) and max(status.st_mtime, status.st_ctime) < now - SETTLED_SECONDS
 
 
-def _replace(
+def _replace_by_sum(
     store: Store, folded: Uses, names: Iterable[str], counters: Mapping[tuple[int, str], float], uses: Iterable[Use]
 ) -> dict[str, int]:
-    """Publish a sum of counters and uses, and remove the files that it contains: the folded files, and the files in these.
+    """Publish a sum of counters and uses, and remove the files that it contains: the folded files, and the files that these contain.
 
     Args:
         store: the cache directory.
@@ -446,11 +446,11 @@ def _replace(
     except OSError as error:
         reraise_interrupt(error)
         return {}
-    _remove(store, covered)
+    _remove_files(store, covered)
     return {name: status.st_size}
 
 
-def _remove(store: Store, names: Iterable[str]) -> None:
+def _remove_files(store: Store, names: Iterable[str]) -> None:
     """Remove statistics files. Files that cannot be removed are skipped."""
     for name in names:
         try:
@@ -460,11 +460,11 @@ def _remove(store: Store, names: Iterable[str]) -> None:
             continue  # readers ignore the file, because the sum contains it
 
 
-def zero(store: Store, now: float) -> bool:
+def zero_counters(store: Store, now: float) -> bool:
     """Set all counters to zero. The times of the last uses are kept, because prunes need them.
 
     Returns:
-        False, without any change, if another process folds the statistics.
+        Whether the counters were set. False if another process folds the statistics; then nothing is changed.
     """
     from compcache.publish.locks import wait_lock
 
@@ -474,7 +474,7 @@ def zero(store: Store, now: float) -> bool:
         names = _seal(store)
         uses = Uses(store, names, verify=True)
         kept = (((module, key), 0, last) for (module, key), _, last in uses.all() if module != MISSES_ID and key != LOADS_KEY)
-        _replace(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, kept)
+        _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, kept)
         return True
 
 
@@ -482,7 +482,7 @@ def fold_small(files: Files, root: str) -> None:
     """Seal the journals, and merge small files. The work is bounded, independent of the total size.
 
     A file is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number of times that is
-    logarithmic in the total size. Does nothing if another process folds.
+    logarithmic in the total size. Do nothing if another process folds.
     """
     from compcache.publish.locks import wait_lock
     from compcache.store import Store
@@ -497,17 +497,17 @@ def fold_small(files: Files, root: str) -> None:
         names = _seal(store)
         if len(names) < _MANY:
             return
-        small = _small(store, names)
-        contained = _contained(store, set(names).difference(small))
+        small = _smallest_files(store, names)
+        contained = _read_contained(store, set(names).difference(small))
         free = [name for name in small if name not in contained]
         now, inputs = time.time(), Uses(store, free).inputs
         settled = [name for name in free if name in inputs and _is_settled(store, name, inputs[name], now)]
         if len(settled) > 1:
             uses = Uses(store, settled, verify=True)
-            _replace(store, uses, names, uses.counters, uses.all())
+            _replace_by_sum(store, uses, names, uses.counters, uses.all())
 
 
-def _contained(store: Store, names: Iterable[str]) -> set[str]:
+def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
     """Return the names of all files that these files contain. Only the heads of the files are read."""
     contained: set[str] = set()
     for name in names:
@@ -526,7 +526,7 @@ def _contained(store: Store, names: Iterable[str]) -> set[str]:
     return contained
 
 
-def _small(store: Store, names: Iterable[str]) -> list[str]:
+def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
     """Return the smallest files, each of which is at most twice as large as all smaller files together."""
     sizes = []
     for name in names:

@@ -90,7 +90,7 @@ def read_size(size: object, what: str = "max_size") -> int:
 
 
 def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | None:
-    """Return the value that `read` makes of a limit in the settings; None if the limit is not set.
+    """Return the value that `read` returns for a limit in the settings; None if the limit is not set.
 
     The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 

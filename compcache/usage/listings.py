@@ -18,7 +18,7 @@ from compcache.publish.module_lists import base_of
 from compcache.publish.module_rows import Platform, Row, read_row
 from compcache.store import Store
 from compcache.targets.processor_words import as_text, missing, names_in, required
-from compcache.usage.folding import belonging, entries_in, fold
+from compcache.usage.folding import entries_in, find_parts_and_entries, fold
 from compcache.usage.ledger import Uses
 from compcache.usage.snapshot import Excerpts, look_over
 from compcache.usage.summaries import ExportedFunction, FunctionSummary, ModuleSummary
@@ -32,14 +32,23 @@ if TYPE_CHECKING:
     from compcache.usage.summaries import EntrySummary
 
 __all__ = [
-    "belongings", "describe_module", "functions", "functions_of", "listed_functions", "listed_modules", "look_over_all", "module_key",
-    "modules", "modules_of", "uses_by_module",
+    "describe_module",
+    "functions",
+    "functions_of",
+    "listed_functions",
+    "listed_modules",
+    "look_over_all",
+    "module_key",
+    "modules",
+    "modules_of",
+    "read_parts_and_entries",
+    "uses_by_module",
 ]  # fmt: skip
 
 _NEVER = (0, 0.0)
 #: The number of labels or modules read first. The first rows are available soon.
 _FIRST = 64
-#: The most labels or modules read at a time. Reading many at a time is faster than reading one by one.
+#: The maximum number of labels or modules read at a time. Reading many at a time is faster than reading one by one.
 _MOST_AT_ONCE = 1 << 10
 _MODULE_ID_DIGITS = 32
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
@@ -52,8 +61,8 @@ def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummar
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
     """Return overviews of a cache directory and its layers. The uses of modules in layers are counted in the cache directory."""
-    above = look_over(store, progress)
-    return [(store, above), *[(layer, look_over(layer, progress)._replace(ledger=above.ledger)) for layer in store.layers]]
+    overview = look_over(store, progress)
+    return [(store, overview), *[(layer, look_over(layer, progress)._replace(ledger=overview.ledger)) for layer in store.layers]]
 
 
 def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
@@ -82,7 +91,7 @@ class _Problems(dict[Platform, str]):
         self._store = store
 
     def __missing__(self, platform: Platform) -> str:
-        self[platform] = problem = _problem(self._store, platform)
+        self[platform] = problem = _platform_problem(self._store, platform)
         return problem
 
 
@@ -121,17 +130,17 @@ def describe_module(store: Store, module_id: str) -> ModuleSummary:
     ledger = Uses(store).of([key])
     counts = [count for (name, used_id), (count, _) in ledger.uses.items() if used_id == key and name != LOADS_KEY]
     used = sum(counts), ledger.last_uses().get(key, 0.0)
-    return _summary(row, size, modified, _problem(store, row.platform), used, holder.source)
+    return _summary(row, size, modified, _platform_problem(store, row.platform), used, holder.source)
 
 
 def functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False
 ) -> list[FunctionSummary]:
     """Return all cached functions, or the functions whose names `select` accepts, sorted by name; see `Cache.functions`."""
-    return sorted(_listed(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
+    return sorted(_select(look_over_all(store, progress), select, folded=folded), key=itemgetter(0))
 
 
-def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
+def _select(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
     """Return the selected functions of these overviews, or with `folded` a row for each group and label."""
     if not folded:
         return functions_of(places, select)
@@ -142,7 +151,7 @@ def _listed(places: list[tuple[Store, Overview]], select: Callable[[str], object
 def listed_functions(
     store: Store, progress: Progress | None = None, select: Callable[[str], object] | None = None, *, folded: bool = False, prefix: str = ""
 ) -> Iterator[FunctionSummary]:
-    """Yield the rows of `functions`, sorted by label, while they are read: the first rows are available soon.
+    """Yield the rows of `functions`, sorted by label, while the functions are read. The first rows are available soon.
 
     Only functions whose labels start with `prefix` are read.
     """
@@ -152,7 +161,7 @@ def listed_functions(
     while batch := list(islice(bases, size)):
         size = min(8 * size, _MOST_AT_ONCE)
         chosen = set(batch)
-        rows = _listed(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
+        rows = _select(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
         yield from sorted([row for row in rows if base_of(row[0]) in chosen], key=lambda row: (base_of(row[0]), row))
 
 
@@ -176,18 +185,18 @@ def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]
     return [row for place, overview in places for row in _modules_in(place, overview) if row.module_id in chosen]
 
 
-def belongings(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
+def read_parts_and_entries(store: Store, func_name: str) -> tuple[list[FunctionSummary], list[EntrySummary]]:
     """Return the parts of a function, and the entries of data that belong to it; see `FunctionReport`."""
     places = Excerpts(store).of_name(func_name)
-    return belonging(func_name, functions_of(places), entries_in(places))
+    return find_parts_and_entries(func_name, functions_of(places), entries_in(places))
 
 
 def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
     """Return the functions in overviews of a directory and its layers, or the functions that `select` accepts, in no particular order."""
-    found, *below = [_functions_in(place, overview, select) for place, overview in places]
-    if below:
+    found, *of_layers = [_functions_in(place, overview, select) for place, overview in places]
+    if of_layers:
         copies = {name: [summary] for name, summary in found.items()}
-        for layer in below:
+        for layer in of_layers:
             for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
         found = {name: _merge_copies(several) for name, several in copies.items()}
@@ -232,7 +241,7 @@ _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, Func
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
-    """Return one summary of a function that several modules realize. Sorts `copies` in place, usable copies first."""
+    """Sort `copies` in place, usable copies first. Return one summary of a function that several modules realize."""
     directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(
@@ -289,11 +298,11 @@ def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int,
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
         row.module_id.hex(), tuple(map(_exported, zip(row.names, signatures, strict=True))), row.imports, size, created,
-        row.seconds, platform.cpu, _names(platform), platform.llvm_version, platform.image_kind, problem, *used, directory,
+        row.seconds, platform.cpu, _feature_text(platform), platform.llvm_version, platform.image_kind, problem, *used, directory,
     )  # fmt: skip
 
 
-def _problem(store: Store, platform: Platform) -> str:
+def _platform_problem(store: Store, platform: Platform) -> str:
     """Return the reason why this host cannot use code for a platform; "" if it can."""
     if not is_known(platform.image_kind):
         return f"an image of the unknown kind {platform.image_kind!r} for {platform.triple}"
@@ -304,6 +313,6 @@ def _problem(store: Store, platform: Platform) -> str:
     return "" if any(map(processor.meets, texts)) else f"needs {', '.join(missing(texts[0], processor)[:8])}"
 
 
-def _names(platform: Platform) -> str:
+def _feature_text(platform: Platform) -> str:
     """Return the features that functions of a module use, as text: ``+avx2,+fma``."""
     return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

@@ -1,4 +1,4 @@
-"""Listing of module files with size and age: the status of a hundred thousand files without a `stat` of each file.
+"""Listing of module files with size and age: the status of a hundred thousand files without a call of `stat` for each file.
 
 The content of a directory is stored, and reused as long as the directory has the same modification time. Adding, removing or replacing
 a file changes this time. As with git's index, a directory that has changed just now may change again without a new modification time,
@@ -62,7 +62,7 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
 
 def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
     """Yield the first byte of the module_ids, and the status of every module, one directory at a time, in order."""
-    known = _Known(store)
+    known = _StoredList(store)
     now = time.time_ns()
     count, renewed = 0, False
     names, present = store.fans(), set(store.directories())
@@ -72,11 +72,11 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
         for status in _status_of_directory(store, path) if name in present else ():
             found = known.read(name, status.st_mtime_ns)
             if found is None:
-                statuses = sorted(_look_at(store, path, name).items())
+                statuses = sorted(_module_statuses(store, path, name).items())
                 found = {module_id: FileStatus(current.st_size, current.st_mtime) for module_id, current in statuses}
                 renewed = True
             if status.st_mtime_ns < now - _SETTLED_NS:
-                kept.write(_encode(name, status.st_mtime_ns, found))
+                kept.write(_encode_directory(name, status.st_mtime_ns, found))
         packed = {module_id: FileStatus(*row[:2]) for module_id, row in store.volumes.of_directory(name).items()}
         if packed:
             found = dict(sorted({**packed, **(found or {})}.items()))
@@ -87,7 +87,7 @@ def modules_by_directory(store: Store, progress: Progress | None = None) -> Iter
         if progress is not None:
             progress(count, count * len(names) // (number + 1))
     if renewed and kept.size:
-        _write(store, kept)
+        _write_list(store, kept)
 
 
 def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[bytes, os.stat_result]]:
@@ -101,11 +101,11 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
         packed = {i: status for i, (_, _, status) in store.volumes.of_directory(name).items() if status.st_ctime >= since}
         changed = name in present and any(status.st_ctime >= since for status in _status_of_directory(store, path))
         if changed or packed:
-            yield dict(sorted({**packed, **(_look_at(store, path, name) if changed else {})}.items()))
+            yield dict(sorted({**packed, **(_module_statuses(store, path, name) if changed else {})}.items()))
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """Return the status of a directory in a list; an empty list if the directory does not exist."""
+    """Return a list with the status of a directory; an empty list if the directory does not exist."""
     try:
         return [store.files.stat(path)]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -118,10 +118,10 @@ def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
 
 def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
     """Return the status of every module file in a directory, without modules in volumes."""
-    return _look_at(store, store.path(MODULES, fan), fan)
+    return _module_statuses(store, store.path(MODULES, fan), fan)
 
 
-def _look_at(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
+def _module_statuses(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
     """Return the status of every module file in a directory. Files with other names are left out."""
     found = {}
     for name, status in _statuses(store, directory).items():
@@ -144,7 +144,7 @@ def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
         return {}
 
 
-class _Known:
+class _StoredList:
     """The stored list of module files. Each directory in it is read when it is needed."""
 
     def __init__(self, store: Store) -> None:
@@ -185,23 +185,23 @@ class _Known:
         except OSError as error:
             reraise_interrupt(error)
             return None
-        if len(data) != count * _FILE.size or _check(name, changed, data) != expected:
+        if len(data) != count * _FILE.size or _checksum(name, changed, data) != expected:
             return None
         files = _FILE.iter_unpack(data)
         found = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
         return found if len(found) == count else None
 
 
-def _check(name: str, changed: int, data: bytes) -> bytes:
+def _checksum(name: str, changed: int, data: bytes) -> bytes:
     return check(b"%b%d\0%b" % (name.encode("latin-1"), changed, data))
 
 
-def _encode(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
+def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus]) -> bytes:
     data = b"".join([_FILE.pack(module_id, *status) for module_id, status in modules.items()])
-    return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _check(name, changed, data)) + data
+    return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _checksum(name, changed, data)) + data
 
 
-def _write(store: Store, kept: Scratch) -> None:
+def _write_list(store: Store, kept: Scratch) -> None:
     """Store the list. A failure is ignored: the next tool reads the status of every file again."""
     if store.readonly:
         return

@@ -32,7 +32,7 @@ __all__ = [
     "statuses_of",
 ]  # fmt: skip
 
-#: The most modules that are counted exactly.
+#: The maximum number of modules that are counted exactly.
 _FEW = 4096
 
 
@@ -112,7 +112,7 @@ class Present:
         self._slices = iter(slices)
         self._lists = slices.lists
         self._first = -1
-        self._there: Mapping[bytes, FileStatus] = {}
+        self._present: Mapping[bytes, FileStatus] = {}
 
     def __contains__(self, module_id: object) -> bool:
         assert isinstance(module_id, bytes)
@@ -122,8 +122,8 @@ class Present:
         """Return the size of a module on disk in bytes; -1 if it does not exist."""
         while self._first < module_id[0]:
             found = next(self._slices, None)
-            self._first, self._there = (found.first, found.present) if found is not None else (1 << 8, {})
-        status = self._there.get(module_id) if self._first == module_id[0] else None
+            self._first, self._present = (found.first, found.present) if found is not None else (1 << 8, {})
+        status = self._present.get(module_id) if self._first == module_id[0] else None
         return -1 if status is None else status.size
 
 
@@ -226,23 +226,23 @@ class Excerpts:
         """Return the rows of the modules with data about a function in this directory, and of all modules that import it."""
         ((_, overview), *_), lists = self.of_name(name), self.lists[0]
         rows = dict(overview.rows)
-        _add_users(lists, rows, steps=1)
+        _add_importers(lists, rows, steps=1)
         there = statuses_of(lists.store, rows)
         return {module_id: row for module_id, row in rows.items() if module_id in there}
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
-        return self._read(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
+        return self._read_wanted(_Wanted(lists.of_bases(first, last), dict(_by_place(lists.entries(first, last)))) for lists in self.lists)
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
         """Return the data about the modules with these module_ids."""
         wanted = set(module_ids)
-        return self._read(_Wanted(set(wanted), {}) for _ in self._places)
+        return self._read_wanted(_Wanted(set(wanted), {}) for _ in self._places)
 
-    def _read(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
+    def _read_wanted(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
         """Return the data about the wanted modules and entries of the directory and each layer."""
         parts = list(zip(self._places, wanted, strict=True))
-        rows = [self._rows(lists, part) for (_, lists), part in parts]
+        rows = [self._read_rows(lists, part) for (_, lists), part in parts]
         if self._has_requirements:
             known = {module_id for _, part in parts for module_id in part.module_ids}
             for (_, lists), part in parts:
@@ -252,7 +252,7 @@ class Excerpts:
             mine.update(lists.rows(part.module_ids - mine.keys()))
             _fill_packs(mine, [(module_id, entry) for (module_id, _), entry in part.entries.items()])
             if not self._uses.is_empty:
-                _add_users(lists, mine)
+                _add_importers(lists, mine)
         required = {key for mine in rows for row in mine.values() for entry in row.entries for key in entry[3]}
         names = {name_key(name) for mine in rows for row in mine.values() for name in row.names} if not self._uses.is_empty else ()
         ledger = self._uses.of({module_id for mine in rows for module_id in mine}, names)
@@ -263,8 +263,8 @@ class Excerpts:
         return found
 
     @staticmethod
-    def _rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
-        """Return the rows of the wanted modules, and of the modules of which these are parts. Add the latter to `part`."""
+    def _read_rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
+        """Return the rows of the wanted modules and of the owners of wanted parts. Add the owners to `part`."""
         rows = lists.rows(part.module_ids)
         for owner in {base_of(row.part_of) for row in rows.values() if row.part_of}:
             part.module_ids |= lists.of_bases(owner, owner)
@@ -299,7 +299,7 @@ def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tupl
     return (((module_id, entry[2] if entry is not None else -1), entry) for module_id, entry in entries)
 
 
-def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
+def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
     """Add to `rows` the modules that import its modules, directly or indirectly, because uses of importers count as uses."""
     seen: set[str] = set()
     waiting = list(rows.values())
@@ -315,7 +315,7 @@ def _add_users(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:
-    """Return the status of the existing modules among these, by module_id."""
+    """Return the status of each of these modules that exists, by module_id."""
     statuses = {}
     for module_id in module_ids:
         try:

@@ -34,7 +34,7 @@ def in_order(
         rows: the summaries. Lists in them are returned as tuples.
         key: returns the sort key of a summary, a number or text.
         reverse: reverse the order.
-        limit: the most summaries returned; None for all.
+        limit: the maximum number of returned summaries; None for all.
     """
     keyed = ((key(row), number, row) for number, row in enumerate(rows))
     order: Any = itemgetter(0, 1)
@@ -51,10 +51,10 @@ def _spill(run: list[tuple[Any, int, Summary]]) -> Iterator[tuple[Any, int, Summ
     scratch = Scratch(
         msgpack.packb((key, number, _TYPES.index(type(row)), row), unicode_errors="surrogatepass") for key, number, row in run
     )
-    return _read(scratch)
+    return _read_run(scratch)
 
 
-def _read(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
+def _read_run(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
     """Yield the rows in a temporary file, with their keys and numbers."""
     unpacker = msgpack.Unpacker(use_list=False, unicode_errors="surrogatepass")
     for part in scratch.parts():

@@ -12,7 +12,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats.journal import HOUR
 from compcache.formats.statistics import store_of
 from compcache.publish.module_lists import ModuleLists
-from compcache.usage.ledger import Uses, fold, fold_long, zero
+from compcache.usage.ledger import Uses, fold, fold_long, zero_counters
 from compcache.usage.limits import effective_limit
 from compcache.usage.snapshot import Present, Slices, count_all, seconds_of
 from compcache.usage.summaries import CacheStats, RemoteStats, StatsPeriod
@@ -29,7 +29,7 @@ _MISSES = "misses."
 
 
 def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
-    """Return the numbers of modules and functions, and the statistics of all processes from `since` on. Fold the statistics."""
+    """Fold the statistics. Return the numbers of modules and functions, and the statistics of all processes from `since` on."""
     slices = Slices(store, progress)
     counts = count_all(slices)
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
@@ -141,6 +141,6 @@ def zero_stats(store: Store) -> None:
         StorageError: the cache is read-only, or another process merges its statistics.
     """
     store.require_writable()
-    if not zero(store, time.time()):
+    if not zero_counters(store, time.time()):
         message = f"the statistics of {store.root} were not set to zero, because another process merges them: try again"
         raise StorageError(message, path=store.directory(STATISTICS))

@@ -1,4 +1,4 @@
-"""Directories in a cache directory that are removed as a whole: directories of other formats, and unpacked bundles."""
+"""Directories in a cache directory that are removed completely: directories of other formats, and unpacked bundles."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
 
 def remove_directory(store: Store, path: str) -> None:
     """Remove a file, or a directory with its content. Files that cannot be removed are skipped."""
-    for below, _, _ in list(files_below(store, path)):
-        remove_path(store, below)
+    for file_path, _, _ in list(files_below(store, path)):
+        remove_path(store, file_path)
 
 
 def remove_path(store: Store, path: str) -> bool:
-    """Remove a file or an empty directory. Return False if that fails."""
+    """Remove a file or an empty directory. Return False if it cannot be removed."""
     try:
         try:
             store.files.unlink(path)

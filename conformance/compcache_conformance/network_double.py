@@ -49,7 +49,10 @@ _PLAIN = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_siz
 
 @dataclass
 class _Open:
-    """One open file of this client; `pending` is what was written and is not at the server yet."""
+    """One open file of this client, which is closed with the last reference to this object: another thread may look at it meanwhile.
+
+    `pending` is what was written and is not at the server yet.
+    """
 
     descriptor: int
     size: int
@@ -57,6 +60,9 @@ class _Open:
     hidden: str = ""
     pending: list[tuple[int, bytes]] = field(default_factory=list)
     seen: tuple[float, dict[str, Any]] = (0.0, {})
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
 
 
 def _fail(number: int) -> NoReturn:
@@ -387,7 +393,6 @@ class Client:
             if opened.hidden and not any(other.hidden == opened.hidden for other in self._opened.values()):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(opened.hidden)
-        os.close(opened.descriptor)
         return 0
 
 

@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from compcache import Cache, CompileError, ModuleSource
-from compcache.build.ir_text import extreme_of, lines_from, long_lines, read_values, with_lines
+from compcache.build.ir_text import find_extreme_construct, lines_from, long_lines, read_values, with_lines
 
 CODE = """
 @0 = private constant i32 4
@@ -81,6 +81,6 @@ def test_deep_types_are_found_in_what_llvm_prints() -> None:
     deep = "[1 x " * 1500 + "i8" + "]" * 1500
     text = "\n".join(["define void @f() {\n  ret void\n}"] * 50)
     for printed in (False, True):
-        assert extreme_of(text, printed=printed) is None
-        assert extreme_of(f"{text}\n@v = external global {deep}\n", printed=printed) is not None
-        assert extreme_of(f'{text}\n@v = constant [9 x i8] c"{"(" * 3000}"\n', printed=printed) is None
+        assert find_extreme_construct(text, printed=printed) is None
+        assert find_extreme_construct(f"{text}\n@v = external global {deep}\n", printed=printed) is not None
+        assert find_extreme_construct(f'{text}\n@v = constant [9 x i8] c"{"(" * 3000}"\n', printed=printed) is None

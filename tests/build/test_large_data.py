@@ -11,7 +11,7 @@ from helpers import run_fresh
 from hosts import host_like, on_host
 
 from compcache import Cache, CompileError, ModuleSource
-from compcache.build.ir_text import extreme_of
+from compcache.build.ir_text import find_extreme_construct
 from compcache.build.large_data.variables import abridged
 from compcache.formats.host import platform_name
 
@@ -187,7 +187,7 @@ def test_long_constants_are_left_out_of_what_is_searched() -> None:
     assert "define i64 @where" in short
     floats = "@f = constant [200000 x float] [" + ", ".join(["float 0x3FB99999A0000000", "float -1.500000e+00"] * 100000) + "]"
     assert len(abridged(floats)) < 100
-    assert extreme_of(abridged(_KINDS + "@v = external global <5000 x i8>\n")) is not None
+    assert find_extreme_construct(abridged(_KINDS + "@v = external global <5000 x i8>\n")) is not None
 
 
 @pytest.mark.parametrize("form", ["text", "bitcode"])

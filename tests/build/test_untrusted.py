@@ -12,7 +12,7 @@ from helpers import adder, run_fresh
 
 from compcache import Cache, CompileError, ModuleSource
 from compcache.build import trial
-from compcache.build.ir_text import extreme_of
+from compcache.build.ir_text import find_extreme_construct
 from compcache.build.trial import assembly_parts
 from compcache.formats.host import platform_name
 
@@ -76,7 +76,7 @@ ORDINARY = [
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_code_is_not_extreme(text: str) -> None:
-    assert extreme_of(text) is None
+    assert find_extreme_construct(text) is None
 
 
 # ------------------------------------------------------------------ in a child

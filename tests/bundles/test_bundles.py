@@ -199,7 +199,7 @@ def test_pickles_need_a_signature_always(cache: Cache, tmp_path: Path) -> None:
         publishing.export(["f"], signed)
     with Cache(tmp_path / "elsewhere", allow_pickle=True) as other:
         for bundle in (path, signed):
-            with pytest.raises(IntegrityError, match="pickled values, which need a signature by a trusted key"):
+            with pytest.raises(IntegrityError, match="pickled values, which require a signature by a trusted key"):
                 other.import_bundle(bundle)
         other.import_bundle(signed, trusted_keys=[PUBLIC])
         assert other.get_target("f")()

@@ -90,9 +90,9 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("kernel.xyz", b"def f(x): return x\n", "the ending '.xyz' of its name does not show its language"),
-        ("header.h", b"/* define nothing */\nlong f(long);\n", "the ending '.h' of its name does not show its language"),
-        ("Makefile", b"all:\n\techo\n", "its name without an ending does not show its language"),
+        ("kernel.xyz", b"def f(x): return x\n", "the extension '.xyz' does not identify its language"),
+        ("header.h", b"/* define nothing */\nlong f(long);\n", "the extension '.h' does not identify its language"),
+        ("Makefile", b"all:\n\techo\n", "its name without an extension does not identify its language"),
         ("broken.ll", b"no code\n", "LLVM does not accept the code"),
     ],
 )
@@ -138,7 +138,7 @@ def test_hidden_functions_alone_are_told(directory: Path, tmp_path: Path) -> Non
     done = compcache("--dir", directory, "add", hidden)
     assert done.status == 0
     assert "warning: " in done.err
-    assert "because all are hidden" in done.err
+    assert "all functions are hidden" in done.err
     assert compcache("--dir", directory, "add", hidden, write(tmp_path / "user.ll", caller("g", "f"))).err == ""
 
 

@@ -118,7 +118,7 @@ def test_groups_are_shown_removed_and_exported_as_a_whole(directory: Path, files
     assert [group.functions for group in list_groups(Cache(tmp_path / "other"))] == [("value", "use", "use_helper")]
     refused = compcache("--dir", directory, "rm", "use")
     assert refused.status == 1
-    assert "it is a part of the group 'lib', which can only be removed as a whole" in refused.err
+    assert "it is a part of the group 'lib', which can only be removed completely" in refused.err
     assert compcache("--dir", directory, "pin", "lib").status == 0
     assert compcache("--dir", directory, "rm", "lib").status == 1
     assert compcache("--dir", directory, "rm", "lib", "--force").out == "removed lib\n"

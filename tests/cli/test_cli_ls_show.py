@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cli_process import compcache, fill, on_terminal
 from helpers import adder, caller, constant, module_file
+from made_up_modules import publish_module
 
-from compcache import Cache, Identity, ModuleSource, frontend
+from compcache import Cache, FormatError, Identity, ModuleSource, NotCachedError, frontend
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,6 +127,20 @@ def test_show_tells_signature_realizations_and_dependencies(filled: Path) -> Non
     assert f"\nrealization: {report['module_id']}, " in text
     assert text.endswith(", usable\n")
     assert len(json.loads(compcache("--dir", filled, "show", "sieve", "--json").out)["realizations"]) == 2
+
+
+def test_a_graph_without_the_function_is_an_error_that_names_the_module(directory: Path) -> None:
+    with Cache(directory) as cache:
+        module_id = publish_module(cache._store, 1, ["odd"]).hex()
+        with pytest.raises(FormatError, match=f"graph of module {module_id} does not contain its symbol 'f'"):
+            cache.function("odd")
+        with pytest.raises(NotCachedError, match="odd"):
+            cache.dependencies("odd")
+    shown = compcache("--dir", directory, "show", "odd")
+    assert shown.status == 2  # as for every file that cannot be read
+    assert module_id in shown.err
+    assert "Traceback" not in shown.err
+    assert not shown.out
 
 
 def test_show_tells_globals_and_native_symbols(filled: Path) -> None:

@@ -125,7 +125,7 @@ def test_top_counts_labels_together(named: Path) -> None:
 
 @pytest.mark.slow
 def test_quiet_is_quiet_and_verbose_tells(named: Path) -> None:
-    assert "would stay" in compcache("--dir", named, "prune", "--dry-run").err
+    assert "would remain" in compcache("--dir", named, "prune", "--dry-run").err
     for arguments in (["-q", "prune", "--dry-run"], ["prune", "--dry-run", "--quiet"]):
         assert compcache("--dir", named, *arguments).err == ""
     assert "did you mean" in compcache("--dir", named, "-q", "show", "frist").err

@@ -48,7 +48,7 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     (card,) = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and "f" in path.parts]
     card.write_bytes(card.read_bytes()[:-1])
     assert compcache("remote", "verify", "--remote", url).status == 1
-    assert compcache("remote", "gc", "--remote", url).out == "removed 0 objects, 0 B; 1 useless object left for a later run\n"
+    assert compcache("remote", "gc", "--remote", url).out == "removed 0 objects, 0 B; 1 garbage object left for a later run\n"
     assert compcache("remote", "gc", "--remote", url).out.startswith("removed 0 objects, ")
     assert compcache("remote", "gc", "--grace", "0s", "--dry-run", "--remote", url).out.startswith("would remove 1 object, ")
     assert card.exists()

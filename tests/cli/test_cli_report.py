@@ -119,7 +119,7 @@ def test_the_page_tells_the_story_in_words_charts_and_tables(drawn: str) -> None
 def test_without_the_package_charts_are_tables(told: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from compcache.cli import main
 
-    monkeypatch.setattr("compcache.cli.report.charts.drawing_is_possible", lambda: False)
+    monkeypatch.setattr("compcache.cli.report.charts.can_draw", lambda: False)
     assert main(["--dir", str(told), "report", "-o", str(tmp_path / "r.html")]) == 0
     found = Reader((tmp_path / "r.html").read_text())
     assert "svg" not in found.tags

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +17,11 @@ from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, ModuleSource, NotCachedError
 from compcache.errors import UndefinedSymbolError
-from compcache.files import Files, Tree
+from compcache.files import READ_FLAGS, Files, Tree
+from compcache.hit.target import path_opener
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CALLER = "declare i64 @{1}(i64)\ndefine i64 @{0}(i64 %x) {{\n  %y = call i64 @{1}(i64 %x)\n  ret i64 %y\n}}"
@@ -50,6 +54,90 @@ class Removed(Files):
 def test_a_listed_file_may_be_stale(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert Tree(Removed(), str(tmp_path)).statuses(str(tmp_path)) == {}
+
+
+class Unanswered(Files):
+    """Loses as many answers to `fstat` as `lost` says."""
+
+    lost = 0
+
+    def fstat(self, descriptor: int) -> os.stat_result:  # type: ignore[override]
+        if self.lost:
+            self.lost -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return os.fstat(descriptor)
+
+
+def lose_the_root(files: Unanswered, tree: Tree) -> None:
+    """Lose the answer about the root of a tree while another thread creates a directory there."""
+    files.lost = 1
+    thread = Thread(target=tree.mkdir, args=(f"{tree.root}/new",))
+    thread.start()
+    thread.join()
+    assert os.path.isdir(f"{tree.root}/new")
+
+
+def test_a_listing_keeps_its_root_while_another_thread_opens_the_root_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    for directory, name in ((root, "right"), (elsewhere, "wrong")):
+        (directory / "fan").mkdir(parents=True)
+        (directory / "fan" / name).touch()
+    monkeypatch.chdir(elsewhere)
+    files = Unanswered()
+    tree = Tree(files, str(root), path_opener())
+    assert tree.listdir(f"{root}/fan") == ["right"]
+    waiting: list[Callable[[], None]] = [partial(lose_the_root, files, tree)]
+    monkeypatch.setattr("compcache.files.audit", lambda *_: waiting.pop()() if waiting else None)  # called between the root and its use
+    assert tree.listdir(f"{root}/fan") == ["right"]
+    assert not waiting
+
+
+def test_a_rename_keeps_its_root_while_another_thread_opens_the_root_again(tmp_path: Path) -> None:
+    for name in ("old", "new-place"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "old" / "file").touch()
+    files = Unanswered()
+    tree = Tree(files, str(tmp_path))
+    waiting: list[Callable[[], None]] = [partial(lose_the_root, files, tree)]
+
+    def open_then_lose(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
+        if dir_fd is not None and waiting:
+            waiting.pop()()
+        return descriptor
+
+    files.open = open_then_lose  # type: ignore[method-assign, assignment]
+    tree.rename(f"{tmp_path}/old/file", f"{tmp_path}/new-place/file")
+    assert os.listdir(tmp_path / "new-place") == ["file"]
+
+
+def test_a_root_whose_answers_are_lost_is_closed_when_it_is_opened_again(tmp_path: Path) -> None:
+    files = Unanswered()
+    tree = Tree(files, str(tmp_path), path_opener())
+    tree.mkdir(f"{tmp_path}/a")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(8):
+        files.lost = 1
+        tree.mkdir(f"{tmp_path}/{number}")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_stale_handle_in_a_root_that_is_opened_again_is_not_there(tmp_path: Path) -> None:
+    opener = path_opener()
+    assert opener is not None
+
+    def stale_below(directory: int, path: str, flags: int, mode: int) -> Any:
+        if directory >= 0:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), path)
+        return opener(directory, path, flags, mode)
+
+    files = Unanswered()
+    tree = Tree(files, str(tmp_path), stale_below)
+    tree.status()
+    files.lost = 1
+    with pytest.raises(FileNotFoundError) as caught:
+        tree.open_owned(f"{tmp_path}/file", READ_FLAGS)
+    assert caught.value.filename == f"{tmp_path}/file"
 
 
 class Lost(FaultyFiles):

@@ -118,9 +118,9 @@ def test_breakers(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     failures, seconds = breaker.state()
     assert isinstance(failures, int)
     assert 0 <= seconds <= 601
-    breaker.failed()
+    breaker.record_failure()
     breaker.allows()
-    breaker.succeeded()
+    breaker.record_success()
 
 
 # ----------------------------------------------------------------------------------- signatures, bundles

@@ -96,8 +96,8 @@ def test_an_archive_is_read_once_for_all_modules_until_it_changes(
         return read_archive(path, name)
 
     reads: list[str] = []
-    read_archive = archives._read
-    monkeypatch.setattr(archives, "_read", read)
+    read_archive = archives._read_archive
+    monkeypatch.setattr(archives, "_read_archive", read)
     copy = Path(shutil.copy(archive, tmp_path / "libcopy.a"))
     cache.add_module(source(0))
     assert len(reads) > 1  # it was written just now, and might be written again before its time changes

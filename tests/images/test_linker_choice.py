@@ -98,7 +98,7 @@ def test_without_a_linker_what_is_not_written_is_an_object_and_says_why(director
     assert "the mapped section '.unheard_of'" in warned[0]
     assert "stored as an object" in warned[0]
     local = "@t = thread_local global i64 8\ndefine i64 @g() {\n  %v = load volatile i64, ptr @t\n  ret i64 %v\n}\n"
-    with pytest.raises(FreshProcessError, match=r"the module needs a linker.*section '\.unheard_of'.*compcache\[linker\]"):
+    with pytest.raises(FreshProcessError, match=r"the module requires a linker.*section '\.unheard_of'.*compcache\[linker\]"):
         run_fresh(directory, _ADD.format(text=_UNKNOWN + local), PATH="/nowhere")
     with Cache(directory) as cache:
         assert not cache.has("g")

@@ -365,7 +365,7 @@ def test_numbers_say_what_is_mapped_in_place() -> None:
 
 @pytest.mark.parametrize("kind", sorted(kinds._KINDS))
 def test_every_kind_has_both_sides(kind: str) -> None:
-    load, make = kinds._load_side(kind), kinds.make_side(kind)
+    load, make = kinds._import_load_side(kind), kinds.make_side(kind)
     assert callable(load.load)
     assert callable(load.check)
     assert make.LOADED

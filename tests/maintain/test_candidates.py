@@ -69,7 +69,7 @@ def told(plan: Plan) -> tuple[object, ...]:
 def test_it_is_the_plan_for_all_modules(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose = random.Random(seed)
     monkeypatch.setattr(module_lists, "_FEW", choose.choice((0, 512)))
-    monkeypatch.setattr(candidates, "_MORE", 2)
+    monkeypatch.setattr(candidates, "_GROWTH", 2)
     removed = 0
     for number in range(6):
         store = fill(tmp_path / f"{number}", choose)

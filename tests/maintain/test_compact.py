@@ -404,7 +404,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(size_limit, "_MANY", 12)
     monkeypatch.setattr(compaction, "GRACE", 0.0)
     monkeypatch.setattr(os, "nice", lambda _: None)
-    monkeypatch.setattr(size_limit, "work_apart", start)
+    monkeypatch.setattr(size_limit, "run_in_subprocess", start)
     return started
 
 
@@ -426,7 +426,7 @@ def test_a_size_limit_is_kept_where_nothing_is_put_together(
     def start(*arguments: object) -> None:
         few.append(str(arguments[2]))
 
-    monkeypatch.setattr(size_limit, "work_apart", start)
+    monkeypatch.setattr(size_limit, "run_in_subprocess", start)
     with Cache(directory, max_size=80_000) as cache:
         for number in range(40):
             fill(cache, 1, first=number)

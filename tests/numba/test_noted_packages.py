@@ -73,7 +73,7 @@ def test_the_second_start_reads_no_metadata(noted: Callable[[], tuple[str, int]]
     assert reads
     assert len(notes(cache)) == 1
     assert noted() == (first, 0)
-    assert installation.packages_are_those_of_keys()
+    assert installation.are_packages_unchanged()
     assert first == installation.settings_and_packages()
 
 

@@ -13,7 +13,7 @@ from compcache.numba.versions import private_names  # noqa: E402 - needs Numba
 
 @pytest.mark.parametrize("private", [*private_names.REPLACED, *private_names.USED], ids=lambda private: private.name)
 def test_numba_has_the_name(private: private_names.PrivateName) -> None:
-    assert private not in private_names.moved(), f"Numba has moved {private.name}: {private.reason}"
+    assert private not in private_names.missing_names(), f"Numba has moved {private.name}: {private.reason}"
 
 
 def test_what_is_replaced_is_what_the_list_says(tmp_path: object) -> None:

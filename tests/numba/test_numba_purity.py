@@ -56,16 +56,16 @@ def _found(path: str) -> Any:
 
 @pytest.mark.parametrize("path", _PURE)
 def test_ordinary_functions_are_known_to_be_pure(path: str) -> None:
-    from compcache.numba.registered.purity import is_outside_state, outside
+    from compcache.numba.registered.purity import external_state_of, is_external_state
 
     value = _found(path)
-    assert not is_outside_state(value)
-    assert not outside(value)
+    assert not is_external_state(value)
+    assert not external_state_of(value)
 
 
 @pytest.mark.parametrize("path", _OUTSIDE)
 def test_what_reads_the_world_is_not(path: str) -> None:
-    from compcache.numba.registered.purity import is_outside_state, outside
+    from compcache.numba.registered.purity import external_state_of, is_external_state
 
     value = _found(path)
-    assert is_outside_state(value) or outside(value)
+    assert is_external_state(value) or external_state_of(value)

@@ -7,6 +7,7 @@ how long each goes on.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -118,6 +119,27 @@ def test_two_clients_share_a_directory(double: Any, tmp_path: Path, lost: float)
     assert lost == 0 or counts["answers lost"] > 0
     with Cache(hosts.server / "cache") as cache:
         assert cache.check().errors == ()
+
+
+def test_the_double_keeps_a_file_open_that_one_thread_closes_while_another_looks_at_it(
+    double: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = double.Client(str(tmp_path), argparse.Namespace(seconds=0, seed=0, lost=0.0, late=0.0))
+    (tmp_path / "other").touch()
+    handles = [client.create("/file", 0o600, os.O_WRONLY | os.O_CREAT)]
+    client.write("/file", b"content", 0, handles[0])
+    compares = double._is
+
+    def close_then_compare(opened: Any, inode: int) -> bool:
+        if handles:
+            client.release("/file", handles.pop())
+        same: bool = compares(opened, inode)
+        return same
+
+    monkeypatch.setattr(double, "_is", close_then_compare)
+    assert client.getattr("/other")["st_size"] == 0
+    assert not handles
+    assert client.getattr("/file")["st_size"] == 7
 
 
 #: Code of a page that no call has touched is called once other hosts have removed its file.

@@ -250,7 +250,7 @@ def test_who_signs_merges_by_itself(directory: Path, small: list[list[str]]) -> 
 def test_merging_goes_on_in_a_process_of_its_own(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as fewer:
         fewer.setattr(index_merge, "segment_level", lambda modules: 1 if modules <= 8 else 2 if modules <= 16 else 3)
-        fewer.setattr(additions, "_MANY", 1 << 30)
+        fewer.setattr(additions, "_MIN_LARGE_SEGMENTS", 1 << 30)
         for number in range(100):
             cache.add_module(ModuleSource(adder(f"f{number}", number)))
     assert sum(segment.level in LARGE_LEVELS for segment in cache._store.index.segments) >= 4
@@ -271,8 +271,8 @@ def from_the_end(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         read.clear()
         return 1
 
-    monkeypatch.setattr(index_parts, "_MANY", 1)
-    monkeypatch.setattr(index_parts, "start_apart", run)
+    monkeypatch.setattr(index_parts, "_MIN_MODULES", 1)
+    monkeypatch.setattr(index_parts, "start_subprocess", run)
     monkeypatch.setattr(index_parts, "has_ended", lambda _: True)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     return read
@@ -303,8 +303,8 @@ def test_the_second_process_ends_before_the_rebuild(directory: Path, monkeypatch
         started.append(start(*arguments))
         return started[-1]
 
-    monkeypatch.setattr(index_parts, "_MANY", 1)
-    monkeypatch.setattr(index_parts, "_PATIENCE", 0.1)
+    monkeypatch.setattr(index_parts, "_MIN_MODULES", 1)
+    monkeypatch.setattr(index_parts, "_MAX_WAIT", 0.1)
     monkeypatch.setattr(apart, "start_detached", note)
     monkeypatch.setattr(apart, "_CHILD", "import time\ntime.sleep(600)\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
@@ -313,6 +313,6 @@ def test_the_second_process_ends_before_the_rebuild(directory: Path, monkeypatch
         os.kill(started[0], 0)
     monkeypatch.undo()
     lose_index(directory)
-    monkeypatch.setattr(index_parts, "_MANY", 1)
+    monkeypatch.setattr(index_parts, "_MIN_MODULES", 1)
     assert rebuild_index(Store(str(directory))) == 23, "with a process that reads"
     assert in_index(directory) == (1, 0)

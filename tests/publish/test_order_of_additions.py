@@ -198,7 +198,7 @@ def test_a_module_that_is_added_again_stays_signed(directory: Path) -> None:
 def test_additions_that_know_nothing_of_each_other_have_one_order_everywhere(
     cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(numbering, "_greatest", lambda *_: 6)
+    monkeypatch.setattr(numbering, "_greatest_number", lambda *_: 6)
     newest = max((cache.add_module(version(number)), number) for number in range(4))[1]
     assert answer(directory) == newest
     frontend.compact_index(cache)
@@ -417,11 +417,11 @@ def test_a_plain_look_up_that_a_replacement_overtakes_finds_the_new_one(
         left = [version(2)]
         open_owned = Door.open_owned
 
-        def replace_and_open(door: Door, path: str, *arguments: int, **options: bool) -> Any:
+        def replace_and_open(door: Door, path: str, *arguments: int, **keywords: Any) -> Any:
             """What is to be opened has been looked up in the index."""
             if left and path.endswith(".ccm") and door is reader._plain._files:
                 cache.replace(left.pop())
-            return open_owned(door, path, *arguments, **options)
+            return open_owned(door, path, *arguments, **keywords)
 
         monkeypatch.setattr(Door, "open_owned", replace_and_open)
         assert reader.get_target("f")() == 2

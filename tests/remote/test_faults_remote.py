@@ -359,7 +359,7 @@ def test_a_helper_brings_no_directory_back_that_was_removed(tmp_path: Path, monk
         waiting = box.read(box.names()[0])
         breaker = cache.remote.breakers()[0]  # type: ignore[union-attr]
         shutil.rmtree(place)
-        breaker.failed()
+        breaker.record_failure()
         with pytest.raises(FileNotFoundError):
             box.put(waiting)
         assert until(lambda: has_ended(process))

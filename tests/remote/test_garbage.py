@@ -428,7 +428,7 @@ def test_an_upload_that_a_collection_crosses_is_complete_in_the_end(uploads: lis
             if key == upload.key:
                 writer.offer(upload)
                 await asyncio.sleep(10.0)
-                assert writer.outbox.stored()
+                assert writer.outbox.finished()
                 assert is_reachable(store, upload)
             await delete(key)
 
@@ -473,10 +473,10 @@ class Healthy:
 
     is_half_open = is_doubtful = is_open
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Nothing is remembered."""
 
-    def failed(self, *_: object, **__: object) -> None:
+    def record_failure(self, *_: object, **__: object) -> None:
         """Nothing is remembered."""
 
 
@@ -523,7 +523,7 @@ class Writer:
 
     def finished(self) -> list[Upload]:
         """What was uploaded, and seen to be there."""
-        left = {name.removesuffix("-stored") for name in (*self.outbox.names(), *self.outbox.stored())}
+        left = {name.removesuffix("-stored") for name in (*self.outbox.names(), *self.outbox.finished())}
         return [upload for name, upload in self.offered.items() if name not in left]
 
 
@@ -602,7 +602,7 @@ async def live(seed: int, uploads: list[Upload], place: Path) -> int:
     await asyncio.sleep(300)
     assert not lost, lost
     for writer in writers:
-        assert (writer.outbox.names(), writer.outbox.stored()) == ([], [])
+        assert (writer.outbox.names(), writer.outbox.finished()) == ([], [])
         assert all(is_reachable(store, upload) for upload in writer.offered.values())
         assert writer.task is not None
         writer.task.cancel()

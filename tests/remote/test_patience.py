@@ -115,14 +115,14 @@ def test_an_answer_is_waited_for_as_long_as_compiling_its_like_took(tmp_path: Pa
         with Cache(tmp_path / "b", remote=web.url) as cache:
             remote = cache.remote
             assert remote is not None
-            remote.note_stake([names[0].func_name], 8.0)
-            assert remote.at_stake([names[1].func_name]) == 8.0
-            assert remote.at_stake([names[3].func_name]) == 0.0
+            remote.record_compile_time([names[0].func_name], 8.0)
+            assert remote.estimate_compile_time([names[1].func_name]) == 8.0
+            assert remote.estimate_compile_time([names[3].func_name]) == 0.0
             assert cache.get_or_compile(names[1], never)() == 5
             assert cache.get_or_compile(names[3], partial(constant, "g", 6))() == 6
         with Cache(tmp_path / "c", remote=web.url) as cache:
             assert cache.get_or_compile(names[2], partial(constant, "g", 6))() == 6
-            assert cache.remote.at_stake([names[3].func_name]) > 0  # type: ignore[union-attr]
+            assert cache.remote.estimate_compile_time([names[3].func_name]) > 0  # type: ignore[union-attr]
         web.shutdown()
 
 

@@ -271,7 +271,7 @@ def test_explain_tells_that_the_store_is_left_alone(tmp_path: Path) -> None:
     with Cache(tmp_path / "a", remote="redis://127.0.0.1:1/0") as cache:
         breaker = Breaker(str(Path(cache.remote.directory()) / "breaker"))  # type: ignore[union-attr]
         for _ in range(3):
-            breaker.failed()
+            breaker.record_failure()
         answer = cache.explain("f").remote
     assert answer is not None
     assert answer.outcome == "skipped"
@@ -541,7 +541,7 @@ def test_misses_while_the_store_is_left_alone_load_no_client(store: Path, tmp_pa
         breaker = Breaker(str(Path(cache.remote.directory()) / "breaker"))  # type: ignore[union-attr]
         cache.add_module(ModuleSource(constant("g", 1)))
     for _ in range(3):
-        breaker.failed()
+        breaker.record_failure()
     script = f"""
     import os, sys
     os.environ["COMPCACHE_REMOTE"] = {store.as_uri()!r}
@@ -564,14 +564,14 @@ def test_patience_ends_before_the_breaker_opens(monkeypatch: pytest.MonkeyPatch)
     patience = Patience()
     for _ in range(3):
         assert patience.allows()
-        patience.lost(0.15)
-    assert [patience.asks() for _ in range(6)] == [True] * 4 + [False] * 2  # without waiting
+        patience.record_wait(0.15)
+    assert [patience.should_ask() for _ in range(6)] == [True] * 4 + [False] * 2  # without waiting
     now += 1.5
     assert patience.allows()
-    patience.lost(0.15)
+    patience.record_wait(0.15)
     now += 1.5
     assert not patience.allows()
-    patience.answered()
+    patience.record_answer()
     assert patience.allows()
 
 
@@ -682,20 +682,20 @@ def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_pa
     monkeypatch.setattr("compcache.remote.breaker.time.time", lambda: now)
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
     for _ in range(2):
-        breaker.failed()
+        breaker.record_failure()
         assert breaker.allows()
-    breaker.failed()
+    breaker.record_failure()
     assert other.is_open()
     assert not breaker.allows()
     assert breaker.state() == (3, 30.0)
     now += 30.0
     assert (other.is_open(), other.is_half_open(), breaker.allows()) == (False, True, False)
-    breaker.failed()  # a look-up that was on its way: it is the probe that counts
+    breaker.record_failure()  # a look-up that was on its way: it is the probe that counts
     assert breaker.is_half_open()
-    breaker.failed(probe=True)
+    breaker.record_failure(probe=True)
     assert breaker.state() == (4, 60.0)
     now += 60.0
-    breaker.succeeded()
+    breaker.record_success()
     assert breaker.allows()
     assert breaker.state() == (0, 0.0)
     (tmp_path / "breaker").write_text("nonsense")
@@ -711,13 +711,13 @@ def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path
 
 def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
-    breaker.failed(doubt=True)
+    breaker.record_failure(doubt=True)
     assert (other.is_open(), other.is_doubtful(), other.allows()) == (True, True, False)
-    breaker.succeeded()  # it failed once, says the probe
+    breaker.record_success()  # it failed once, says the probe
     assert other.allows()
-    breaker.failed(doubt=True)
+    breaker.record_failure(doubt=True)
     for _ in range(2):
-        breaker.failed(probe=True)
+        breaker.record_failure(probe=True)
     assert (other.is_open(), other.is_doubtful()) == (True, False)
     assert breaker.state()[1] > 20
 

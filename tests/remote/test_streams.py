@@ -15,7 +15,7 @@ from web_store import WebStore
 
 from compcache import Cache, Identity, ModuleSource, NotCachedError
 from compcache.remote.address import RemoteSettings
-from compcache.remote.answer import Said
+from compcache.remote.answer import HelperAnswer
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card
 from compcache.remote.helper.backends import TooLargeError, open_backend
@@ -178,7 +178,7 @@ def test_a_file_elsewhere_is_not_taken(tmp_path: Path) -> None:
         assert remote is not None
         cache.add_module(ModuleSource("define i64 @f() {\n ret i64 1\n}\n"))
         (tmp_path / "elsewhere").write_bytes(b"x")
-        assert remote.take_in(("f2",), [Said("found", str(tmp_path / "elsewhere"), store=0)]) == ()
+        assert remote.adopt_answers(("f2",), [HelperAnswer("found", str(tmp_path / "elsewhere"), store=0)]) == ()
         assert (tmp_path / "elsewhere").exists()
         with pytest.raises(NotCachedError):
             cache.get_target("f2")

@@ -54,17 +54,17 @@ from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import _file_name
 from compcache.hit.recorder import encode_batch
 from compcache.layers.layered_store import LayeredStore
-from compcache.layers.unpacked_bundle import name_of_state
+from compcache.layers.unpacked_bundle import unpacked_name
 from compcache.publish import index_merge
-from compcache.publish.index_rebuild import module_index
-from compcache.publish.module_lists import _items_of, _publish
+from compcache.publish.index_rebuild import read_indexed_names
+from compcache.publish.module_lists import _items_of, _publish_list
 from compcache.publish.module_rows import read_row
 from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, write_volume
 from compcache.signing.keys import new_key
 from compcache.signing.signatures import add_signature
-from compcache.usage.module_files import _encode as encode_module_files
-from compcache.usage.module_files import _write as write_module_files
+from compcache.usage.module_files import _encode_directory as encode_module_files
+from compcache.usage.module_files import _write_list as write_module_files
 from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _entries(victim: Victim, root: Path) -> tuple[list[ModuleEntry], set[bytes],
     with Cache(root, trust=True, readonly=True) as believing, victim.open(trust=True) as cache:
         for module_id in _module_ids(root):
             with believing._store.open_module(module_id) as module:
-                indexed = module_index(module) if module_id in evil else []
+                indexed = read_indexed_names(module) if module_id in evil else []
                 stamp, image, records = Stamp.of(os.fstat(module.descriptor)), module.image, module.records
                 entry = cache._store.entry_of(module, stamp)
                 if (root / SIGNATURES.directory / SIGNATURES.file_name(module_id.hex())).exists():
@@ -181,7 +181,7 @@ def _segment_of_layers(victim: Victim) -> None:
 def _unpacked_bundle(victim: Victim) -> None:
     if victim.bundle is None:
         return
-    place = victim.root / BUNDLES.directory / name_of_state(str(victim.bundle), victim.bundle.stat())
+    place = victim.root / BUNDLES.directory / unpacked_name(str(victim.bundle), victim.bundle.stat())
     with Cache(place) as cache:
         cache.add_module(evil_source("bundled"))
     for path in (place, *place.rglob("*")):
@@ -221,7 +221,7 @@ def _rows(victim: Victim) -> None:
         rows = [row._replace(names=tuple(f"wrong {name}" for name in row.names)) for row in found if row]
         items = dict(item for row in rows for item in _items_of(row, 5000))
         for segment in cache._store.index.segments:
-            _publish(cache._store, segment.name, sorted(items.items()), ())
+            _publish_list(cache._store, segment.name, sorted(items.items()), ())
     for path in (victim.root / MODULE_LISTS.directory).iterdir():
         os.chown(path, OTHER_USER, OTHER_USER)
 

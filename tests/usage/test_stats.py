@@ -346,7 +346,7 @@ def test_a_fold_that_is_killed_anywhere_counts_nothing_twice(
             if folder == "fold":
                 fold(Store(str(copy), files=files), lambda _: 0.0, now=time.time())
             elif folder == "zero":
-                folding_module.zero(Store(str(copy), files=files), time.time())
+                folding_module.zero_counters(Store(str(copy), files=files), time.time())
             else:
                 fold_small(files, str(copy))
             finished = True

@@ -53,7 +53,7 @@ def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
                 numbers[symbol] = len(symbols)
                 symbols.append(SYMBOL.pack(strings.add(symbol), STB_GLOBAL << 4, 0, 0, 0, 0))
             relocations.append(_RELOCATION.pack(starts[name] + offset, kind, numbers[symbol], addend))
-    frames, places = _frames(machine, functions)
+    frames, places = _unwinding_frames(machine, functions)
     frame_relocations = [
         _RELOCATION.pack(place, machine.distance, 1, start) for place, start in zip(places, starts.values(), strict=True)
     ]  # fmt: skip
@@ -65,10 +65,10 @@ def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
         (".note.GNU-stack", SHT_PROGBITS, 0, b"", 0, 0, 1, 0),
         (".symtab", SHT_SYMTAB, 0, b"".join(symbols), _STRINGS, 2, 8, SYMBOL.size),
     )
-    return _file(machine.elf_machine, sections, strings)
+    return _elf_file(machine.elf_machine, sections, strings)
 
 
-def _file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:
+def _elf_file(machine: int, sections: tuple[tuple[str, int, int, bytes, int, int, int, int], ...], strings: _Strings) -> bytes:
     content = bytearray(_FILE_HEADER.size)
     headers = [bytes(_SECTION_HEADER.size)]
     titles = [strings.add(name) for name, *_ in sections]
@@ -98,29 +98,31 @@ class _Strings:
         return at
 
 
-def _frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
+def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
     """Return the unwinding frames of functions, and the offsets of their references to code."""
     # Version, augmentation, factors for code and for data (-8), the return address's register, the encoding of references to code.
-    content = bytearray(_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules))
+    content = bytearray(
+        _padded_record(bytes(4) + b"\x01zR\0\x01\x78" + bytes((machine.return_register, 1, _POINTERS)) + machine.first_rules)
+    )
     places = []
     for function in functions.values():
         rules, at = bytearray(), 0
         for offset, rule in function.frame_rules:
-            rules += _advance(offset - at) + rule
+            rules += _advance_rule(offset - at) + rule
             at = offset
         places.append(len(content) + 8)
         back = _LENGTH.pack(len(content) + 4)
-        content += _record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)
+        content += _padded_record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)
     return bytes(content), places
 
 
-def _advance(distance: int) -> bytes:
+def _advance_rule(distance: int) -> bytes:
     if distance < _LONGEST1:
         return bytes((_ADVANCE1, distance))
     return bytes((_ADVANCE2,)) + distance.to_bytes(2, "little")
 
 
-def _record(content: bytes) -> bytes:
+def _padded_record(content: bytes) -> bytes:
     """Return a record of `.eh_frame`, padded with DW_CFA_nop."""
     content += bytes(-(len(content) + _LENGTH.size) % 8)
     return _LENGTH.pack(len(content)) + content

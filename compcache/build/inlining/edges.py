@@ -19,7 +19,7 @@ __all__ = ["inlined_of", "with_inlined"]
 def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNode]:
     """Return the nodes of an optimized module's graph, with edges from its functions to the bodies that they may contain.
 
-    LLVM does not report which bodies it inlined. So an edge leads to every body that the function reached before it was optimized. A
+    LLVM does not report which bodies it inlined. So edges refer to all bodies that the function reached before it was optimized. A
     function without an edge to a body does not contain the body.
     """
     found = list(nodes)
@@ -31,8 +31,8 @@ def with_inlined(nodes: Iterable[SymbolNode], inlined: Inlined) -> list[SymbolNo
         if node.kind == "function" and node.symbol in before:
             bodies = [symbol for symbol in before.closure([node.symbol]) if symbol in inlined.sources]
             used |= dict.fromkeys(bodies)
-            found[number] = node._replace(references=(*node.references, *map(_key, bodies)))
-    return found + [SymbolNode(_key(symbol), INLINED, *inlined.sources[symbol], ()) for symbol in used]
+            found[number] = node._replace(references=(*node.references, *map(_body_key, bodies)))
+    return found + [SymbolNode(_body_key(symbol), INLINED, *inlined.sources[symbol], ()) for symbol in used]
 
 
 def inlined_of(graph: ModuleGraph) -> Inlined:
@@ -47,6 +47,6 @@ def inlined_of(graph: ModuleGraph) -> Inlined:
     return Inlined(sources, (), {**edges, **dict.fromkeys(symbols.values(), ())})
 
 
-def _key(symbol: str) -> str:
+def _body_key(symbol: str) -> str:
     """Return the key of the node for an inlined body. The node of the called function has another key."""
     return f"{symbol} ({INLINED})"

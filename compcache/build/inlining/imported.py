@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compcache.formats.bodies import Body
     from compcache.formats.makers import Maker
 
-__all__ = ["NOTHING_INLINED", "Inlined", "Provided", "bring_in", "nothing_offered"]
+__all__ = ["NOTHING_INLINED", "Inlined", "Provided", "link_offered_bodies", "offer_nothing"]
 
 #: The most instructions that are inlined into one module.
 _MOST_IN_ALL = 50 * MOST_INSTRUCTIONS
@@ -61,12 +61,12 @@ class Inlined(NamedTuple):
 NOTHING_INLINED = Inlined()
 
 
-def nothing_offered(_: tuple[str, ...]) -> Mapping[str, Provided]:
+def offer_nothing(_: tuple[str, ...]) -> Mapping[str, Provided]:
     """Return no bodies, for modules that are built without a cache."""
     return {}
 
 
-def bring_in(
+def link_offered_bodies(
     module: Any,
     context: Any,
     text: str,
@@ -97,10 +97,10 @@ def bring_in(
     if not wanted or IS_MODE.search(text) or any(isinstance(library, Archive) for library in resolution.libraries):
         return resolution, NOTHING_INLINED
     symbols |= {export.name: export.symbol for export in exports if not export.link_only and is_content_name(export.name)}
-    return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).bring(wanted, provided)
+    return _BodyLinker(module, context, text, values, resolution, symbols, is_beside).link_bodies(wanted, provided)
 
 
-def _types_in(text: str) -> dict[str, str]:
+def _named_types(text: str) -> dict[str, str]:
     """Return the definitions of the named types in a printed module."""
     return {match[1]: match[2] for line in lines_from(text, "%") if (match := _TYPE_LINE.fullmatch(line))}
 
@@ -121,16 +121,18 @@ class _BodyLinker:
         self._heads = {value.name: value.text.partition(" ")[2] for value in values.functions}
         self._own = {value.name for value in (*values.functions, *values.variables) if not value.is_declaration}
         self._known = {value.name for value in (*values.functions, *values.variables)}
-        self._types = _types_in(text)
+        self._types = _named_types(text)
         self._room = _MOST_IN_ALL
         self._found: dict[str, tuple[Provided, tuple[str, ...]]] = {}  # bodies by symbol, with their references
 
-    def bring(self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]) -> tuple[Resolution, Inlined]:
-        """Link in the offered bodies of these functions, and of the functions that the bodies call; return the results of `bring_in`."""
+    def link_bodies(
+        self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]
+    ) -> tuple[Resolution, Inlined]:
+        """Link in the offered bodies of functions and of their callees; return the results of `link_offered_bodies`."""
         requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and most >= 1:
-            offers = codegen.in_caller(provided, waiting)
+            offers = codegen.call_in_caller(provided, waiting)
             brought = [offers[name] for name in waiting if name in offers and self._link_body(offers[name], most)]
             most *= _NEXT
             waiting = tuple(dict.fromkeys([name for offer in brought for name in offer.body.imports if name not in requested]))
@@ -139,7 +141,7 @@ class _BodyLinker:
             return self._resolution, NOTHING_INLINED
         imports = {symbol: name for name, symbol in self._symbols.items() if symbol not in self._own}
         resolution = self._resolution._replace(imports={**imports, **self._resolution.imports})
-        return resolution, self._inlined()
+        return resolution, self._linked_functions()
 
     def _link_body(self, offer: Provided, most: float) -> bool:
         """Link in a body of at most `most` instructions, if its symbols have the same meaning as in its own module.
@@ -147,7 +149,7 @@ class _BodyLinker:
         Return whether the body was linked in.
         """
         body = offer.body
-        if body.instructions > min(self._room, most) or not all(map(self._means_the_platform, body.natives)):
+        if body.instructions > min(self._room, most) or not all(map(self._is_platform_function, body.natives)):
             return False
         symbols = {name: self._symbols.get(name, name) for name in (body.name, *body.imports)}
         if any(symbol == name and name not in self._symbols and symbol in self._known for name, symbol in symbols.items()):
@@ -159,7 +161,7 @@ class _BodyLinker:
         if is_known_by_name(symbol):  # LLVM must not treat the function as a platform function of the same name
             code = with_lines(code, "define available_externally ", lambda line: f"{line.removesuffix('{')}nobuiltin {{")
         try:
-            if not self._is_declared_alike(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
+            if not self._has_same_type(symbol, code) or codegen.is_suspicious(TARGET_ATTRIBUTE.findall(code)):
                 return False
             self._module.link_in(codegen.parse(code, self._context))
         except (CompileError, ValueError) as error:  # this version of LLVM may not read another version's code
@@ -171,21 +173,21 @@ class _BodyLinker:
         self._found[symbol] = offer, references(code)
         return True
 
-    def _means_the_platform(self, native: str) -> bool:
-        """Return whether a symbol means the platform's function in this module."""
+    def _is_platform_function(self, native: str) -> bool:
+        """Return whether a symbol refers to the platform's function in this module."""
         resolution = self._resolution
         if native in self._own or native in resolution.imports or native in resolution.storage or native in resolution.null:
             return False
         return not resolution.libraries and not self._is_beside(native)
 
-    def _is_declared_alike(self, symbol: str, code: str) -> bool:
+    def _has_same_type(self, symbol: str, code: str) -> bool:
         """Return whether the module declares a function with the type of its body. Raise `ValueError` if this cannot be decided."""
         if symbol not in self._heads:
             return True  # only bodies refer to the function, by its content
         head = "".join(lines_from(code, "define available_externally ")).removeprefix("define available_externally ")
-        return type_of(head.removesuffix("{"), _types_in(code)) == type_of(self._heads[symbol], self._types)
+        return type_of(head.removesuffix("{"), _named_types(code)) == type_of(self._heads[symbol], self._types)
 
-    def _inlined(self) -> Inlined:
+    def _linked_functions(self) -> Inlined:
         makers: dict[Maker, None] = {}
         for offer, _ in self._found.values():
             makers |= dict.fromkeys(offer.makers)

@@ -119,17 +119,17 @@ def type_of(head: str, types: Mapping[str, str]) -> str:
     """
     try:
         before, parameters, _ = parse_head(head)
-        result = [word for word in _passed(before, is_result=True) if word.partition("(")[0] in _ABI or _TYPE.match(word)]
+        result = [word for word in _passed_types(before, is_result=True) if word.partition("(")[0] in _ABI or _TYPE.match(word)]
         passed = [
-            " ".join([word for word in _passed(parameter, is_result=False) if word.partition("(")[0] in _ABI or _TYPE.match(word)])
+            " ".join([word for word in _passed_types(parameter, is_result=False) if word.partition("(")[0] in _ABI or _TYPE.match(word)])
             for parameter in parameters
         ]
     except _NotOffered:
         raise ValueError(head) from None
-    return _expanded(f"{' '.join(result)} ({', '.join(passed)})", types)
+    return _expand_types(f"{' '.join(result)} ({', '.join(passed)})", types)
 
 
-def _expanded(text: str, types: Mapping[str, str]) -> str:
+def _expand_types(text: str, types: Mapping[str, str]) -> str:
     for _ in range(8):
         found = set(_TYPE_NAME.findall(text))
         if not found:
@@ -141,7 +141,7 @@ def _expanded(text: str, types: Mapping[str, str]) -> str:
     raise ValueError(text)
 
 
-def _passed(text: str, *, is_result: bool) -> list[str]:
+def _passed_types(text: str, *, is_result: bool) -> list[str]:
     """Return the type and the attributes of a parameter or a result. Raise `_NotOffered` if an attribute is unknown."""
     words = [word.strip() for word in split_at(text, " ") if word.strip()]
     found: list[str] = []
@@ -280,7 +280,7 @@ class _Reader:
     def _function(self, chunk: str, written: str, *, is_local: bool) -> str:
         head, _, inside = chunk.partition("\n")
         lines = inside.split("\n")
-        self._instructions += _count(lines) if len(lines) <= _MOST_LINES else _MOST_LINES
+        self._instructions += _count_instructions(lines) if len(lines) <= _MOST_LINES else _MOST_LINES
         if self._instructions > MOST_INSTRUCTIONS:
             raise _NotOffered
         plain = _STRING.sub('""', inside)
@@ -298,13 +298,13 @@ class _Reader:
             if words[:1] not in (["internal"], ["private"]):
                 raise _NotOffered
             before, linkage = before.removeprefix(words[0]).strip(), "internal"
-        result = " ".join(_passed(before, is_result=True))
+        result = " ".join(_passed_types(before, is_result=True))
         passed = [self._parameter(parameter) for parameter in parameters]
         words_after = re.sub(r" #\d+", "", f" {after}").split()
         if not frozenset(words_after) <= {"unnamed_addr", "local_unnamed_addr"}:
             raise _NotOffered
         attributes = self._module.attributes(f" {after}")
-        _require_harmless(attributes)
+        _check_attributes(attributes)
         attributes = attributes if "nonlazybind" in attributes or is_local else f"nonlazybind {attributes}"
         return f"define {linkage} {result} {written}({', '.join(passed)}) {attributes} {{"
 
@@ -312,9 +312,9 @@ class _Reader:
     def _parameter(text: str) -> str:
         words = split_at(text, " ")
         return (
-            " ".join([*_passed(text, is_result=False), *words[-1:]])
+            " ".join([*_passed_types(text, is_result=False), *words[-1:]])
             if words[-1].strip()[0] == "%"
-            else " ".join(_passed(text, is_result=False))
+            else " ".join(_passed_types(text, is_result=False))
         )
 
     def _line(self, line: str) -> str:
@@ -327,7 +327,7 @@ class _Reader:
         line = self._without_metadata(line)
         callee = ""
 
-        def named(found: re.Match[str]) -> str:
+        def renamed(found: re.Match[str]) -> str:
             nonlocal callee
             token = found[0]
             if token[0] != "@":
@@ -336,14 +336,14 @@ class _Reader:
             is_called = match[1] == "call" and not callee and line.startswith("(", found.end())
             if is_called:
                 callee = symbol
-            return self._mentioned(symbol, is_called=is_called)
+            return self._reference_to(symbol, is_called=is_called)
 
-        changed = _TOKEN.sub(named, line)
+        changed = _TOKEN.sub(renamed, line)
         if match[1] == "call":
             changed = self._with_attributes(changed, callee)
         return changed
 
-    def _mentioned(self, symbol: str, *, is_called: bool) -> str:
+    def _reference_to(self, symbol: str, *, is_called: bool) -> str:
         """Return the reference for a symbol in the body, and add the symbol to the imports, natives or private items of the body."""
         module = self._module
         if symbol in module._variables:
@@ -392,8 +392,8 @@ class _Reader:
         before, parameters, _ = parse_head(re.sub(r" !dbg !\d+", "", head))
         if "@llvm." in written:
             return f"declare {before} {written}({', '.join(parameters)})"
-        passed = [" ".join(_passed(parameter, is_result=False)) for parameter in parameters]
-        return f"declare {' '.join(_passed(before, is_result=True))} {written}({', '.join(passed)})"
+        passed = [" ".join(_passed_types(parameter, is_result=False)) for parameter in parameters]
+        return f"declare {' '.join(_passed_types(before, is_result=True))} {written}({', '.join(passed)})"
 
     def _with_attributes(self, line: str, callee: str) -> str:
         """Return a call with the attributes of the call and of the declaration written out."""
@@ -401,10 +401,10 @@ class _Reader:
         line = _GROUP.sub("", line)
         if callee in self._natives:
             attributes += " " + self._module.attributes(self._module.declaration(callee))
-        _require_harmless(attributes)
+        _check_attributes(attributes)
         end = line.find(", !")
         end = len(line) if end < 0 else end
-        kept = [word for word in _words(attributes) if word[0] != '"']
+        kept = [word for word in _split_attributes(attributes) if word[0] != '"']
         return " ".join([line[:end], *dict.fromkeys(kept)]) + line[end:]
 
     def _constant(self, line: str, written: str) -> str:
@@ -435,16 +435,16 @@ class _Reader:
         if "!" not in line:
             return line
 
-        def kept(match: re.Match[str]) -> str:
-            return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep(match[2]) else ""
+        def keep_attachment(match: re.Match[str]) -> str:
+            return match[0] if _KEPT_METADATA.fullmatch(match[1]) and self._keep_node(match[2]) else ""
 
-        changed = _ATTACHED.sub(kept, line)
+        changed = _ATTACHED.sub(keep_attachment, line)
         for token in _NODE.findall(_STRING.sub('""', changed)):
-            if token not in self._nodes and not self._keep(token):
+            if token not in self._nodes and not self._keep_node(token):
                 raise _NotOffered
         return changed
 
-    def _keep(self, token: str) -> bool:
+    def _keep_node(self, token: str) -> bool:
         """Keep a metadata node and the nodes that it contains, and return True; keep nothing and return False for debug information."""
         found = {token: None}
         order = [token]
@@ -462,21 +462,21 @@ class _Reader:
         return [f"{token} = {self._module.node(token)}" for token in self._nodes]
 
 
-def _words(attributes: str) -> list[str]:
+def _split_attributes(attributes: str) -> list[str]:
     """Return the attributes of a group: words, words with brackets, and quoted texts with values."""
     return [word.strip() for word in split_at(attributes, " ") if word.strip()]
 
 
-def _require_harmless(attributes: str) -> None:
+def _check_attributes(attributes: str) -> None:
     if IS_MODE.search(attributes):
         raise _NotOffered
-    for word in _words(attributes):
+    for word in _split_attributes(attributes):
         name = word.partition("=")[0] if word[0] == '"' else word.partition("(")[0]
         if not _HARMLESS.fullmatch(name):
             raise _NotOffered
 
 
-def _count(lines: Iterable[str]) -> int:
+def _count_instructions(lines: Iterable[str]) -> int:
     """Count the instructions that the optimizer probably keeps: all except accesses to the function's own stack variables."""
     own: set[str] = set()
     found = 0

@@ -5,7 +5,7 @@ written bit by bit. So LLVM emits an object with only the large variables, and t
 (`compcache.images.elf.reading.data_of`). In the module, placeholders replace the values: zeros of the same size, in sections of their own,
 `externally_initialized` so that LLVM does not use the zeros. The module is optimized, searched, stored and emitted in this form. The values
 are inserted into its object before it is linked (`with_data`). To compile stored code again, the values are read from the same sections
-of the stored image (`data_in`). Variables whose values contain addresses are not removed.
+of the stored image (`read_large_values`). Variables whose values contain addresses are not removed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from compcache.build.ir_text import long_lines, quote
 from compcache.build.trial import has_assembly
 from compcache.errors import CompileError, FormatError
 from compcache.images.elf.patching import with_sections
-from compcache.images.elf.reading import data_of, sections_like
+from compcache.images.elf.reading import data_of, sections_with_prefix
 from compcache.llvm import llvm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["abridged", "data_in", "set_data_aside", "with_data"]
+__all__ = ["abridged", "read_large_values", "replace_large_variables", "with_data"]
 
 _PREFIX = "compcache.data."
 #: The least size in bytes of a variable that is removed, and the least size of all of them together. LLVM can use the values that stay.
@@ -62,7 +62,7 @@ def _without_strings(line: str) -> str:
     return "".join([*parts, line[done:]])
 
 
-def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
+def replace_large_variables(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
     """Replace the large variables of a module by placeholders.
 
     Args:
@@ -87,15 +87,15 @@ def set_data_aside(module: Any, context: Any, size: int, check: Callable[[str], 
     names = {name for name, size in sizes.items() if name and size >= _LARGE and not name.startswith("llvm.")}
     if sum(sizes[name] for name in names) < _WORTHWHILE:
         return {}
-    outline = _outline(module, context, {name: sizes[name] for name in names})
+    outline = _placeholder_text(module, context, {name: sizes[name] for name in names})
     check(outline)
     if _is_unsafe(outline):
         return {}
-    found = data_of(_object_of(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
+    found = data_of(_emit_variables(module, context, names, has_aliases=_has_aliases(outline)), names, _PLACES)
     found = {name: datum for name, datum in found.items() if len(datum.content) >= _LARGE}
     sections = {name: f"{_PREFIX}{label}{number}" for number, name in enumerate(sorted(found))}
     lines = [_placeholder(name, len(d.content), sections[name], d.alignment, d.writable) for name, d in found.items()]
-    _replace(module, context, set(found), lines)
+    _replace_definitions(module, context, set(found), lines)
     return {section: found[name].content for name, section in sections.items()}
 
 
@@ -104,29 +104,29 @@ def with_data(obj: bytes, data: Mapping[str, bytes]) -> bytes:
     return with_sections(obj, data) if data else obj
 
 
-def data_in(image: bytes) -> dict[str, bytes]:
+def read_large_values(image: bytes) -> dict[str, bytes]:
     """Return the values that were removed from the module of a stored image, by section.
 
     Raises:
         CompileError: the image is malformed.
     """
     try:
-        return sections_like(image, _PREFIX)
+        return sections_with_prefix(image, _PREFIX)
     except FormatError as error:
         raise CompileError(f"the values of large variables cannot be read from the stored image: {error}") from error
 
 
-def _copy(module: Any, context: Any) -> Any:
+def _copy_module(module: Any, context: Any) -> Any:
     """Return a copy of a module in the same context, so that it shares the constants."""
     copy = module.clone()
     context.modules.append(copy)
     return copy
 
 
-def _outline(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
+def _placeholder_text(module: Any, context: Any, sizes: Mapping[str, int]) -> str:
     """Return the module's text with placeholders instead of the values."""
-    copy = _copy(module, context)
-    _replace(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
+    copy = _copy_module(module, context)
+    _replace_definitions(copy, context, set(sizes), [_placeholder(name, size, f"{_PREFIX}0", 1, True) for name, size in sizes.items()])
     return str(copy)
 
 
@@ -141,9 +141,9 @@ def _has_aliases(outline: str) -> bool:
     return " alias " in outline or " ifunc " in outline
 
 
-def _object_of(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
+def _emit_variables(module: Any, context: Any, names: set[str], *, has_aliases: bool) -> bytes:
     """Return an object that contains only these variables, and the functions if the module has aliases."""
-    copy = _copy(module, context)
+    copy = _copy_module(module, context)
     for value in [*copy.functions, *copy.global_variables]:
         if not value.is_declaration:
             value.visibility = "default"
@@ -162,7 +162,7 @@ def _placeholder(name: str, size: int, section: str, alignment: int, writable: b
     return f'@{quote(name)} = externally_initialized {kind} [{size} x i8] zeroinitializer, section "{section}", align {alignment}'
 
 
-def _replace(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:
+def _replace_definitions(module: Any, context: Any, names: set[str], placeholders: list[str]) -> None:
     """Replace definitions in a module by placeholders of the same names, by making them weak and linking the strong placeholders."""
     before = {v.name: (v.linkage, v.visibility) for v in module.global_variables if v.name in names}
     for variable in module.global_variables:

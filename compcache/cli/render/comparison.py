@@ -28,13 +28,13 @@ _COLOURS = {"replace": "yellow", "delete": "red", "insert": "green"}
 
 
 def is_of_digests(difference: Difference) -> bool:
-    """Return whether both values are known only by their digests, which do not show how the values differ."""
+    """Return whether both values are only digests, which do not show how the values differ."""
     return all(_DIGEST.fullmatch(text or "") for text in (difference.stored, difference.wanted))
 
 
 def comparison(difference: Difference) -> Iterator[str]:
     """Yield the lines that show a difference on a terminal."""
-    before, now = _text(difference.stored), _text(difference.wanted)
+    before, now = _decoded_text(difference.stored), _decoded_text(difference.wanted)
     if "\n" not in before + now:
         yield printable(str(difference))
         return
@@ -42,7 +42,7 @@ def comparison(difference: Difference) -> Iterator[str]:
     yield from _side_by_side(before.splitlines(), now.splitlines())
 
 
-def _text(canonical: str | None) -> str:
+def _decoded_text(canonical: str | None) -> str:
     """Return a text component without its encoding; the canonical form of other components; "" for a missing component."""
     if canonical is None:
         return ""

@@ -39,4 +39,4 @@ def _attributes(node: GraphNode) -> str:
 
 def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return '"' + "".join(c if c.isprintable() else "?" for c in escaped) + '"'
+    return '"' + "".join(char if char.isprintable() else "?" for char in escaped) + '"'

@@ -27,7 +27,7 @@ def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = Non
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     head, _, tail = page.partition("/*DATA*/")
     yield head.replace("<!--TITLE-->", _escape(title))
-    yield _graph_as_json(graph, title, sizes or {})
+    yield _page_data(graph, title, sizes or {})
     yield tail
 
 
@@ -38,7 +38,7 @@ def _escape(text: str) -> str:
     return escape("".join(c if c.isprintable() else " " for c in text))
 
 
-def _graph_as_json(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
+def _page_data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:
     """Return the data of the page as JSON that is safe inside a script element."""
     modules: dict[str, int] = {}
     nodes = [

@@ -52,10 +52,10 @@ def place(graph: FunctionGraph) -> Layout:
     """Return the positions of all nodes of a graph. The same graph always has the same layout."""
     if not graph.nodes:
         return Layout((), 2 * _MARGIN, 2 * _MARGIN)
-    layers = _ordered(_layers(graph), graph)
+    layers = _order_layers(_layers(graph), graph)
     rows = max(_MIN_ROWS, math.ceil(math.sqrt(len(graph.nodes) * 5)))
     columns = [layer[start : start + rows] for layer in layers for start in range(0, len(layer), rows)]
-    return _coordinates(graph, columns)
+    return _place_columns(graph, columns)
 
 
 def _layers(graph: FunctionGraph) -> list[list[int]]:
@@ -70,9 +70,9 @@ def _layers(graph: FunctionGraph) -> list[list[int]]:
     height: dict[str, int] = {}
     for component in DependencyGraph(edges).components():
         inside = set(component)
-        below = [height[target] for name in component for target in edges[name] if target not in inside]
+        heights = [height[target] for name in component for target in edges[name] if target not in inside]
         for name in component:
-            height[name] = 1 + max(below, default=-1)
+            height[name] = 1 + max(heights, default=-1)
     top = max(height.values(), default=-1)
     layers: list[list[int]] = [[] for _ in range(top + 1)]
     for name, level in height.items():
@@ -81,7 +81,7 @@ def _layers(graph: FunctionGraph) -> list[list[int]]:
     return [sorted(layer) for layer in layers if layer]
 
 
-def _ordered(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:
+def _order_layers(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:
     """Sort each layer in place by the average positions of the neighbours of its nodes; return `layers`."""
     neighbours: list[list[int]] = [[] for _ in graph.nodes]
     for start, end in graph.edges:
@@ -92,7 +92,7 @@ def _ordered(layers: list[list[int]], graph: FunctionGraph) -> list[list[int]]:
         _spread(layer, position)
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            centres = {n: _centre(neighbours[n], position, position[n]) for n in layer}
+            centres = {n: _mean_position(neighbours[n], position, position[n]) for n in layer}
             layer.sort(key=lambda n: (centres[n], n))
             _spread(layer, position)
     return layers
@@ -104,17 +104,17 @@ def _spread(layer: Sequence[int], position: list[float]) -> None:
         position[number] = (index + 0.5) / len(layer)
 
 
-def _centre(neighbours: Sequence[int], position: Sequence[float], default: float) -> float:
+def _mean_position(neighbours: Sequence[int], position: Sequence[float], default: float) -> float:
     return sum(position[n] for n in neighbours) / len(neighbours) if neighbours else default
 
 
-def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layout:
+def _place_columns(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layout:
     """Return the layout of nodes in columns. Each column is centred vertically."""
     tallest = max(map(len, columns))
     boxes: list[Box] = [Box(0, 0, 0)] * len(graph.nodes)
     x = float(_MARGIN)
     for column in columns:
-        widths = {n: _width(graph.nodes[n].name) for n in column}
+        widths = {number: _box_width(graph.nodes[number].name) for number in column}
         top = _MARGIN + (tallest - len(column)) * _ROW / 2
         for row, number in enumerate(column):
             boxes[number] = Box(x, top + row * _ROW, widths[number])
@@ -122,7 +122,7 @@ def _coordinates(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layo
     return Layout(tuple(boxes), x - _GAP + _MARGIN, 2 * _MARGIN + (tallest - 1) * _ROW + HEIGHT)
 
 
-def _width(name: str) -> float:
+def _box_width(name: str) -> float:
     """Return the width of the box for a name. A content name is shown with only the first digits of its digest."""
     label = label_of(name)
     shown = len(name) if label is None else len(label) + 1 + _SHOWN_DIGITS

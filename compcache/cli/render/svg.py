@@ -36,7 +36,7 @@ def svg(graph: FunctionGraph) -> Iterator[str]:
         kind = "" if graph.nodes[end].kind in ("function", "missing") else ' class="data"'
         yield f'<path{kind} marker-end="url(#arrow)" d="{path(layout.boxes[start], layout.boxes[end])}"/>'
     for node, box in zip(graph.nodes, layout.boxes, strict=True):
-        yield _box(node, box)
+        yield _node_element(node, box)
     yield "</svg>"
 
 
@@ -59,13 +59,13 @@ def shortened(name: str, width: float) -> str:
     return f"{name[: fits // 2]}…{name[len(name) - (fits - fits // 2 - 1) :]}"
 
 
-def _box(node: GraphNode, box: Box) -> str:
+def _node_element(node: GraphNode, box: Box) -> str:
     """Return the SVG element of a node: a rectangle with the name, and its details as a tooltip."""
     radius = 3 if node.kind in ("function", "missing") else HEIGHT / 2
     style = "problem" if node.problem and node.kind != "missing" else node.kind
     title = "\n".join(filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem)))
-    title = escape(_clean(title, keep="\n"))
-    text = shortened(_clean(node.name), box.width)
+    title = escape(_replace_control_characters(title, keep="\n"))
+    text = shortened(_replace_control_characters(node.name), box.width)
     return (
         f"<g><title>{title}</title>"
         f'<rect class="{style}" x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{HEIGHT}" rx="{radius:.0f}" '
@@ -74,6 +74,6 @@ def _box(node: GraphNode, box: Box) -> str:
     )
 
 
-def _clean(text: str, keep: str = "") -> str:
+def _replace_control_characters(text: str, keep: str = "") -> str:
     """Return a text without control characters except `keep`. XML 1.0 cannot contain control characters, not even escaped."""
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -24,7 +24,7 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
 
 
 def _roots(graph: FunctionGraph) -> Iterator[int]:
-    """Yield the nodes without references to them, then all functions: a cycle may not be reachable from the former nodes."""
+    """Yield the nodes to which no node refers, then all functions, because a cycle may not be reachable from the other nodes."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
     yield from (number for number in numbers if number not in targets)

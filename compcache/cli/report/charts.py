@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from compcache.cli.report.story import Group, Story
 
-__all__ = ["Chart", "charts", "draw", "drawing_is_possible"]
+__all__ = ["Chart", "can_draw", "charts", "draw"]
 
 _WIDE, _NARROW = 740, 340
 _HOUR, _DAY = 3600, 86400
@@ -57,7 +57,7 @@ class _Step(NamedTuple):
     evicted: int
 
 
-def drawing_is_possible() -> bool:
+def can_draw() -> bool:
     """Return whether the package that draws charts is installed."""
     from importlib.util import find_spec
 
@@ -69,18 +69,18 @@ def charts(story: Story) -> list[Chart]:
     steps = _steps(story)
     drawable = []
     if any(step.hits or step.misses for step in steps):
-        drawable += [_hit_rate(steps), _requests(steps)]
+        drawable += [_hit_rate_chart(steps), _requests_chart(steps)]
     if story.stats.miss_reasons:
-        drawable.append(_reasons(story))
+        drawable.append(_reasons_chart(story))
     if any(step.saved or step.spent for step in steps):
-        drawable.append(_seconds(steps))
+        drawable.append(_seconds_chart(steps))
     if story.packages:
         drawable += [
-            _bars("packages", "Size by package", story.packages, "functions", "package"),
-            _bars("last-use", "Size by last use", story.last_uses, "modules", "last use", sort=False),
+            _groups_chart("packages", "Size by package", story.packages, "functions", "package"),
+            _groups_chart("last-use", "Size by last use", story.last_uses, "modules", "last use", sort=False),
         ]
     if any(step.added or step.evicted for step in steps):
-        drawable.append(_growth(steps))
+        drawable.append(_growth_chart(steps))
     return drawable
 
 
@@ -127,7 +127,7 @@ def _steps(story: Story) -> list[_Step]:
             own[position] += value
     starts = [(first + number) * length - offset for number in range(len(sums))]
     return [
-        _Step(start, start + length, _label(start, length), *own)  # type: ignore[arg-type]  # ints stay ints
+        _Step(start, start + length, _step_label(start, length), *own)  # type: ignore[arg-type]  # ints stay ints
         for start, own in zip(starts, sums, strict=True)
     ]
 
@@ -138,45 +138,50 @@ def _utc_offset(when: float) -> int:
     return int(offset.total_seconds()) if offset is not None else 0
 
 
-def _label(start: float, length: int) -> str:
+def _step_label(start: float, length: int) -> str:
     moment = dt.datetime.fromtimestamp(start).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M" if length == _HOUR else "%Y-%m-%d") + (" ff." if length > _DAY else "")
 
 
 def _time_axis(steps: Sequence[_Step]) -> dict[str, Any]:
     """Return the axis of time. Local times are declared to be UTC, because charts are drawn without knowledge of time zones."""
-    domain = [_local(steps[0].start), _local(steps[-1].end)]
+    domain = [_local_ms(steps[0].start), _local_ms(steps[-1].end)]
     return {
         "field": "start", "type": "temporal", "scale": {"type": "utc", "domain": domain, "nice": False},
         "axis": {"title": None, "grid": False, "tickCount": 6},
     }  # fmt: skip
 
 
-def _local(seconds: float) -> int:
+def _local_ms(seconds: float) -> int:
     """Return a time in seconds since the epoch as the local time in milliseconds, as if it were UTC."""
     return round((seconds + _utc_offset(seconds)) * 1000)
 
 
 def _times(step: _Step) -> dict[str, Any]:
-    return {"start": _local(step.start), "end": _local(step.end), "middle": _local((step.start + step.end) / 2), "when": step.label}
+    return {
+        "start": _local_ms(step.start),
+        "end": _local_ms(step.end),
+        "middle": _local_ms((step.start + step.end) / 2),
+        "when": step.label,
+    }
 
 
-def _y(field: str, title: str, format_: str = ",~f", **more: Any) -> dict[str, Any]:
+def _vertical_axis(field: str, title: str, format_: str = ",~f", **more: Any) -> dict[str, Any]:
     return {"field": field, "type": "quantitative", "axis": {"title": title, "format": format_, "tickCount": 4}, **more}
 
 
-def _unit(size: float) -> tuple[str, int]:
+def _axis_unit(size: float) -> tuple[str, int]:
     """Return the unit for an axis that ends at `size` bytes, and the number of bytes in the unit."""
     units = ("bytes", "KiB", "MiB", "GiB", "TiB")
     power = min(max(int(size).bit_length() - 1, 0) // 10, len(units) - 1)
     return units[power], 1 << 10 * power
 
 
-def _described(field: str) -> dict[str, Any]:
+def _describe_by(field: str) -> dict[str, Any]:
     return {"description": {"field": field, "type": "nominal"}}
 
 
-def _hit_rate(steps: Sequence[_Step]) -> Chart:
+def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of the hit rate over time."""
     asked = [step for step in steps if step.hits or step.misses]
     values = [
@@ -184,14 +189,14 @@ def _hit_rate(steps: Sequence[_Step]) -> Chart:
         for step in asked
     ]
     total = sum(step.hits for step in asked) / sum(step.hits + step.misses for step in asked)
-    y = _y("rate", "", "%", scale={"domain": [0, 1]})
+    y = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
     y["axis"] = {"title": None, "format": "%", "tickCount": 4}
     x = {**_time_axis(steps), "field": "middle"}
     spec = {
         "height": 150, "data": {"values": values},
         "layer": [
             {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x, "y": y}},
-            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x, "y": y, **_described("text")}},
+            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x, "y": y, **_describe_by("text")}},
         ],
     }  # fmt: skip
     return Chart(
@@ -200,7 +205,7 @@ def _hit_rate(steps: Sequence[_Step]) -> Chart:
     )  # fmt: skip
 
 
-def _stacked(
+def _stacked_bars(
     steps: Sequence[_Step],
     kinds: Sequence[tuple[str, str, Callable[[_Step], float]]],
     title: str,
@@ -232,24 +237,24 @@ def _stacked(
         "field": "kind", "type": "nominal", "scale": {"domain": [kind[0] for kind in kinds], "range": [kind[1] for kind in kinds]},
     }  # fmt: skip
     encoding = {
-        "x": _time_axis(steps), "x2": {"field": "end"}, "y": _y("low", title), "y2": {"field": "high"}, "color": colour,
-        **_described("text"),
+        "x": _time_axis(steps), "x2": {"field": "end"}, "y": _vertical_axis("low", title), "y2": {"field": "high"}, "color": colour,
+        **_describe_by("text"),
     }  # fmt: skip
     return {"height": 150, "data": {"values": values}, "mark": {"type": "bar", "binSpacing": 1}, "encoding": encoding}
 
 
-def _requests(steps: Sequence[_Step]) -> Chart:
+def _requests_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of hits and misses over time."""
     hits, misses = sum(step.hits for step in steps), sum(step.misses for step in steps)
     kinds = (("hits", _HIT, lambda step: step.hits), ("misses", _MISS, lambda step: step.misses))
     return Chart(
-        "requests", "Requests", f"{hits:,} hits and {misses:,} misses.", _stacked(steps, kinds, "requests", "{:,.0f}".format),
+        "requests", "Requests", f"{hits:,} hits and {misses:,} misses.", _stacked_bars(steps, kinds, "requests", "{:,.0f}".format),
         ("time", "hits", "misses"),
         tuple((step.label, f"{step.hits:,}", f"{step.misses:,}") for step in steps if step.hits or step.misses),
     )  # fmt: skip
 
 
-def _seconds(steps: Sequence[_Step]) -> Chart:
+def _seconds_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of the compilation time saved and spent so far."""
     values = []
     saved = spent = 0.0
@@ -258,7 +263,7 @@ def _seconds(steps: Sequence[_Step]) -> Chart:
         for kind, value in (("saved by loads", saved), ("spent on compilation", spent)):
             values.append({**_times(step), "kind": kind, "value": value, "text": f"{step.label}: {seconds_text(value)} {kind} so far"})
     x = {**_time_axis(steps), "field": "end"}
-    y = _y("value", "seconds, summed up")
+    y = _vertical_axis("value", "seconds, summed up")
     colour = {
         "field": "kind", "type": "nominal",
         "scale": {"domain": ["saved by loads", "spent on compilation"], "range": [_HIT, _MISS]},
@@ -267,7 +272,7 @@ def _seconds(steps: Sequence[_Step]) -> Chart:
         "height": 150, "data": {"values": values},
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x, "y": y, "color": colour}},  # noqa: E501
-            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_described("text")}},
+            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_describe_by("text")}},
         ],
     }  # fmt: skip
     return Chart(
@@ -277,12 +282,12 @@ def _seconds(steps: Sequence[_Step]) -> Chart:
     )  # fmt: skip
 
 
-def _growth(steps: Sequence[_Step]) -> Chart:
+def _growth_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of added and evicted bytes over time."""
     added, evicted = sum(step.added for step in steps), sum(step.evicted for step in steps)
     kinds = (("added", _HIT, lambda step: step.added), ("evicted", _MISS, lambda step: -step.evicted))
-    unit, factor = _unit(max(max(step.added, step.evicted) for step in steps))
-    spec = _stacked(steps, kinds, unit, size_text, factor)
+    unit, factor = _axis_unit(max(max(step.added, step.evicted) for step in steps))
+    spec = _stacked_bars(steps, kinds, unit, size_text, factor)
     return Chart(
         "growth", "Added and evicted", f"{size_text(added)} added, {size_text(evicted)} evicted.", spec,
         ("time", "added", "evicted"),
@@ -290,17 +295,17 @@ def _growth(steps: Sequence[_Step]) -> Chart:
     )  # fmt: skip
 
 
-def _reasons(story: Story) -> Chart:
+def _reasons_chart(story: Story) -> Chart:
     """Return the chart of misses by reason."""
     reasons = sorted(story.stats.miss_reasons.items(), key=lambda item: -item[1])
     values = [{"name": name, "value": count, "text": f"{name}: {count:,}"} for name, count in reasons]
     return Chart(
         "reasons", "Misses by reason", f"Misses: {story.stats.misses:,}. The most frequent reason is: {reasons[0][0]}.",
-        _across(values, "misses", _MISS), ("reason", "misses"), tuple((name, f"{count:,}") for name, count in reasons),
+        _flat_bars(values, "misses", _MISS), ("reason", "misses"), tuple((name, f"{count:,}") for name, count in reasons),
     )  # fmt: skip
 
 
-def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, sort: bool = True) -> Chart:
+def _groups_chart(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *, sort: bool = True) -> Chart:
     """Return a chart of the sizes of groups. With `sort`, only the first groups have their own bars."""
     shown = list(groups)
     if sort and len(shown) > _MOST_BARS:
@@ -308,22 +313,22 @@ def _bars(key: str, title: str, groups: Sequence[Group], noun: str, head: str, *
         total_size, total_number = sum(group.size for group in smallest), sum(group.number for group in smallest)
         shown = [*shown[: _MOST_BARS - 1], type(smallest[0])(f"{len(smallest)} others", total_size, total_number)]
     largest = max(shown, key=lambda group: group.size)
-    unit, factor = _unit(largest.size)
+    unit, factor = _axis_unit(largest.size)
     values = [
         {"name": printable(name) or "(no name)", "value": size / factor, "text": f"{printable(name)}: {size_text(size)}, {count:,} {noun}"}
         for name, size, count in shown
     ]  # fmt: skip
     return Chart(
-        key, title, f"The largest group, with {size_text(largest.size)}, is: {printable(largest.name)}.", _across(values, unit, _HIT),
+        key, title, f"The largest group, with {size_text(largest.size)}, is: {printable(largest.name)}.", _flat_bars(values, unit, _HIT),
         (head, "size", noun), tuple((name, size_text(size), f"{count:,}") for name, size, count in groups),
     )  # fmt: skip
 
 
-def _across(values: list[dict[str, Any]], title: str, colour: str) -> dict[str, Any]:
+def _flat_bars(values: list[dict[str, Any]], title: str, colour: str) -> dict[str, Any]:
     """Return the specification of horizontal bars in the order of `values`."""
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": None, "axis": {"title": None, "grid": False, "ticks": False, "domain": False}},
         "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},
-        **_described("text"),
+        **_describe_by("text"),
     }  # fmt: skip
     return {"height": {"step": 24}, "data": {"values": values}, "mark": {"type": "bar", "color": colour}, "encoding": encoding}

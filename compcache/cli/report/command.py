@@ -32,9 +32,9 @@ def command(session: Session, output: str | None, since: float | None, limit: in
     """Write a page about the cache: its content, the time saved, hits over time, the reasons of misses, advice.
 
     The page is one HTML file without scripts. It follows the light or dark scheme of the browser. --json writes the data of the
-    page. The charts need a package: pip install 'compcache[report]'. Without this package, the page has tables in place of charts.
+    page. The charts require a package: pip install 'compcache[report]'. Without this package, the page has tables in place of charts.
     """
-    from compcache.cli.report.charts import drawing_is_possible
+    from compcache.cli.report.charts import can_draw
     from compcache.cli.report.story import collect_story
 
     if is_terminal() and output in (None, "-") and not as_json:
@@ -46,13 +46,13 @@ def command(session: Session, output: str | None, since: float | None, limit: in
         return
     from compcache.cli.report.page import page
 
-    with_charts = drawing_is_possible()
+    with_charts = can_draw()
     if not with_charts:
         print_note("the page has tables in place of charts: pip install 'compcache[report]' adds the charts")
-    _write(page(story, drawn=with_charts), output)
+    _write_page(page(story, drawn=with_charts), output)
 
 
-def _write(parts: Iterable[str], output: str | None) -> None:
+def _write_page(parts: Iterable[str], output: str | None) -> None:
     """Write the parts of a page to a file, or to standard output without a file."""
     text = "".join(parts)
     if output in (None, "-"):

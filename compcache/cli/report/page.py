@@ -37,27 +37,27 @@ _FEW_HITS, _MANY_REQUESTS = 0.5, 20
 def page(story: Story, *, drawn: bool) -> Iterator[str]:
     """Yield the parts of the page. If `drawn` is false, the page has tables in place of charts."""
     template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
-    head, _, tail = template.replace("<!--TITLE-->", _text(f"compcache: {story.directory}")).partition("<!--STORY-->")
+    head, _, tail = template.replace("<!--TITLE-->", _escape(f"compcache: {story.directory}")).partition("<!--STORY-->")
     yield head
-    yield from _head(story)
+    yield from _heading(story)
     yield from _tiles(story)
-    yield from _advice(story)
+    yield from _advice_section(story)
     for chart in charts(story):
         yield from _figure(chart, drawn=drawn)
-    yield from _lists(story)
+    yield from _list_sections(story)
     yield tail
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     return escape(printable(text))
 
 
-def _head(story: Story) -> Iterator[str]:
+def _heading(story: Story) -> Iterator[str]:
     """Yield the heading of the page, with the directory and the time from which it counts."""
     since = f"counted since {time_text(story.since)}" if story.since else "counted since its creation"
     yield (
-        f"<header><h1>What this cache did</h1><p><code>{_text(story.directory)}</code></p>"
-        f"<p>{_text(time_text(story.created))}, {since}; compcache {_text(story.version)}</p></header>\n"
+        f"<header><h1>What this cache did</h1><p><code>{_escape(story.directory)}</code></p>"
+        f"<p>{_escape(time_text(story.created))}, {since}; compcache {_escape(story.version)}</p></header>\n"
     )
 
 
@@ -67,29 +67,29 @@ def _tiles(story: Story) -> Iterator[str]:
     asked = stats.hits + stats.misses
     tiles = [
         ("hit rate", f"{stats.hit_rate:.1%}" if asked else "none yet", f"{stats.hits:,} of {plural(asked, 'request')}"),
-        ("time saved", seconds_text(stats.saved_seconds) if stats.saved_seconds else "none yet", _gain(story)),
+        ("time saved", seconds_text(stats.saved_seconds) if stats.saved_seconds else "none yet", _saved_time_text(story)),
         ("functions", f"{stats.functions:,}", f"in {plural(stats.modules, 'module')}"),
-        ("size", size_text(stats.size), _share(stats.size, stats.max_size)),
+        ("size", size_text(stats.size), _limit_share_text(stats.size, stats.max_size)),
     ]
     yield '<ul class="tiles">\n'
     for name, value, more in tiles:
-        yield f"<li><span>{name}</span><strong>{_text(value)}</strong><small>{_text(more)}</small></li>\n"
+        yield f"<li><span>{name}</span><strong>{_escape(value)}</strong><small>{_escape(more)}</small></li>\n"
     yield "</ul>\n"
 
 
-def _share(size: int, limit: int | None) -> str:
+def _limit_share_text(size: int, limit: int | None) -> str:
     return f"{size / limit:.1%} of {size_text(limit)}" if limit else "without a limit"
 
 
-def _gain(story: Story) -> str:
-    """Return what the saved time is relative to: the compilation time, or the number of loads if no time was spent here."""
+def _saved_time_text(story: Story) -> str:
+    """Return the ratio of the saved time to the compilation time as text; the number of loads if no time was spent on compilation."""
     stats = story.stats
     if not stats.compile_seconds:
         return f"by {plural(stats.loads, 'load')}"
     return f"{stats.saved_seconds / stats.compile_seconds:.1f} times the {seconds_text(stats.compile_seconds)} of compilation"
 
 
-def _advice(story: Story) -> Iterator[str]:
+def _advice_section(story: Story) -> Iterator[str]:
     """Yield the section with the proposals; nothing without proposals."""
     items = list(_proposals(story))
     if items:
@@ -134,34 +134,34 @@ def _figure(chart: Chart, *, drawn: bool) -> Iterator[str]:
     """Yield the HTML of a chart and its table, or of the table alone if `drawn` is false."""
     table = "".join(_table(chart.title, chart.heads, chart.rows, numeric=range(1, len(chart.heads))))
     notes = _meanings(chart) if chart.key == "reasons" else ""
-    yield f'<figure id="{chart.key}"><figcaption><h2>{chart.title}</h2><p>{_text(chart.summary)}</p></figcaption>\n'
+    yield f'<figure id="{chart.key}"><figcaption><h2>{chart.title}</h2><p>{_escape(chart.summary)}</p></figcaption>\n'
     if drawn:
-        yield f"{draw(chart)}\n{notes}<details><summary>The same as a table</summary>{table}</details></figure>\n"
+        yield f"{draw(chart)}\n{notes}<details><summary>Table</summary>{table}</details></figure>\n"
     else:
         yield f"{table}{notes}</figure>\n"
 
 
 def _meanings(chart: Chart) -> str:
-    items = (f"<dt>{_text(name)}</dt><dd>{_text(_REASONS.get(name, _REASONS['other']))}</dd>" for name, _ in chart.rows)
+    items = (f"<dt>{_escape(name)}</dt><dd>{_escape(_REASONS.get(name, _REASONS['other']))}</dd>" for name, _ in chart.rows)
     return f'<dl class="reasons">{"".join(items)}</dl>'
 
 
-def _lists(story: Story) -> Iterator[str]:
+def _list_sections(story: Story) -> Iterator[str]:
     """Yield the tables of modules, functions and groups."""
-    yield from _modules("Biggest modules", story.biggest)
-    yield from _modules("Oldest modules", story.oldest)
-    yield from _modules("Slowest to compile", story.slowest)
-    yield from _functions("Most used", story.most_used)
-    yield from _functions("Most missed", story.most_missed)
+    yield from _module_section("Biggest modules", story.biggest)
+    yield from _module_section("Oldest modules", story.oldest)
+    yield from _module_section("Slowest to compile", story.slowest)
+    yield from _function_section("Most used", story.most_used)
+    yield from _function_section("Most missed", story.most_missed)
     yield from _section("Stored several times", _table(
         "Functions with several realizations", ("function", "realizations", "size"),
         ((row.name, f"{row.realizations:,}", size_text(row.size)) for row in story.duplicates), numeric=(1, 2),
     ) if story.duplicates else ())  # fmt: skip
-    yield from _groups("Compiled for", "CPU", story.cpus)
-    yield from _groups("Compiled by LLVM", "version", story.llvm_versions)
+    yield from _group_section("Compiled for", "CPU", story.cpus)
+    yield from _group_section("Compiled by LLVM", "version", story.llvm_versions)
 
 
-def _modules(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
+def _module_section(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
     """Yield a section with a table of modules; nothing without modules."""
     heads = ("functions", "size", "compiled in", "age", "uses", "last use", "module")
     cells: Callable[[ModuleRow], tuple[str, ...]] = lambda row: (  # noqa: E731 - one row of this table
@@ -171,7 +171,7 @@ def _modules(title: str, rows: Sequence[ModuleRow]) -> Iterator[str]:
     yield from _section(title, _table(title, heads, map(cells, rows), numeric=(1, 2, 3, 4, 5)) if rows else ())
 
 
-def _functions(title: str, rows: Sequence[Cost]) -> Iterator[str]:
+def _function_section(title: str, rows: Sequence[Cost]) -> Iterator[str]:
     """Yield a section with a table of functions; nothing without functions."""
     heads = ("function", "uses", "misses", "compiled in", "size", "realizations")
     cells = (
@@ -180,7 +180,7 @@ def _functions(title: str, rows: Sequence[Cost]) -> Iterator[str]:
     yield from _section(title, _table(title, heads, cells, numeric=range(1, 6)) if rows else ())
 
 
-def _groups(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:
+def _group_section(title: str, head: str, rows: Sequence[Group]) -> Iterator[str]:
     cells = ((row.name, f"{row.number:,}", size_text(row.size)) for row in rows)
     yield from _section(title, _table(title, (head, "modules", "size"), cells, numeric=(1, 2)) if rows else ())
 
@@ -195,11 +195,11 @@ def _section(title: str, parts: Iterable[str]) -> Iterator[str]:
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *, numeric: Iterable[int]) -> Iterator[str]:
     """Yield the parts of a table that scrolls in a narrow window. The first column holds names; `numeric` columns hold numbers."""
     right = set(numeric)
-    kinds = [' class="number"' if n in right else "" for n in range(len(heads))]
-    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table><thead><tr>'
-    yield from (f'<th scope="col"{kind}>{_text(head)}</th>' for head, kind in zip(heads, kinds, strict=True))
+    kinds = [' class="number"' if column in right else "" for column in range(len(heads))]
+    yield f'<div class="scroll" tabindex="0" role="region" aria-label="{_escape(caption)}"><table><thead><tr>'
+    yield from (f'<th scope="col"{kind}>{_escape(head)}</th>' for head, kind in zip(heads, kinds, strict=True))
     yield "</tr></thead><tbody>\n"
     for first, *others in rows:
-        cells = "".join(f"<td{kind}>{_text(cell)}</td>" for cell, kind in zip(others, kinds[1:], strict=True))
-        yield f'<tr><th scope="row">{_text(first)}</th>{cells}</tr>\n'
+        cells = "".join(f"<td{kind}>{_escape(cell)}</td>" for cell, kind in zip(others, kinds[1:], strict=True))
+        yield f'<tr><th scope="row">{_escape(first)}</th>{cells}</tr>\n'
     yield "</tbody></table></div>"

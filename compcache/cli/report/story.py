@@ -24,7 +24,7 @@ _NEVER = "never"
 #: The surplus of rows in memory at which rows are sorted and cut.
 _SURPLUS = 100
 _T = TypeVar("_T")
-#: The classes of the time since the last use, each with its upper end in days.
+#: The ranges of the time since the last use, each with its upper bound in days.
 _AGES = (("today", 1), ("this week", 7), ("this month", 30), ("this quarter", 90), ("longer ago", float("inf")))
 
 
@@ -122,7 +122,7 @@ def collect_story(cache: Cache, since: float | None, limit: int, progress: Calla
         slowest=modules.slowest.rows(),
         most_missed=functions.most_missed.rows(),
         most_used=functions.most_used.rows(),
-        duplicates=_duplicates(list_functions(cache, progress=progress), limit),
+        duplicates=_find_duplicates(list_functions(cache, progress=progress), limit),
         duplicate_modules=len(surplus),
         duplicate_size=sum(module.size for module in surplus),
         unused_modules=len(unused),
@@ -177,7 +177,7 @@ class _ModuleLists:
     def add(self, module: ModuleSummary) -> None:
         self.cpus.add(module.cpu, module.size, 1)
         self.llvm_versions.add(module.llvm_version, module.size, 1)
-        row = _row(module)
+        row = _module_row(module)
         for first in (self.biggest, self.oldest, self.slowest):
             first.add(row)
         days = (self._now - module.last_used) / _DAY
@@ -206,7 +206,7 @@ class _FunctionLists:
             self.most_used.add(cost)
 
 
-def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
+def _module_row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
     """Return the row of a module with the first `shown` of its function names."""
     names = [split_name(name)[0] for name, _ in module.functions]
     return ModuleRow(
@@ -215,7 +215,7 @@ def _row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
     )  # fmt: skip
 
 
-def _duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Duplicate, ...]:
+def _find_duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Duplicate, ...]:
     """Return the functions with several realizations, the largest total size first."""
     first = _First[Duplicate](limit, lambda row: (-row.size, row.name))
     for row in functions:

@@ -152,7 +152,7 @@ class BoundNames:
         return added
 
     def updates(self, added: dict[str, Place]) -> tuple[dict[str, Place], dict[str, Place]]:
-        """Number the bindings that a load commits. Returns the table of bindings and its new rows. The caller holds the loader's lock."""
+        """Number the bindings that a load commits. Return the table of bindings and its new rows. The caller holds the loader's lock."""
         self.changes += 1
         for place in added.values():
             place.number = self.changes
@@ -197,7 +197,7 @@ def newest_of(store: Store, func_name: str) -> tuple[bytes, set[bytes]]:
 
 
 def _describe(store: Store, place: Place, source: Source, record: FunctionRecord) -> bool:
-    """Fill a binding to a copy in a closure with everything that later loads need. Returns False if a record cannot be read."""
+    """Fill a binding to a copy in a closure with everything that later loads need. Return False if a record cannot be read."""
     place.record = record
     offset = int.from_bytes(record.link_type[_DIGEST:], "little")
     try:

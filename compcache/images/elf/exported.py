@@ -53,12 +53,13 @@ class SharedLibrary:
             raise FormatError("the shared library has no section header for a dynamic section or for a dynamic symbol table")
         self._strings = read_linked_strings(data, sections, symbols)
         self._symbols = read_table(data, symbols, SYMBOL)
-        self._hash = _content(data, find_section(sections, _SHT_GNU_HASH))
-        self._versions = _content(data, find_section(sections, _SHT_GNU_VERSYM))
-        self._names = _definitions(data, sections)
+        self._hash = _section_content(data, find_section(sections, _SHT_GNU_HASH))
+        self._versions = _section_content(data, find_section(sections, _SHT_GNU_VERSYM))
+        self._names = _version_names(data, sections)
         strings = read_linked_strings(data, sections, dynamic)
         self.soname = next(
-            (read_string(strings, value) for tag, value in _until_null(read_table(data, dynamic, _DYNAMIC)) if tag == _DT_SONAME), ""
+            (read_string(strings, value) for tag, value in _records_until_null(read_table(data, dynamic, _DYNAMIC)) if tag == _DT_SONAME),
+            "",
         )
 
     def version_of(self, symbol: str) -> str | None:
@@ -70,13 +71,13 @@ class SharedLibrary:
             FormatError: the tables of the library are damaged.
         """
         try:
-            return self._version_of(symbol)
+            return self._find_version(symbol)
         except (struct.error, IndexError, KeyError, ZeroDivisionError) as error:
             reraise_interrupt(error)
             raise FormatError(f"the tables for the symbol {symbol!r} in the library {self.soname} are damaged: {error}") from error
 
-    def _version_of(self, symbol: str) -> str | None:
-        for number in self._numbers(symbol.encode("utf-8", "surrogateescape")):
+    def _find_version(self, symbol: str) -> str | None:
+        for number in self._symbol_numbers(symbol.encode("utf-8", "surrogateescape")):
             if not self._versions:
                 return ""
             (version,) = _VERSYM.unpack_from(self._versions, number * _VERSYM.size)
@@ -86,7 +87,7 @@ class SharedLibrary:
                 return self._names[version]
         return None
 
-    def _numbers(self, name: bytes) -> Iterator[int]:
+    def _symbol_numbers(self, name: bytes) -> Iterator[int]:
         """Yield the symbol table numbers of the definitions of a name. Versions of a symbol have one name."""
         value = gnu_hash(name)
         buckets, first, words = _HASH_HEADER.unpack_from(self._hash)
@@ -112,21 +113,21 @@ def gnu_hash(name: bytes) -> int:
     return value
 
 
-def _content(data: bytes, section: Section | None) -> bytes:
+def _section_content(data: bytes, section: Section | None) -> bytes:
     return b"" if section is None else data[section.offset : section.offset + section.size]
 
 
-def _until_null(records: bytes) -> list[tuple[int, int]]:
+def _records_until_null(records: bytes) -> list[tuple[int, int]]:
     rows = list(_DYNAMIC.iter_unpack(records))
     return rows[: next((number for number, row in enumerate(rows) if row[0] == _DT_NULL), len(rows))]
 
 
-def _definitions(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
+def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]:
     """Return the names of the versions that a library defines, by their numbers."""
     table = find_section(sections, _SHT_GNU_VERDEF)
     if table is None:
         return {}
-    content, strings = _content(data, table), read_linked_strings(data, sections, table)
+    content, strings = _section_content(data, table), read_linked_strings(data, sections, table)
     found, at = {}, 0
     for _ in range(table.info):
         _, flags, number, _, _, first, distance = _VERDEF.unpack_from(content, at)

@@ -164,7 +164,7 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
         return ()
     if header.section_size != SECTION.size:
         raise FormatError(f"the section headers of the ELF file have {header.section_size} bytes each, not {SECTION.size}")
-    count = header.section_count or _extended_count(data, header.section_offset)
+    count = header.section_count or _large_section_count(data, header.section_offset)
     records = read_bytes(data, header.section_offset, count * SECTION.size, "the section headers")
     return tuple(map(_as_section, SECTION.iter_unpack(records)))
 
@@ -173,8 +173,8 @@ def _read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
 _read_small = lru_cache(maxsize=8)(_read_sections)
 
 
-def _extended_count(data: bytes, offset: int) -> int:
-    """Return the number of sections from the first section header, where it is if it does not fit into the ELF header."""
+def _large_section_count(data: bytes, offset: int) -> int:
+    """Return the number of sections from the first section header, which states it if the number does not fit into the ELF header."""
     return Section._make(SECTION.unpack(read_bytes(data, offset, SECTION.size, "a section header"))).size
 
 
@@ -184,14 +184,14 @@ def find_section(sections: tuple[Section, ...], section_type: int) -> Section | 
 
 
 def object_symbols(data: bytes) -> Iterator[Symbol]:
-    """Return the non-local symbols of a relocatable object; none if it has no symbol table. Raises `FormatError`."""
+    """Return the non-local symbols of a relocatable object; none if it has no symbol table. Raise `FormatError` for a malformed file."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return iter(()) if table is None else read_symbols(data, sections, table)
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Yield the names of sections with the sections; nothing if the file has no section names. Raises `FormatError`.
+    """Yield the names of sections with the sections; nothing if the file has no section names. Raise `FormatError` for a malformed file.
 
     Sections without content in the file are yielded only with `every`.
     """
@@ -206,7 +206,10 @@ def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) ->
 
 
 def read_symbols(data: bytes, sections: tuple[Section, ...], table: Section, *, local: bool = False) -> Iterator[Symbol]:
-    """Yield the non-local symbols of a table; with `local`, also the local symbols and the null symbol. Raises `FormatError`."""
+    """Yield the non-local symbols of a table; with `local`, also the local symbols and the null symbol.
+
+    Raise `FormatError` for a malformed file.
+    """
     records = read_table(data, table, SYMBOL)
     strings = read_linked_strings(data, sections, table)
     position = table.offset
@@ -258,7 +261,7 @@ def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:
     """Return `size` bytes of the file, from `offset` on.
 
     Raises:
-        FormatError: the file ends earlier. The message calls the range `part`.
+        FormatError: the file ends earlier. The message contains `part`, the name of the range.
     """
     if offset + size > len(data):
         raise FormatError(f"the ELF file is truncated: it has {len(data)} bytes, but {part} should end at byte {offset + size}")

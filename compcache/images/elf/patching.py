@@ -41,9 +41,9 @@ __all__ = [
     "extract_places",
     "hide_symbols",
     "protect_dynamic",
+    "rename_definitions",
     "rename_undefined",
     "rename_versioned",
-    "set_aside",
     "weaken_undefined",
     "with_sections",
 ]
@@ -71,7 +71,7 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
     and only the code that uses the symbol is affected. Thread-local symbols keep their binding, because null has no
     meaning for them. Linkers record a needed library, and the version of its symbol, only for a strong reference.
     Without a version, glibc binds to the oldest version (`pow`, `memcpy`). So `keep` should contain the symbols that
-    libraries define. Raises `FormatError`.
+    libraries define. Raise `FormatError` for a malformed file.
     """
     kept = frozenset(keep)
     edits = []
@@ -79,14 +79,14 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
         strong = symbol.binding == STB_GLOBAL and symbol.type != _STT_TLS
         if strong and not symbol.defined and symbol.name not in kept:
             edits.append((symbol.position + _INFO_AT, bytes([STB_WEAK << 4 | symbol.type])))
-    return _patched(data, edits)
+    return _apply_edits(data, edits)
 
 
 def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
     """Return the object with its defined symbols made hidden, except those in `keep`.
 
     Objects that are linked together see each other's hidden symbols. The dynamic symbol table of the image does not contain hidden
-    symbols. Unlike a version script, this works for any name. Raises `FormatError`.
+    symbols. Unlike a version script, this works for any name. Raise `FormatError` for a malformed file.
     """
     kept = frozenset(keep)
     edits = []
@@ -94,27 +94,30 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
         visible = symbol.other & 3 in (_STV_DEFAULT, _STV_PROTECTED)
         if visible and symbol.defined and symbol.name not in kept:
             edits.append((symbol.position + _OTHER_AT, bytes([symbol.other & ~3 | _STV_HIDDEN])))
-    return _patched(data, edits)
+    return _apply_edits(data, edits)
 
 
 def rename_versioned(data: bytes) -> bytes:
     """Return the object with new names for definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
 
     Linkers read the part after ``@`` as a version, and require a script that defines it. A new name is never in use by another symbol.
-    The new names are in a copy of the string table at the end of the file. Raises `FormatError`.
+    The new names are in a copy of the string table at the end of the file. Raise `FormatError` for a malformed file.
     """
     symbols = [symbol for symbol in object_symbols(data) if "@" in symbol.name and symbol.defined]
     taken = {symbol.name for symbol in object_symbols(data)} if symbols else set()
-    return _renamed(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
+    return _rename_symbols(data, [(symbol, _add_free_name(symbol.name.replace("@", "."), taken)) for symbol in symbols])
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with its undefined symbols renamed. `names` maps old names to new names. Raises `FormatError`."""
+    """Return the object with its undefined symbols renamed. `names` maps old names to new names.
+
+    Raise `FormatError` for a malformed file.
+    """
     symbols = [symbol for symbol in object_symbols(data) if symbol.name in names and not symbol.defined]
-    return _renamed(data, [(symbol, names[symbol.name]) for symbol in symbols])
+    return _rename_symbols(data, [(symbol, names[symbol.name]) for symbol in symbols])
 
 
-def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
+def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
     """Return the object with new names for symbols, in a copy of the string table at the end of the file."""
     if not names:
         return data
@@ -128,10 +131,10 @@ def _renamed(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
         strings += name.encode("utf-8", "surrogateescape") + b"\0"
     start = read_header(data).section_offset + table * SECTION.size
     edits.append((start + _PLACE_AT, _SECTION_PLACE.pack(len(data), len(strings))))
-    return _patched(data, edits) + bytes(strings)
+    return _apply_edits(data, edits) + bytes(strings)
 
 
-def set_aside(data: bytes, names: Mapping[str, str]) -> bytes:
+def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
     """Return the object with definitions moved to other names, to which the object refers already.
 
     The old names become undefined symbols, and references to them stay.
@@ -202,7 +205,7 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
 
 
 def protect_dynamic(data: bytes) -> bytes:
-    """Return the shared object with a dynamic section that the dynamic linker does not change. Raises `FormatError`.
+    """Return the shared object with a dynamic section that the dynamic linker does not change. Raise `FormatError` for a malformed file.
 
     From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`). Each image
     without relocations would need a page of private memory for these addresses.
@@ -231,10 +234,10 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
             if len(contents[name]) != section.size:
                 raise FormatError(f"the section {name} has {section.size} bytes, but its new content has {len(contents[name])} bytes")
             edits.append((section.offset, contents[name]))
-    return _patched(data, edits)
+    return _apply_edits(data, edits)
 
 
-def _patched(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
+def _apply_edits(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
     """Return the bytes with replacements at these offsets, copied once because objects may be large. Edits must not overlap."""
     rest = memoryview(data)
     parts: list[bytes | memoryview] = []

@@ -50,7 +50,7 @@ __all__ = [
     "named_sections",
     "needed_libraries",
     "needed_versions",
-    "sections_like",
+    "sections_with_prefix",
     "undefined_symbols",
 ]
 
@@ -84,12 +84,15 @@ class Datum(NamedTuple):
 
 
 def architecture_of(data: bytes) -> Architecture:
-    """Return the architecture of an ELF file. Raises `FormatError`."""
+    """Return the architecture of an ELF file. Raise `FormatError` for a malformed file."""
     return architecture_of_elf(read_header(data).machine)
 
 
 def has_fixed_code(data: bytes) -> bool:
-    """Return whether linking an object leaves its instructions in place, which depends on its architecture. Raises `FormatError`."""
+    """Return whether linking an object leaves its instructions in place, which depends on its architecture.
+
+    Raise `FormatError` for a malformed file.
+    """
     return architecture_of(data).relocations.changed is not None
 
 
@@ -97,7 +100,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     """Return the names that a relocatable object uses and does not define, in the order of its symbol table.
 
     Strong and weak references are included. The names that code generation adds are included too, such as `__tls_get_addr` or
-    `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raises `FormatError`.
+    `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raise `FormatError` for a malformed file.
     """
     return tuple(symbol.name for symbol in object_symbols(data) if not symbol.defined)
 
@@ -105,18 +108,21 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
     """Return the names that a shared object expects in its process, in the order of its dynamic symbol table.
 
-    Strong and weak references are included. Raises `FormatError`.
+    Strong and weak references are included. Raise `FormatError` for a malformed file.
     """
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined])
 
 
 def dynamic_required(data: bytes) -> tuple[str, ...]:
-    """Return the names without which a shared object cannot be loaded: its undefined strong symbols. Raises `FormatError`."""
+    """Return the names without which a shared object cannot be loaded: its undefined strong symbols.
+
+    Raise `FormatError` for a malformed file.
+    """
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if not symbol.defined and symbol.binding != STB_WEAK])
 
 
 def dynamic_defined(data: bytes) -> tuple[str, ...]:
-    """Return the names that a shared object exports, in the order of its dynamic symbol table. Raises `FormatError`."""
+    """Return the names that a shared object exports, in the order of its dynamic symbol table. Raise `FormatError` for a malformed file."""
     return tuple([symbol.name for symbol in _dynamic_symbols(data) if symbol.defined])
 
 
@@ -129,7 +135,10 @@ def _dynamic_symbols(data: bytes) -> Iterator[Symbol]:
 
 
 def needed_libraries(data: bytes) -> tuple[str, ...]:
-    """Return the names of the libraries that a shared object needs (`DT_NEEDED`), in file order. Raises `FormatError`."""
+    """Return the names of the libraries that a shared object needs (`DT_NEEDED`), in file order.
+
+    Raise `FormatError` for a malformed file.
+    """
     sections = read_sections(data, ET_DYN)
     table = find_section(sections, SHT_DYNAMIC)
     if table is None:
@@ -146,7 +155,7 @@ def needed_libraries(data: bytes) -> tuple[str, ...]:
 
 
 def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
-    """Return the symbol versions that a shared object needs, by library (``.gnu.version_r``). Raises `FormatError`.
+    """Return the symbol versions that a shared object needs, by library (``.gnu.version_r``). Raise `FormatError` for a malformed file.
 
     Layout: Linux Standard Base Core Specification 5.0, "Symbol Versioning", `Elf64_Verneed` and `Elf64_Vernaux`.
     """
@@ -157,13 +166,13 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
     content = read_bytes(data, table.offset, table.size, "the needed versions")
     strings = read_linked_strings(data, sections, table)
     found: dict[str, tuple[str, ...]] = {}
-    for at, (names_count, library, first) in _chain(content, _VERNEED, 0, table.info):
-        names = [read_string(strings, name) for _, (name,) in _chain(content, _VERNAUX, at + first, names_count)]
+    for at, (names_count, library, first) in _read_chain(content, _VERNEED, 0, table.info):
+        names = [read_string(strings, name) for _, (name,) in _read_chain(content, _VERNAUX, at + first, names_count)]
         found[read_string(strings, library)] = tuple(names)
     return found
 
 
-def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _read_chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield the offset and the fields of `count` records. The last field of a record, the distance to the next record, is left out."""
     for _ in range(count):
         if at + record.size > len(content):
@@ -174,14 +183,20 @@ def _chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tupl
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each section of a relocatable object that has one of these names. Raises `FormatError`."""
+    """Yield the name and the content of each section of a relocatable object that has one of these names.
+
+    Raise `FormatError` for a malformed file.
+    """
     for name, section in named(data, read_sections(data, ET_REL)):
         if name in names:
             yield name, read_bytes(data, section.offset, section.size, f"the section {name}")
 
 
-def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
-    """Return the content of the sections whose names have this prefix, by name. The file may be of any type. Raises `FormatError`."""
+def sections_with_prefix(data: bytes, prefix: str) -> dict[str, bytes]:
+    """Return the content of the sections whose names have this prefix, by name. The file may be of any type.
+
+    Raise `FormatError` for a malformed file.
+    """
     sections = read_sections(data, read_header(data).type)
     return {
         name: read_bytes(data, section.offset, section.size, f"the section {name}")
@@ -191,7 +206,7 @@ def sections_like(data: bytes, prefix: str) -> dict[str, bytes]:
 
 
 def data_of(data: bytes, names: Collection[str], places: Collection[str]) -> dict[str, Datum]:
-    """Return the initial values of variables of a relocatable object, by name. Raises `FormatError`.
+    """Return the initial values of variables of a relocatable object, by name. Raise `FormatError` for a malformed file.
 
     Only variables in sections with the names `places` are returned. Variables in sections that linking changes are left out, and so are
     variables without content in the file (.bss).

@@ -48,14 +48,14 @@ class Linker:
     @property
     def program(self) -> str:
         """The file name of the program, with links resolved. It distinguishes linkers without running them."""
-        return _program_of(self.argv[0])
+        return _resolve_program(self.argv[0])
 
     def __str__(self) -> str:
         return f"{' '.join(self.argv)} ({self.source})"
 
 
 @functools.lru_cache(maxsize=16)
-def _program_of(path: str) -> str:
+def _resolve_program(path: str) -> str:
     return os.path.basename(os.path.realpath(path))
 
 
@@ -66,7 +66,7 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
     path, and the `ziglang` wheel. The result is kept for the same values of `COMPCACHE_LINKER` and `PATH`.
 
     Args:
-        environ: the environment variables; None for those of this process and the settings.
+        environ: the environment variables; None for the variables of this process and the settings.
 
     Raises:
         LinkerError: `COMPCACHE_LINKER` names a program that cannot be run, or a wheel that is not installed.
@@ -74,11 +74,11 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
     if not sys.platform.startswith(_ELF_PLATFORMS):
         return ()
     choice = setting(LINKER_VARIABLE) if environ is None else environ.get(LINKER_VARIABLE)
-    return _find(choice, (os.environ if environ is None else environ).get("PATH", os.defpath))
+    return _find_linkers(choice, (os.environ if environ is None else environ).get("PATH", os.defpath))
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
-    """Return the preferred linker, or None if there is no linker. Raises the errors of `find_linkers`."""
+    """Return the preferred linker, or None if there is no linker. Raise the errors of `find_linkers`."""
     return next(iter(find_linkers(environ)), None)
 
 
@@ -88,7 +88,7 @@ def is_named() -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _find(choice: str | None, path: str) -> tuple[Linker, ...]:
+def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
     if choice and choice.strip():
         chosen = _linker_for_value(choice.strip(), path)
         return () if chosen is None else (chosen,)

@@ -90,7 +90,7 @@ class _Link(NamedTuple):
         return [*self.linker.argv, *self.options, "-o", output, *inputs, *members, "--as-needed", *others]
 
 
-class _Ended(NamedTuple):
+class _Exit(NamedTuple):
     """The exit status and the output of a linker."""
 
     status: int
@@ -109,18 +109,22 @@ def link_shared(
 ) -> bytes:
     """Link relocatable objects into a shared object: the same bytes for the same arguments and linker.
 
-    `libraries` are paths of libraries. A shared one is recorded as needed only if it provides a strong reference of an object; loading an
-    image also searches `run_paths` for it. `export` limits the dynamic symbol table to these names; None keeps every visible one. Symbols
-    that nothing provides stay undefined, for the process that loads the image. `timeout` is in seconds.
+    `libraries` are paths of libraries. A shared library is recorded as needed only if it resolves a strong reference of an object. Loading
+    an image also searches `run_paths` for it. `export` limits the dynamic symbol table to these names; None keeps every visible symbol.
+    Symbols that no input defines stay undefined, for the process that loads the image. `timeout` is in seconds.
 
-    Raises `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and `FormatError` if `export` is given and an
-    object is not ELF. Leaves no files behind.
+    Raise `LinkerError` if the linker cannot be started, fails, hangs or produces nothing, and `FormatError` if `export` is given and an
+    object is not ELF. No files remain.
     """
     if export is not None:
-        objects = [(_hidden if len(data) < _SMALL else hide_symbols)(data, tuple(export)) for data in objects]
+        objects = [(_hide_symbols if len(data) < _SMALL else hide_symbols)(data, tuple(export)) for data in objects]
     paths = tuple([os.path.abspath(library) for library in libraries])
     link = _Link(
-        linker, objects, (*_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))), paths, timeout
+        linker,
+        objects,
+        (*_linker_flags(linker), "-soname", soname, *(word for path in run_paths for word in ("-rpath", path))),
+        paths,
+        timeout,
     )
     image = _link_in_memory(link)
     if image is not None:
@@ -131,12 +135,12 @@ def link_shared(
 
 
 @functools.lru_cache(maxsize=512)
-def _hidden(data: bytes, keep: tuple[str, ...]) -> bytes:
+def _hide_symbols(data: bytes, keep: tuple[str, ...]) -> bytes:
     """Return a small object with hidden symbols (`hide_symbols`). The result is kept, because many images share small objects."""
     return hide_symbols(data, keep)
 
 
-def _flags(linker: Linker) -> tuple[str, ...]:
+def _linker_flags(linker: Linker) -> tuple[str, ...]:
     program = linker.program
     if "mold" in program:
         return (*_FLAGS, "--no-fork")  # otherwise a forked copy of mold outlives the awaited process
@@ -162,9 +166,9 @@ def _link_in_memory(link: _Link) -> bytes | None:
     *inputs, output = [file.number for file in files]
     names = [str(descriptor) for descriptor in inputs]
     if to_standard_output:
-        ended = _run(link, link.command("-", names), _DESCRIPTORS, inputs, output)
+        ended = _run_linker(link, link.command("-", names), _DESCRIPTORS, inputs, output)
     else:
-        ended = _run(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
+        ended = _run_linker(link, link.command(str(output), names), _DESCRIPTORS, [*inputs, output])
     if ended is None or ended.status:
         return None
     try:
@@ -202,11 +206,11 @@ def _link_in_directory(link: _Link) -> bytes:
         for name, data in zip(names, link.objects, strict=True):
             with open(os.path.join(directory, name), "wb") as file:
                 file.write(data)
-        ended = _run(link, link.command(_IMAGE, names), directory, temporary=directory)
+        ended = _run_linker(link, link.command(_IMAGE, names), directory, temporary=directory)
         if ended is None:
             raise LinkerError(f"the linker {linker} cannot be started, because its temporary directory {directory} no longer exists")
         if ended.status:
-            message = f"the linker {linker} {_describe(ended.status)}{_cause(ended.output)}"
+            message = f"the linker {linker} {_describe_exit(ended.status)}{_first_error(ended.output)}"
             raise LinkerError(message, output=ended.output)
         return _read_image(linker, directory, ended.output)
 
@@ -261,14 +265,14 @@ def _read_image(linker: Linker, directory: str, output: str) -> bytes:
 # ------------------------------------------------------------------------- the process
 
 
-def _run(
+def _run_linker(
     link: _Link,
     command: Sequence[str],
     directory: str,
     descriptors: Sequence[int] = (),
     output: int | None = None,
     temporary: str | None = None,
-) -> _Ended | None:
+) -> _Exit | None:
     """Run the linker to its end; return None if `directory` does not exist.
 
     Args:
@@ -283,7 +287,7 @@ def _run(
         LinkerError: the linker cannot be started, or exceeds its time limit and is killed.
     """
     linker = link.linker
-    process = _start(linker, command, directory, descriptors, output, temporary)
+    process = _start_linker(linker, command, directory, descriptors, output, temporary)
     if process is None:
         return None
     with process:
@@ -291,23 +295,23 @@ def _run(
             printed, complaints = process.communicate(timeout=link.timeout)
         except subprocess.TimeoutExpired as error:
             message = f"the linker {linker} did not finish within {link.timeout:g} s and was stopped"
-            raise LinkerError(message, output=_trim(error.output or error.stderr or b"")) from error
+            raise LinkerError(message, output=_decode_output(error.output or error.stderr or b"")) from error
         finally:
             if process.returncode is None:  # after a timeout or an interrupt; the process may have ended
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return _Ended(process.returncode, _trim(printed or complaints or b""))
+    return _Exit(process.returncode, _decode_output(printed or complaints or b""))
 
 
-def _start(
+def _start_linker(
     linker: Linker, command: Sequence[str], directory: str, descriptors: Sequence[int], output: int | None, temporary: str | None
 ) -> subprocess.Popen[bytes] | None:
     try:
         return subprocess.Popen(
             command,
             cwd=directory,
-            env=_environment(temporary),
+            env=_linker_environment(temporary),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if output is None else output,
             stderr=subprocess.STDOUT if output is None else subprocess.PIPE,
@@ -321,13 +325,13 @@ def _start(
         raise LinkerError(f"the linker {linker} cannot be started ({error.strerror}): {CHOICES}") from error
 
 
-def _environment(temporary: str | None) -> dict[str, str]:
+def _linker_environment(temporary: str | None) -> dict[str, str]:
     """Return the environment of the linker, without the variables that make it deviate from its arguments."""
     inherited = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
     return {**inherited, **({"TMPDIR": temporary} if temporary else {}), "LC_ALL": "C"}
 
 
-def _describe(status: int) -> str:
+def _describe_exit(status: int) -> str:
     """Describe how a process with this nonzero exit status ended, as the predicate of a sentence."""
     if status > 0:
         return f"failed with exit status {status}"
@@ -338,14 +342,14 @@ def _describe(status: int) -> str:
         return f"was killed by signal {-status}"
 
 
-def _trim(printed: bytes) -> str:
+def _decode_output(printed: bytes) -> str:
     text = printed.decode("utf-8", "replace").strip()
     if len(text) <= _MAX_OUTPUT:
         return text
     return f"{text[:_MAX_OUTPUT]}\n[{len(text) - _MAX_OUTPUT} more characters]"
 
 
-def _cause(output: str) -> str:
+def _first_error(output: str) -> str:
     """Return ": " and the first line of the output that states the error; empty if there is no output.
 
     GNU ld prints a line with the function's name, ending with a colon, before the error.

@@ -46,7 +46,7 @@ def check(image: bytes, table: Table) -> None:
 
 
 @functools.cache
-def _jit() -> Any:
+def _create_jit() -> Any:
     initialize()
     return llvm.create_lljit_compiler(target_machine("", "", 2), use_jit_link=True)
 
@@ -59,27 +59,27 @@ def link_object(obj: bytes, symbol: str) -> LinkedObject:
     Raises:
         IntegrityError: ORC cannot link the object.
     """
-    return in_llvm_thread(lambda: _link(obj, symbol))
+    return in_llvm_thread(lambda: _link_with_orc(obj, symbol))
 
 
-def _link(obj: bytes, symbol: str) -> LinkedObject:
+def _link_with_orc(obj: bytes, symbol: str) -> LinkedObject:
     builder = llvm.JITLibraryBuilder()
     builder.add_object_img(obj)
     builder.export_symbol(symbol)
     if is_elf(obj):
-        for name, address in _addresses(undefined_symbols(obj)):
+        for name, address in _find_addresses(undefined_symbols(obj)):
             builder.import_symbol(name, address)
     else:
         builder.add_current_process()
     try:
-        tracker = builder.link(_jit(), f"compcache-{next(_numbers)}")
+        tracker = builder.link(_create_jit(), f"compcache-{next(_numbers)}")
     except RuntimeError as error:
         reraise_interrupt(error)
         raise IntegrityError(f"LLVM's ORC cannot link the object with the symbol {symbol!r}: {error}", reason=str(error)) from error
     return LinkedObject(tracker[symbol], tracker)
 
 
-def _addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
+def _find_addresses(names: Iterable[str]) -> Iterable[tuple[str, int]]:
     from compcache.images.platform_symbols import address_of
 
     for name in names:

@@ -21,17 +21,17 @@ _SHOWN = 5
 
 
 def require_possible(needs_linker: Sequence[str]) -> None:
-    """Refuse a module that has features which need the dynamic linker, because objects are loaded without it.
+    """Check that a module does not need the dynamic linker, because objects are loaded without it.
 
     Args:
-        needs_linker: descriptions of these features, for the message.
+        needs_linker: descriptions of the features that need it, for the message.
 
     Raises:
         CompileError: `needs_linker` is not empty. The message shows at most five features.
     """
     if needs_linker:
         raise CompileError(
-            f"the module cannot be stored on this platform, whose images are objects, because it needs a shared object for: "
+            f"the module cannot be stored on this platform, whose images are objects, because it requires a shared object for: "
             f"{', '.join(needs_linker[:_SHOWN])}"
         )
 

@@ -64,11 +64,11 @@ def write(
         FormatError: only a linker can make this shared object.
         NoSharedObjectError: this process cannot map an image of this size.
     """
-    providers = {symbol: _provider(symbol, path) for symbol, path in named.items()}
+    providers = {symbol: _provider_of(symbol, path) for symbol, path in named.items()}
     for symbol in platform:
         path = platform_symbols.mapped_path(platform_symbols.platform_library(symbol) or "")
         if path is not None:
-            providers[symbol] = _provider(symbol, path)
+            providers[symbol] = _provider_of(symbol, path)
     found = {symbol: provider for symbol, provider in providers.items() if provider is not None}
     run_paths = unusual_directories(dict.fromkeys(named.values()))
     image, places, needed = write_shared(
@@ -91,7 +91,7 @@ def _require_loadable(size: int) -> None:
         )
 
 
-def _provider(symbol: str, path: str) -> Provider | None:
+def _provider_of(symbol: str, path: str) -> Provider | None:
     """Return the library at a path as the provider of a symbol; None if only a dependency of the library defines the symbol.
 
     Raises:

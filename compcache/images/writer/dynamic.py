@@ -170,14 +170,14 @@ class Dynamic:
             tags += [(_VERNEED, self.needs.address), (_VERNEEDNUM, self._needs_count), (_VERSYM, self.versions.address)]
         return [*tags, (_NULL, 0)]
 
-    def fill(self, address: int, size: int, home: Output, left: Sequence[DynamicRelocation], relative: int) -> None:
+    def fill(self, address: int, size: int, section: Output, relocations: Sequence[DynamicRelocation], relative: int) -> None:
         """Set the contents of the sections. All sections must have addresses.
 
         Args:
             address: the address of the exported symbol.
             size: the size of the exported symbol, in bytes.
-            home: the section that contains the exported symbol.
-            left: the relocations for the dynamic linker.
+            section: the section that contains the exported symbol.
+            relocations: the relocations for the dynamic linker.
             relative: the type of relocations for addresses in this image.
 
         Raises:
@@ -187,11 +187,11 @@ class Dynamic:
         rows = [bytes(SYMBOL.size)]
         for name, symbol in zip(self._names, self._needed_symbols, strict=True):
             rows.append(SYMBOL.pack(name, (STB_WEAK if symbol.is_weak else STB_GLOBAL) << 4 | symbol.type, 0, 0, 0, 0))
-        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, home.number, address, size))
+        rows.append(SYMBOL.pack(self._exported_name, info, _STV_PROTECTED, section.number, address, size))
         self.symbols.content = b"".join(rows)
         self.hash.content = _hash_table(self._export, len(rows) - 1)
         numbers = self._numbers
-        found = sorted([(kind != relative, numbers.get(name, 0), place, kind, addend) for name, place, kind, addend in left])
+        found = sorted([(kind != relative, numbers.get(name, 0), place, kind, addend) for name, place, kind, addend in relocations])
         pack = RELOCATION.pack
         self.relocations.content = b"".join([pack(place, kind, symbol, addend) for _, symbol, place, kind, addend in found])
         if len(self.relocations.content) != self.relocations.size:

@@ -120,10 +120,10 @@ def read_input(data: bytes) -> Input:
     Raises:
         FormatError: the object is malformed, or has parts that the writer does not know.
     """
-    return (_read_small if len(data) < _SMALL else _read)(data)
+    return (_read_small if len(data) < _SMALL else _read_object)(data)
 
 
-def _read(data: bytes) -> Input:
+def _read_object(data: bytes) -> Input:
     header = read_header(data)
     linking = architecture_of_elf(header.machine).linking
     if linking is None:
@@ -135,14 +135,14 @@ def _read(data: bytes) -> Input:
         raise FormatError(f"the object has no section with the names of its {len(sections)} sections")
     strings = read_linked_strings(data, sections, sections[0]._replace(link=header.names_section))
     names = [read_string(strings, section.name) for section in sections]
-    tables = _relocation_tables(data, sections)
-    usable = [_section(data, n, names[n], s, tables.get(n, ()), linking) for n, s in enumerate(sections) if _is_part(names[n], s)]
-    symbols, table = _symbols(data, sections)
+    tables = _read_relocations(data, sections)
+    usable = [_read_section(data, n, names[n], s, tables.get(n, ()), linking) for n, s in enumerate(sections) if _is_part(names[n], s)]
+    symbols, table = _read_symbols(data, sections)
     return Input(data, header.machine, linking, tuple(usable), symbols, table, _PROPERTIES in names)
 
 
 #: Keeps the parts of small objects, because many images share the objects of entry points.
-_read_small = functools.lru_cache(maxsize=512)(_read)
+_read_small = functools.lru_cache(maxsize=512)(_read_object)
 
 
 def _is_part(name: str, section: Section) -> bool:
@@ -159,7 +159,7 @@ def _is_part(name: str, section: Section) -> bool:
     return True
 
 
-def _section(
+def _read_section(
     data: bytes, number: int, name: str, section: Section, relocations: tuple[tuple[int, int, int, int], ...], linking: Linking
 ) -> InputSection:
     kind, flags, alignment = section.type, section.flags, max(section.alignment, 1)
@@ -200,7 +200,7 @@ def _output_name(name: str, *, mapped: bool) -> str:
     return found or name
 
 
-def _relocation_tables(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
+def _read_relocations(data: bytes, sections: Sequence[Section]) -> dict[int, tuple[tuple[int, int, int, int], ...]]:
     """Return the relocations of each section, by the section's number. Raise `FormatError` if a section has two tables."""
     found: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
     for section in sections:
@@ -215,7 +215,7 @@ def _relocation_tables(data: bytes, sections: Sequence[Section]) -> dict[int, tu
     return found
 
 
-def _symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:
+def _read_symbols(data: bytes, sections: tuple[Section, ...]) -> tuple[tuple[InputSymbol, ...], bytes]:
     tables = [section for section in sections if section.type == SHT_SYMTAB]
     if len(tables) != 1:
         raise FormatError(f"the object must have one symbol table, not {len(tables)}")

@@ -76,9 +76,9 @@ class Output:
         Raises:
             FormatError: the type or the flags of the section differ, or unwinding tables would need padding.
         """
-        if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
+        if (self.type, self.flags & ~(SHF_MERGE | SHF_STRINGS)) != (section.type, _output_flags(section) & ~(SHF_MERGE | SHF_STRINGS)):
             raise FormatError(f"the sections named {self.name} have different types or flags")
-        if (self.flags, self.entry_size) != (_flags(section), section.entry_size):
+        if (self.flags, self.entry_size) != (_output_flags(section), section.entry_size):
             self.flags, self.entry_size = self.flags & ~(SHF_MERGE | SHF_STRINGS), 0
         start = -(-self.size // section.alignment) * section.alignment
         if section.frames and start != self.size:
@@ -103,7 +103,7 @@ class Layout:
         return (output for output in self.outputs.values() if output.flags & SHF_ALLOC)
 
 
-def _flags(section: InputSection) -> int:
+def _output_flags(section: InputSection) -> int:
     """Return the flags of the image's section for a section of an object. Mergeable constants in mapped sections are not merged."""
     flags = section.flags & (SHF_WRITE | SHF_ALLOC | SHF_EXECINSTR | SHF_TLS)
     return flags if flags & SHF_ALLOC else flags | section.flags & (SHF_MERGE | SHF_STRINGS)
@@ -117,15 +117,17 @@ def collect(inputs: Sequence[Input]) -> dict[str, Output]:
     """
     found: dict[str, Output] = {}
     parts = [(number, section) for number, obj in enumerate(inputs) for section in obj.sections]
-    for number, section in sorted(parts, key=_priority) if any(section.output in _SORTED for _, section in parts) else parts:
+    for number, section in sorted(parts, key=_priority_key) if any(section.output in _SORTED for _, section in parts) else parts:
         output = found.get(section.output)
         if output is None:
-            output = found[section.output] = Output(section.output, section.type, _flags(section), section.alignment, section.entry_size)
+            output = found[section.output] = Output(
+                section.output, section.type, _output_flags(section), section.alignment, section.entry_size
+            )
         output.add(number, section)
     return found
 
 
-def _priority(part: tuple[int, InputSection]) -> int:
+def _priority_key(part: tuple[int, InputSection]) -> int:
     """Return the sort key of a table of constructors. The lowest priority runs first; tables without a priority run last."""
     section = part[1]
     if section.output not in _SORTED or section.name == section.output:
@@ -146,8 +148,8 @@ def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
     """
     by_name = {output.name: output for output in outputs}
     mapped = [output for output in by_name.values() if output.flags & SHF_ALLOC]
-    read = _in_order([output for output in mapped if not output.flags & SHF_WRITE], _READ, _READ_LAST)
-    written = _in_order([output for output in mapped if output.flags & SHF_WRITE], _WRITTEN, _WRITTEN_LAST)
+    read = _sort_outputs([output for output in mapped if not output.flags & SHF_WRITE], _READ, _READ_LAST)
+    written = _sort_outputs([output for output in mapped if output.flags & SHF_WRITE], _WRITTEN, _WRITTEN_LAST)
     layout = Layout([*read, *written, *(output for output in by_name.values() if not output.flags & SHF_ALLOC)])
     at = start
     for output in read:
@@ -176,7 +178,7 @@ def _number_sections(layout: Layout) -> None:
         output.number = number
 
 
-def _in_order(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
+def _sort_outputs(outputs: list[Output], first: Sequence[str], last: Sequence[str]) -> list[Output]:
     """Return the sections in this order: names in `first`, code, other names, names in `last`."""
     middle = len(first)
 

@@ -88,12 +88,12 @@ class Tables:
         return _SIZE * (len(self.entries) + 2 * len(self.pairs))
 
 
-def scan(inputs: Sequence[Input], outside: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
+def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
     """Return the tables that the relocations of mapped sections need.
 
     Args:
         inputs: the objects.
-        outside: the symbols of other images, by object (`Symbols.outside`).
+        external: the symbols of other images, by object (`Symbols.external`).
         imports: the symbols whose addresses the runtime fills in.
 
     Raises:
@@ -106,11 +106,11 @@ def scan(inputs: Sequence[Input], outside: Sequence[Mapping[int, str]], imports:
                 unknown = {kind for _, kind, _, _ in section.relocations}.difference(obj.linking.fixups)
                 if unknown:
                     raise FormatError(f"the section {section.name} has relocations of the type {min(unknown)}, which only linkers support")
-                _scan(tables, obj, section, owner, outside[owner])
+                _scan_section(tables, obj, section, owner, external[owner])
     return tables
 
 
-def _scan(tables: Tables, obj: Input, section: InputSection, owner: int, outside: Mapping[int, str]) -> None:
+def _scan_section(tables: Tables, obj: Input, section: InputSection, owner: int, external: Mapping[int, str]) -> None:
     fixups = obj.linking.fixups
     for at, kind, symbol, addend in section.relocations:
         fixup = fixups[kind]
@@ -118,15 +118,15 @@ def _scan(tables: Tables, obj: Input, section: InputSection, owner: int, outside
             if fixup.form == ADDRESS:
                 if not section.flags & SHF_WRITE:
                     raise FormatError(f"the read-only section {section.name} contains an address, which only linkers support")
-                tables.add_address(outside.get(symbol))
+                tables.add_address(external.get(symbol))
         elif fixup.to == CALL:
-            if symbol in outside:
-                tables.add_stub(outside[symbol])
+            if symbol in external:
+                tables.add_stub(external[symbol])
         elif fixup.to == TABLE:
-            if symbol in outside or not _can_relax(obj, section, at, fixup, addend):
-                tables.add_entry(outside.get(symbol) or (owner, symbol))
+            if symbol in external or not _can_relax(obj, section, at, fixup, addend):
+                tables.add_entry(external.get(symbol) or (owner, symbol))
         elif fixup.to in (TLS_PAIR, TLS_MODULE):
-            tables.add_pair(_MODULE if fixup.to == TLS_MODULE else outside.get(symbol) or (owner, symbol), len(obj.linking.tls_pair))
+            tables.add_pair(_MODULE if fixup.to == TLS_MODULE else external.get(symbol) or (owner, symbol), len(obj.linking.tls_pair))
 
 
 def _can_relax(obj: Input, section: InputSection, at: int, fixup: Fixup, addend: int) -> bool:
@@ -135,12 +135,12 @@ def _can_relax(obj: Input, section: InputSection, at: int, fixup: Fixup, addend:
 
 
 class Relocator:
-    """Applies relocations. `left` lists the relocations for the dynamic linker; `places` has the places of imports.
+    """Applies relocations. `dynamic` has the relocations for the dynamic linker; `places` has the places of imports.
 
     Args:
         linking: the known relocations of the architecture.
         tables: the tables of `scan`.
-        outside: the symbols of other images, by object.
+        external: the symbols of other images, by object.
         values: the addresses of symbols, by object; None for symbols without an address in the image.
         imports: the symbols whose addresses the runtime fills in.
         table: the address of the global offset table.
@@ -149,12 +149,12 @@ class Relocator:
     """
 
     def __init__(
-        self, linking: Linking, tables: Tables, outside: Sequence[Mapping[int, str]], values: Sequence[Sequence[int | None]],
+        self, linking: Linking, tables: Tables, external: Sequence[Mapping[int, str]], values: Sequence[Sequence[int | None]],
         imports: Collection[str], table: int, stubs: int, thread_start: int,
     ) -> None:  # fmt: skip
         self._linking = linking
         self._tables = tables
-        self._outside = outside
+        self._external = external
         self._values = values
         self._imports = imports
         self._thread_start = thread_start
@@ -162,7 +162,7 @@ class Relocator:
         pairs = table + _SIZE * len(tables.entries)
         self._pairs = {key: pairs + 2 * _SIZE * number for key, number in tables.pairs.items()}
         self._stubs = {name: stubs + linking.stub_size * number for name, number in tables.stubs.items()}
-        self.left: list[DynamicRelocation] = []
+        self.dynamic: list[DynamicRelocation] = []
         self.places: dict[str, list[tuple[int, int]]] = {}  # by import: addresses, and the numbers to add
 
     def relocate(self, piece: Piece, start: int, content: bytearray) -> None:
@@ -186,7 +186,7 @@ class Relocator:
                 if relaxes and value is not None and self._linking.can_relax(memoryview(content), at, addend):
                     self._linking.relax(content, at, value + addend - start - at)
                     continue
-                value = self._target(owner, start + at, fixups[kind], symbol, addend)
+                value = self._target_address(owner, start + at, fixups[kind], symbol, addend)
                 if value is None:
                     continue
             if form == DISTANCE:
@@ -196,21 +196,21 @@ class Relocator:
             else:
                 store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
 
-    def _target(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
+    def _target_address(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
         """Return the address to which an indirect relocation refers; None if there is nothing to store.
 
-        Side effect: add a relocation that stores an address to `left` or `places`.
+        Side effect: add a relocation that stores an address to `dynamic` or `places`.
         """
-        name = self._outside[owner].get(symbol)
+        name = self._external[owner].get(symbol)
         key = name or (owner, symbol)
         if fixup.to == SYMBOL and fixup.form == ADDRESS:
             if name is None:
-                self.left.append(DynamicRelocation("", place, self._linking.relative, self._value(owner, symbol) + addend))
+                self.dynamic.append(DynamicRelocation("", place, self._linking.relative, self._address_of(owner, symbol) + addend))
             else:
                 self._add_reference(name, place, self._linking.absolute, addend)
             return None
         if fixup.to == TLS_OFFSET:
-            return self._value(owner, symbol) - self._thread_start
+            return self._address_of(owner, symbol) - self._thread_start
         if fixup.to == NOTHING:
             return None
         if addend and fixup.form != DISTANCE:
@@ -244,15 +244,15 @@ class Relocator:
         if name in self._imports:
             self.places.setdefault(name, []).append((place, addend))
         else:
-            self.left.append(DynamicRelocation(name, place, kind, addend))
+            self.dynamic.append(DynamicRelocation(name, place, kind, addend))
 
     def table(self) -> bytes:
-        """Return the content of the global offset table, and add its relocations to `left` and `places`."""
+        """Return the content of the global offset table, and add its relocations to `dynamic` and `places`."""
         for key, address in self._entries.items():
             if isinstance(key, str):
                 self._add_reference(key, address, self._linking.in_table, 0)
             else:
-                self.left.append(DynamicRelocation("", address, self._linking.relative, self._value(*key)))
+                self.dynamic.append(DynamicRelocation("", address, self._linking.relative, self._address_of(*key)))
         content = bytearray(self._tables.size())
         for key, address in self._pairs.items():
             at = len(self._entries) * _SIZE + 2 * _SIZE * self._tables.pairs[key]
@@ -262,15 +262,15 @@ class Relocator:
     def _add_pair(self, key: Key, address: int, content: bytearray, at: int) -> None:
         first, *second = self._linking.tls_pair
         if isinstance(key, str):
-            self.left.append(DynamicRelocation(key, address, first, 0))
-            self.left += [DynamicRelocation(key, address + _SIZE, kind, 0) for kind in second]
+            self.dynamic.append(DynamicRelocation(key, address, first, 0))
+            self.dynamic += [DynamicRelocation(key, address + _SIZE, kind, 0) for kind in second]
             return
-        offset = 0 if key == _MODULE else self._value(*key) - self._thread_start
-        self.left.append(DynamicRelocation("", address, first, 0 if second else offset))
+        offset = 0 if key == _MODULE else self._address_of(*key) - self._thread_start
+        self.dynamic.append(DynamicRelocation("", address, first, 0 if second else offset))
         if second:
             _ENTRY.pack_into(content, at + _SIZE, offset)
 
-    def _value(self, owner: int, symbol: int) -> int:
+    def _address_of(self, owner: int, symbol: int) -> int:
         value = self._values[owner][symbol]
         if value is None:
             raise FormatError(f"symbol {symbol} of object {owner} has no address in this image")

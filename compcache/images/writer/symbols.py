@@ -49,7 +49,7 @@ def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tupl
 class Symbols:
     """The symbols of all objects.
 
-    `outside` has, for each object, the names of the symbols that other images define, by symbol number. `undefined` has these symbols by
+    `external` has, for each object, the names of the symbols that other images define, by symbol number. `undefined` has these symbols by
     name.
     """
 
@@ -74,10 +74,10 @@ class Symbols:
         self._export = defined[export]
         self._bounds: list[tuple[int, int, str]] = []
         self._inside: list[tuple[int, int, tuple[int, int]]] = []
-        self.outside: list[dict[int, str]] = []
+        self.external: list[dict[int, str]] = []
         self.undefined: dict[str, InputSymbol] = {}
         for owner, obj in enumerate(inputs):
-            self.outside.append({})
+            self.external.append({})
             for number, symbol in enumerate(obj.symbols):
                 if symbol.name and not symbol.section:
                     self._add_undefined(owner, number, symbol, defined.get(symbol.name))
@@ -88,7 +88,7 @@ class Symbols:
         elif symbol.name.startswith(_BOUNDS) and symbol.name[2:].partition("_")[2] in self._outputs:
             self._bounds.append((owner, number, symbol.name))
         elif symbol.visibility == _VISIBILITY_DEFAULT:
-            self.outside[owner][number] = symbol.name
+            self.external[owner][number] = symbol.name
             known = self.undefined.setdefault(symbol.name, symbol)
             if known.binding > symbol.binding:  # a strong reference replaces a weak one
                 self.undefined[symbol.name] = symbol
@@ -112,7 +112,7 @@ class Symbols:
             found[owner][number] = output.address + (output.size if bound == "stop" else 0)
         return found
 
-    def home(self, owner: int, number: int, section: int) -> Output | None:
+    def section_of(self, owner: int, number: int, section: int) -> Output | None:
         """Return the image's section that contains a symbol, or None.
 
         Args:
@@ -126,7 +126,7 @@ class Symbols:
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
     def exported(self, values: Sequence[Sequence[int | None]]) -> int:
-        """Return the address of the exported symbol among the results of `values`. Raise `FormatError` if it has none."""
+        """Return the address of the exported symbol among the results of `values`. Raise `FormatError` if the symbol has no address."""
         owner, number = self._export
         value = values[owner][number]
         if value is None:
@@ -138,10 +138,10 @@ class Symbols:
         owner, number = self._export
         return self._inputs[owner].symbols[number].size
 
-    def home_of_export(self) -> Output:
+    def section_of_export(self) -> Output:
         """Return the section that contains the exported symbol. Raise `FormatError` if no section contains it."""
         owner, number = self._export
-        found = self.home(owner, number, self._inputs[owner].symbols[number].section)
+        found = self.section_of(owner, number, self._inputs[owner].symbols[number].section)
         if found is None:
             raise FormatError(f"the exported symbol {self._inputs[owner].symbols[number].name!r} is not in a section")
         return found
@@ -155,7 +155,7 @@ def symbol_sections(
 
     Args:
         inputs: the objects.
-        symbols: their symbols.
+        symbols: the symbols of the objects.
         values: the addresses of the symbols (`Symbols.values`).
         export: the name of the exported symbol. All other defined symbols become local.
         requested: the names that the image requests from other images.
@@ -177,7 +177,7 @@ def symbol_sections(
                 first.append(pack(base + string, kind, 0, SHN_ABS, value, size))
             elif not strings.startswith(b".L", string):
                 address = row[number]
-                home = symbols.home(owner, number, section)
+                home = symbols.section_of(owner, number, section)
                 if address is None or home is None:
                     continue
                 place = address - thread_start if kind == STT_TLS else address

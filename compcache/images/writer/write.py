@@ -71,7 +71,7 @@ def write_shared(
         FormatError: an object is malformed, or has parts that the writer does not know. A linker may support them.
     """
     try:
-        return _write([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)
+        return _write_image([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)
     except (struct.error, IndexError, ValueError, OverflowError, KeyError) as error:
         reraise_interrupt(error)
         if isinstance(error, FormatError):
@@ -79,7 +79,7 @@ def write_shared(
         raise FormatError(f"the shared object cannot be written, because an object is damaged or too large: {error}") from error
 
 
-def _write(
+def _write_image(
     inputs: Sequence[Input], soname: str, export: str, optional: Collection[str], imports: Collection[str],
     providers: Mapping[str, Provider], run_paths: Sequence[str],
 ) -> tuple[bytes, dict[str, bytes], list[NeededSymbol]]:  # fmt: skip
@@ -88,7 +88,7 @@ def _write(
         raise FormatError("objects for different machines, or with properties that the image would need, are not supported")
     outputs = collect(inputs)
     symbols = Symbols(inputs, add_common(inputs, outputs), outputs, export)
-    tables = scan(inputs, symbols.outside, imports)
+    tables = scan(inputs, symbols.external, imports)
     needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
     dynamic = Dynamic(needed, export, soname, run_paths, tables.relocations, outputs)
     frames = sum([len(section.frames) for obj in inputs for section in obj.sections])
@@ -99,10 +99,10 @@ def _write(
     layout = place(outputs.values(), _HEADER.size + segments * _SEGMENT.size, linking.page)
     values = symbols.values()
     relocator = Relocator(
-        linking, tables, symbols.outside, values, imports, _address(outputs, ".got"), _address(outputs, ".plt"),
+        linking, tables, symbols.external, values, imports, _section_address(outputs, ".got"), _section_address(outputs, ".plt"),
         template[0].address if template else 0,
     )  # fmt: skip
-    _relocate(inputs, layout, relocator)
+    _relocate_pieces(inputs, layout, relocator)
     if tables.size():
         outputs[".got"].content = relocator.table()
     if tables.stubs:
@@ -110,9 +110,9 @@ def _write(
     if frames:
         _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
     start = symbols.exported(values)
-    dynamic.fill(start, symbols.size_of_export(), symbols.home_of_export(), relocator.left, linking.relative)
+    dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
-    image = _assemble(inputs, layout, tail, _segments(layout, template, linking.page))
+    image = _assemble(inputs, layout, tail, _program_headers(layout, template, linking.page))
     places = relocator.places.items()
     return image, {name: b"".join([_PLACE.pack(at - start, addend) for at, addend in found]) for name, found in places}, needed
 
@@ -145,11 +145,11 @@ def _thread_template(outputs: Mapping[str, Output]) -> list[Output]:
     return found
 
 
-def _address(outputs: Mapping[str, Output], name: str) -> int:
+def _section_address(outputs: Mapping[str, Output], name: str) -> int:
     return outputs[name].address if name in outputs else 0
 
 
-def _relocate(inputs: Sequence[Input], layout: Layout, relocator: Relocator) -> None:
+def _relocate_pieces(inputs: Sequence[Input], layout: Layout, relocator: Relocator) -> None:
     for output in layout.outputs.values():
         is_mapped = output.flags & SHF_ALLOC
         for piece in output.pieces:
@@ -172,7 +172,7 @@ def _index_frames(index: Output, tables: Output) -> None:
     index.content = index_of_frames(index.address, tables.address, entries)
 
 
-def _segments(layout: Layout, template: Sequence[Output], page: int) -> bytes:
+def _program_headers(layout: Layout, template: Sequence[Output], page: int) -> bytes:
     """Return the program headers.
 
     The dynamic section is read-only. In a writable one, glibc stores addresses from version 2.35 on, which takes a page of private memory
@@ -221,7 +221,7 @@ def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], s
         ))  # fmt: skip
         if output.type != SHT_NOBITS:
             parts.append(bytes(start - at))
-            parts += _contents(inputs, output)
+            parts += _yield_contents(inputs, output)
             at = start + output.size
     parts.append(bytes(-at % 8))
     first = inputs[0]
@@ -232,7 +232,7 @@ def _assemble(inputs: Sequence[Input], layout: Layout, tail: Sequence[Output], s
     return b"".join([*parts, *rows])
 
 
-def _contents(inputs: Sequence[Input], output: Output) -> Iterator[bytes | bytearray | memoryview]:
+def _yield_contents(inputs: Sequence[Input], output: Output) -> Iterator[bytes | bytearray | memoryview]:
     if not output.pieces:
         yield output.content
     at = 0

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["check_index"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
-#: The most entries of the index in memory at a time.
+#: The maximum number of entries of the index in memory at a time.
 _RANGE = 1 << 13
-#: The most modules whose existence is remembered.
+#: The maximum number of modules whose existence is remembered.
 _REMEMBERED = 1 << 16
 
 
@@ -42,14 +42,14 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     segments = list(readable(store.index))
     if store.index.problem:
         raise StorageError(f"cannot read the index of {store.root}: {store.index.problem}", path=store.root)
-    wanted = sorted_items((entry, b"") for entry in _wanted_entries(state))
+    wanted = sorted_items((entry, b"") for entry in _expected_entries(state))
     missing, stale, checked = _Differing(state), _Differing(state), 0
-    for entries, expected in _ranges(store, segments, (entry for entry, _ in wanted)):
+    for entries, expected in _read_ranges(store, segments, (entry for entry, _ in wanted)):
         checked += len(entries)
-        missing.add(expected - entries, lambda _, there: there)
-        stale.add(entries - expected, lambda module_id, there: _is_read(state, module_id) if there else module_id not in state.unusable)
+        missing.add(expected - entries, lambda _, exists: exists)
+        stale.add(entries - expected, lambda module_id, exists: _was_read(state, module_id) if exists else module_id not in state.unusable)
     damaged = dict(store.index.damaged)
-    numbers = {"missing": missing.count, "stale": stale.count, "unverified": _unverified(state, segments), "damaged": len(damaged)}
+    numbers = {"missing": missing.count, "stale": stale.count, "unverified": _count_unverified(state, segments), "damaged": len(damaged)}
     if damaged or missing.count or stale.count:
         _repair_index(state, missing, stale.count, damaged)
     return checked, numbers
@@ -62,7 +62,7 @@ class _Differing:
     """
 
     def __init__(self, state: CheckState) -> None:
-        self._there: dict[bytes, bool] = {}
+        self._exists: dict[bytes, bool] = {}
         self._store = state.store
         self.count = 0
         self.example = b""
@@ -71,26 +71,26 @@ class _Differing:
         """Count the entries for which `counts` returns true. Its arguments are the module_id, and whether the module exists now."""
         for entry in entries:
             module_id = entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
-            there = self._there.get(module_id)
-            if there is None:
-                there = self._store.exists(module_id)
-                if len(self._there) < _REMEMBERED:
-                    self._there[module_id] = there
-            if counts(module_id, there):
+            exists = self._exists.get(module_id)
+            if exists is None:
+                exists = self._store.exists(module_id)
+                if len(self._exists) < _REMEMBERED:
+                    self._exists[module_id] = exists
+            if counts(module_id, exists):
                 self.count += 1
                 self.example = self.example or module_id
 
 
-def _is_read(state: CheckState, module_id: bytes) -> bool:
+def _was_read(state: CheckState, module_id: bytes) -> bool:
     """Return whether a module that exists now also existed, and was intact, when the check read the modules."""
     known = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
-    return known and state.is_there(module_id) and module_id not in state.unusable
+    return known and state.is_present(module_id) and module_id not in state.unusable
 
 
-def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
+def _read_ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
     """Yield the function entries of all segments and the expected function entries, one range of keys at a time."""
     for segment in list(segments):
-        with _reading(store, segments, segment):
+        with _record_damage(store, segments, segment):
             texts = segment.requirements
             if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
                 raise FormatError("a function entry names a requirement that the segment does not have")
@@ -99,7 +99,7 @@ def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> I
     for number in range(1 << bits):
         entries: set[bytes] = set()
         for segment in list(segments):
-            with _reading(store, segments, segment):
+            with _record_damage(store, segments, segment):
                 entries.update([data[: KEY_SIZE + DIGEST_SIZE + 4] for data in segment.functions.entries_of_range(number, bits)])
         expected = set()
         while waiting is not None and int.from_bytes(waiting[:4], "big") >> (32 - bits) == number:
@@ -109,7 +109,7 @@ def _ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> I
 
 
 @contextmanager
-def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterator[None]:
+def _record_damage(store: Store, segments: list[Segment], segment: Segment) -> Iterator[None]:
     """If reading a segment inside the block fails, record it as damaged, and remove it from `segments`."""
     try:
         yield
@@ -119,23 +119,23 @@ def _reading(store: Store, segments: list[Segment], segment: Segment) -> Iterato
         segments.remove(segment)
 
 
-def _wanted_entries(state: CheckState) -> Iterator[bytes]:
+def _expected_entries(state: CheckState) -> Iterator[bytes]:
     """Yield the entries that the index should have, unordered."""
     for _, slice_ in state.modules():
         for module_id, row in slice_.rows().items():
             for name, offset in row.indexed():
-                yield _entry(name, module_id, offset)
+                yield _encode_entry(name, module_id, offset)
     listed = state.slices.lists.all_entries()
     for module_id, entry in listed:
-        if entry is not None and state.is_there(module_id):
-            yield _entry(index_name(entry[0], entry[1]), module_id, entry[2])
+        if entry is not None and state.is_present(module_id):
+            yield _encode_entry(index_name(entry[0], entry[1]), module_id, entry[2])
 
 
-def _entry(name: str, module_id: bytes, offset: int) -> bytes:
+def _encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
     return name_key(name) + module_id + offset.to_bytes(4, "little")
 
 
-def _unverified(state: CheckState, segments: list[Segment]) -> int:
+def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
     """Return the number of modules without a valid stamp."""
     unverified = 0
     tables = [all_entries(segment.modules) for segment in segments]
@@ -156,25 +156,25 @@ def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> boo
 
 
 def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: dict[str, str]) -> None:
-    """Rebuild the index if repair is requested, and add the findings about it."""
-    is_rebuilt = state.repair and _rebuild(state)
+    """Rebuild the index if repair is requested, and report its problems."""
+    is_rebuilt = state.repair and _try_rebuild(state)
     advice = "the index was rebuilt" if is_rebuilt else "run check with repair to rebuild the index"
     root = state.store.root
     for name, reason in damaged.items():
-        state.find("index", name, f"segment {name} of the index of {root} is damaged ({reason}); {advice}", repaired=is_rebuilt)
+        state.report("index", name, f"segment {name} of the index of {root} is damaged ({reason}); {advice}", repaired=is_rebuilt)
     if missing.count:
         delay = "" if is_rebuilt else ", or run prune an hour after the addition"
         message = (
             f"look-ups miss {missing.count} functions and entries of data in {root}, for example of module {missing.example.hex()}, "
             f"because an addition was interrupted; {advice}{delay}"
         )
-        state.find("unindexed", root, message, note=True, repaired=is_rebuilt)
+        state.report("unindexed", root, message, note=True, repaired=is_rebuilt)
     if stale:
         message = f"the index of {root} has {stale} entries of removed modules, which only take space; {advice}"
-        state.find("stale", root, message, note=True, repaired=is_rebuilt)
+        state.report("stale", root, message, note=True, repaired=is_rebuilt)
 
 
-def _rebuild(state: CheckState) -> bool:
+def _try_rebuild(state: CheckState) -> bool:
     """Rebuild the index. Return False if it cannot be written."""
     from compcache.publish.index_rebuild import rebuild_index
 

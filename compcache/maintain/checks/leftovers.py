@@ -31,10 +31,10 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
     for file in leftovers:
         is_removed = file.path in removed
         advice = "" if is_removed else "; run check with repair, or prune, to remove it"
-        state.find("leftover", file.path, f"{file.path}: {file.reason}, {file.size} bytes{advice}", note=True, repaired=is_removed)
+        state.report("leftover", file.path, f"{file.path}: {file.reason}, {file.size} bytes{advice}", note=True, repaired=is_removed)
     unknown = list(_unknown_files(store))
     for path in unknown:
-        state.find("stranger", path, f"compcache did not write {path}; delete it if it is not needed", note=True)
+        state.report("stranger", path, f"compcache did not write {path}; delete it if it is not needed", note=True)
     _check_volumes(state)
     quarantined = len(store.names(QUARANTINE))
     return len(leftovers) + len(unknown), {"leftovers": len(leftovers), "strangers": len(unknown), "quarantined": quarantined}
@@ -47,12 +47,12 @@ def _check_volumes(state: CheckState) -> None:
         store.volumes.of_directory(fan)
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)
-        is_repaired = state.repair and _repair_volume(store, name)
+        is_repaired = state.repair and _try_repair_volume(store, name)
         advice = "its readable modules were saved" if is_repaired else "run check with repair to save its readable modules"
-        state.find("damaged", path, f"{path} is damaged: {reason}; {advice}", repaired=is_repaired)
+        state.report("damaged", path, f"{path} is damaged: {reason}; {advice}", repaired=is_repaired)
 
 
-def _repair_volume(store: Store, name: str) -> bool:
+def _try_repair_volume(store: Store, name: str) -> bool:
     """Write the readable modules of a volume to a new volume, and move the old file to quarantine. Return False if writing fails."""
     volume = store.volumes.known(name)
     try:

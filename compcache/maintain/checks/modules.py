@@ -46,7 +46,7 @@ def _report_fault(state: CheckState, row: Row) -> None:
     fault = known_faults.fault_of(row.platform.made_by()) if known_faults.FAULTS else ""
     if fault:
         path = state.store.module_path(row.module_id)
-        state.find("maker", row.module_id.hex(), f"{path} is not used: {fault}; run prune to remove it", note=True)
+        state.report("maker", row.module_id.hex(), f"{path} is not used: {fault}; run prune to remove it", note=True)
 
 
 def _reading_error(store: Store, module_id: bytes) -> Exception:
@@ -69,7 +69,7 @@ def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
             try:
                 with ModuleSections(state.store, module_id) as reader:
                     size += reader.size
-                    _verify(reader)
+                    _require_as_published(reader)
                     is_own = not state.store.signing_key or is_signed_with(reader.footer, state.store.signing_key)
                 if not is_own:
                     _report_unsigned(state, module_id)
@@ -86,17 +86,17 @@ def _report_unsigned(state: CheckState, module_id: bytes) -> None:
     """Report an intact module without a signature by the signing key of this cache."""
     path = state.store.module_path(module_id)
     message = f"{path} is not used by this cache: it does not carry the signature of this cache's key; other users may use it"
-    state.find("unsigned", module_id.hex(), message, note=True)
+    state.report("unsigned", module_id.hex(), message, note=True)
 
 
-def _verify(reader: ModuleSections) -> None:
+def _require_as_published(reader: ModuleSections) -> None:
     """Raise `FormatError` with the reason if a module is not as published."""
     require_intact(reader.footer, reader.module_id, reader.read)
-    _compare(reader.image(), reader.records())
+    _check_table(reader.image(), reader.records())
 
 
-def _compare(image: bytes, records: bytes) -> None:
-    """Raise `FormatError` if an image does not hold the module table to whose slots the records refer."""
+def _check_table(image: bytes, records: bytes) -> None:
+    """Raise `FormatError` if an image does not contain the module table that its records require."""
     kind, table = _required_table(records)
     check_image(kind, image, table)
 

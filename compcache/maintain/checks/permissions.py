@@ -41,16 +41,16 @@ def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
     """Report a directory in which other users could replace files. Remove the right to write if repair is requested."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        state.find("permissions", path, f"{path} is a symbolic link, and compcache does not create links; remove it")
+        state.report("permissions", path, f"{path} is a symbolic link, and compcache does not create links; remove it")
     elif status.st_uid not in (os.getuid(), 0):
-        state.find("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change its owner")
+        state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change its owner")
     elif mode & 0o022:
-        is_repaired = state.repair and _set_mode(state.store, path, DIRECTORY_MODE)
+        is_repaired = state.repair and _try_set_mode(state.store, path, DIRECTORY_MODE)
         advice = "" if is_repaired else f"; run 'chmod go-w {path}', or run check with repair"
-        state.find("permissions", path, f"other users can write to {path} (mode {mode:04o}){advice}", repaired=is_repaired)
+        state.report("permissions", path, f"other users can write to {path} (mode {mode:04o}){advice}", repaired=is_repaired)
 
 
-def _set_mode(store: Store, path: str, mode: int) -> bool:
+def _try_set_mode(store: Store, path: str, mode: int) -> bool:
     """Set the mode of a file. Return False if that fails."""
     try:
         store.files.chmod(path, mode)

@@ -30,37 +30,37 @@ _AT_ONCE = 1 << 12
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that a module provides every imported function, with the link type of the import."""
     edges = dangling = unchecked = 0
-    more = {name for row in _unlisted(state).values() for name in row.imports}
+    more = {name for row in _unlisted_rows(state).values() for name in row.imports}
     names = chain(state.slices.lists.imported_names(), sorted(more))
     while batch := dict.fromkeys(islice(names, _AT_ONCE)):
-        uses = {name: _modules_of(state, name, state.slices.lists.importers(name), imports=True) for name in batch}
-        holders = {name: _modules_of(state, name, state.slices.lists.holders(name), imports=False) for name in batch}
+        uses = {name: _intact_modules(state, name, state.slices.lists.importers(name), imports=True) for name in batch}
+        holders = {name: _intact_modules(state, name, state.slices.lists.holders(name), imports=False) for name in batch}
         edges += sum(map(len, uses.values()))
-        dangling += sum(_is_dangling(state, name, uses[name]) for name in batch if uses[name] and not holders[name])
-        unfit, unknown = _check_types(state, uses, holders)
-        dangling, unchecked = dangling + unfit, unchecked + unknown
+        dangling += sum(_report_dangling(state, name, uses[name]) for name in batch if uses[name] and not holders[name])
+        mismatched, unknown = _check_types(state, uses, holders)
+        dangling, unchecked = dangling + mismatched, unchecked + unknown
     return edges, {"dangling": dangling, "unchecked": unchecked}
 
 
-def _unlisted(state: CheckState) -> dict[bytes, Row]:
-    """Return the rows of intact modules that the lists of modules do not have."""
+def _unlisted_rows(state: CheckState) -> dict[bytes, Row]:
+    """Return the rows of the intact modules that no list contains."""
     return {module_id: row for module_id, row in state.slices.unlisted.items() if state.is_sound(module_id)}
 
 
-def _modules_of(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
+def _intact_modules(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
     """Return the intact modules that import a function, or realize it, sorted. `listed` are the modules according to the lists."""
-    more = [module_id for module_id, row in _unlisted(state).items() if name in (row.imports if imports else row.names)]
-    return sorted({*filter(state.is_there, listed), *more})
+    more = [module_id for module_id, row in _unlisted_rows(state).items() if name in (row.imports if imports else row.names)]
+    return sorted({*filter(state.is_present, listed), *more})
 
 
-def _is_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
+def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
     """Report an imported function that no module holds. Return False, without a report, if the directory has changed since."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
     if not modules or state.is_provided(name):
         return False
     importing = f"module {modules[0].hex()} imports" if len(modules) == 1 else f"{len(modules)} modules, like {modules[0].hex()}, import"
     message = f"no module holds {name!r}, which {importing}: functions that need it are misses; add {name!r}"
-    state.find("dangling", name, message, note=True)
+    state.report("dangling", name, message, note=True)
     return True
 
 
@@ -100,30 +100,30 @@ def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Ma
     types = _Types()
     wanted = sorted({module_id for by_name in (uses, holders) for module_ids in by_name.values() for module_id in module_ids})
     rows = state.slices.lists.rows(wanted)
-    rows.update({module_id: row for module_id, row in _unlisted(state).items() if module_id in wanted})
+    rows.update({module_id: row for module_id, row in _unlisted_rows(state).items() if module_id in wanted})
     for module_id in wanted:
         if module_id in rows:
             types.read(state, module_id, rows[module_id], uses.keys())
-    unfit = unchecked = 0
+    mismatched = unchecked = 0
     for (name, module_id), used in types.used.items():
         if name not in uses or name in rows[module_id].names:
             continue
         known = types.defined.get(name, [])
         if not used or not all(text for _, text in known):
             unchecked += 1
-        elif known and not any(fits(text, used)[0] for _, text in known) and _is_all(state, name, module_id, known):
-            unfit += 1
+        elif known and not any(fits(text, used)[0] for _, text in known) and _has_only(state, name, module_id, known):
+            mismatched += 1
             provider, text = known[0]
             message = (
                 f"module {module_id.hex()} uses {name!r} as {used}, and no module holds a function of this type: module {provider.hex()} "
                 f"defines it as {text}; functions that need it are misses; add {name!r} with the type that is used"
             )
-            state.find("dangling", name, message, note=True)
-    return unfit, unchecked
+            state.report("dangling", name, message, note=True)
+    return mismatched, unchecked
 
 
-def _is_all(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Return whether the importer exists and the import has no realizations except `known`, in layers or added since."""
+def _has_only(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
+    """Return whether the importer exists, and the function has only the `known` realizations, even in layers and added since."""
     current = {module_id for module_id, _ in state.store.find_all(name)}
     return state.store.exists(importer) and current <= {module_id for module_id, _ in known}
 
@@ -133,7 +133,7 @@ def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     uses = Uses(state.store, verify=True)
     pins = pinned(state.store)
     for name in pins:
-        if not _modules_of(state, name, state.slices.lists.holders(name), imports=False) and not state.is_provided(name):
+        if not _intact_modules(state, name, state.slices.lists.holders(name), imports=False) and not state.is_provided(name):
             message = f"{name!r} is pinned, and no module holds it; unpin the function, or add it"
-            state.find("pin", name, message, note=True)
+            state.report("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

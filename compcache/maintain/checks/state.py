@@ -26,7 +26,7 @@ DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.
 
 
 class CheckState:
-    """The state that the steps of a check share: the directory, its module lists, and the findings so far.
+    """The state that the steps of a check share: the directory, its module lists, and the problems found so far.
 
     `unusable` are the modules with a problem that was not repaired.
     """
@@ -43,7 +43,7 @@ class CheckState:
         self._total = 0
 
     def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
-        """Yield the modules without a finding, one directory at a time: the statuses of their files, and their slice."""
+        """Yield the modules without a reported problem, one directory at a time: the statuses of their files, and their slice."""
         done = 0
         for found in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}
@@ -55,15 +55,15 @@ class CheckState:
                 self.progress(done, self._total if done < self._total else done * step // (max(found, default=b"\0")[0] + 1))
 
     def is_sound(self, module_id: bytes) -> bool:
-        """Return whether a module has no finding so far."""
+        """Return whether no problem of a module was reported so far."""
         return module_id not in self._excluded
 
-    def is_there(self, module_id: bytes) -> bool:
-        """Return whether a listed module existed when the records were checked, and has no finding."""
+    def is_present(self, module_id: bytes) -> bool:
+        """Return whether a listed module existed when the records were checked, and has no reported problem."""
         return module_id not in self.slices.gone and module_id not in self._excluded
 
-    def find(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
-        """Add a finding of the current step. It is an error unless it is a `note`."""
+    def report(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
+        """Add a problem that the current step has found. Its severity is "error", or "note" if `note` is true."""
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
@@ -79,7 +79,7 @@ class CheckState:
         path = self.store.module_path(module_id)
         if isinstance(error, OSError) and error.errno is not None:
             reason = str(error) if isinstance(error, CompcacheError) else error.strerror
-            self.find("unreadable", module_id.hex(), f"{path} cannot be checked, because it cannot be read: {reason}")
+            self.report("unreadable", module_id.hex(), f"{path} cannot be checked, because it cannot be read: {reason}")
             self.exclude(module_id)
             self.unusable.add(module_id)
             return
@@ -93,13 +93,13 @@ class CheckState:
         self._quarantine("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have changed it")
 
     def _quarantine(self, kind: str, module_id: bytes, reason: str) -> None:
-        """Move a module to quarantine if repair is requested, add the finding, and exclude the module from later steps."""
-        is_moved = self.repair and _move_to_quarantine(self.store, self.store.module_path(module_id))
+        """Move a module to quarantine if repair is requested, report the problem, and exclude the module from later steps."""
+        is_moved = self.repair and _try_move_to_quarantine(self.store, self.store.module_path(module_id))
         if is_moved:
             advice = "it was moved to quarantine"
         else:
             advice = "run check with repair to move it to quarantine; its functions will be compiled again"
-        self.find(kind, module_id.hex(), f"{reason}; {advice}", repaired=is_moved)
+        self.report(kind, module_id.hex(), f"{reason}; {advice}", repaired=is_moved)
         self.exclude(module_id)
         if not is_moved:
             self.unusable.add(module_id)
@@ -109,11 +109,11 @@ class CheckState:
         self._excluded.add(module_id)
 
     def is_provided(self, name: str) -> bool:
-        """Return whether an existing module holds a function now, with additions since the check began."""
+        """Return whether an existing module now holds a function. Modules added since the check began count."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 
-def _move_to_quarantine(store: Store, path: str) -> bool:
+def _try_move_to_quarantine(store: Store, path: str) -> bool:
     """Move a file to quarantine. Return False if that fails."""
     try:
         set_aside(store, path)

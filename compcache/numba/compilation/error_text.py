@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["describe_error"]
 
-_LONGEST = 300
+_MAX_LENGTH = 300
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _NOT_FIRST = ("File ", "During: ", "There are ", "raised from ", "This error is usually", "To see Python/NumPy", "For more information")
 _HEADINGS = ("Failed in nopython mode pipeline", "- Resolution failure for")
@@ -17,18 +17,18 @@ _PLACE = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
 #: Patterns of Numba's messages, with their meanings. The first pattern that matches is used.
 _KNOWN = (
     (r"No implementation of function Function\((.*?)\) found for signature: >>> <unknown function>\((.*?)\) There (?:is|are)",
-     r"there is no implementation of '\1' for (\2)"),
+     r"Numba has no implementation of '\1' for (\2)"),
     (r"No implementation of function Function\(.*?\) found for signature: >>> (?:impl_|ol_)?(\S+?)\((.*?)\) There (?:is|are)",
-     r"there is no implementation of '\1' for (\2)"),
+     r"Numba has no implementation of '\1' for (\2)"),
     (r"Invalid use of .*? with (?:argument|parameter)s? (?:of type\(s\): )?\((.*?)\)(?= [A-Z]|$)", r"a call with arguments of the types (\1) is not possible"),  # noqa: E501
     (r"Cannot unify (.+?) and (.+?) for '([^'.]+)[^']*'", r"the variable '\3' is \1 in one place and \2 in another"),
-    (r"Unknown attribute '([^']+)' of type (.+?)(?: File \"| During: |$)", r"there is no '\1' of \2"),
+    (r"Unknown attribute '([^']+)' of type (.+?)(?: File \"| During: |$)", r"\2 has no attribute '\1'"),
     (r"<class 'numba\.core\.ir\.UndefinedType'>", "it uses a name that is not defined"),
     (r"Cannot determine Numba type of <class 'function'>", "it uses a plain Python function, which is not decorated with njit"),
     (r"Cannot determine Numba type of <class 'builtin_function_or_method'>", "it uses a built-in function that Numba does not support"),
-    (r"Untyped global name '([^']+)': .*?" + _CLASS, r"it uses '\1', a '\2', which Numba does not compile"),
+    (r"Untyped global name '([^']+)': .*?" + _CLASS, r"it uses '\1', a '\2', which Numba cannot compile"),
     (r"Untyped global name '([^']+)'", r"it uses '\1', whose type Numba does not know"),
-    (r"Cannot determine Numba type of " + _CLASS, r"it uses a '\1', which Numba does not compile"),
+    (r"Cannot determine Numba type of " + _CLASS, r"it uses a '\1', which Numba cannot compile"),
     (r"global name '([^']+)' is not defined|NameError: name '([^']+)' is not defined", r"the name '\1\2' is not defined"),
     (r"Use of unsupported opcode \((\w+)\)", r"it uses a feature of Python that Numba does not support (the instruction \1)"),
     (r"[Nn]on-precise type (.+?)(?: (?:\[|During|Overload|Rejected)|$)", r"the type of a variable cannot be inferred (\1)"),
@@ -43,7 +43,7 @@ _TYPES = (
 
 
 def describe_error(error: Any) -> str:
-    """Return one sentence on an error of Numba, and the place of the error in parentheses if it is known.
+    """Return one sentence that describes a Numba error, and the location of the error in parentheses if it is known.
 
     Numba's whole report is the text of the exception.
     """
@@ -53,12 +53,12 @@ def describe_error(error: Any) -> str:
     shown = next((match.expand(meaning) for match, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
     for pattern, word in _TYPES:
         shown = re.sub(pattern, word, shown)
-    shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    shown = shown if len(shown) <= _MAX_LENGTH else f"{shown[:_MAX_LENGTH]}..."
     return shown + _place(error, joined)
 
 
 def _place(error: Any, text: str) -> str:
-    """Return the place of the error in parentheses. If Numba's place has no file, use a place that the text names; "" without a place."""
+    """Return the location of an error in parentheses; "" if it is unknown. If Numba's location has no file, use one that the text names."""
     place = getattr(error, "loc", None)
     if place is None:
         return ""

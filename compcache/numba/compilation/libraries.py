@@ -12,7 +12,7 @@ from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Recorded", "dependencies_of", "library_of", "remember_library", "set_dependencies", "start_recording"]
+__all__ = ["Recorded", "collect_dependencies", "library_of", "remember_library", "set_dependencies", "start_recording"]
 
 
 class Recorded(NamedTuple):
@@ -33,7 +33,7 @@ class Recorded(NamedTuple):
 _known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 
 
-#: Prefixes of the names of libraries that Numba creates for its runtime, and within the scope of a function for parts of it.
+#: Prefixes of the names of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
 _PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
@@ -71,8 +71,8 @@ def set_dependencies(library: Any, recorded: Recorded) -> None:
     _known[library] = recorded
 
 
-def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded:
-    """Return the dependencies of the code in a library, and of the libraries that are linked into it.
+def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
+    """Collect the dependencies of a library's code and of the libraries that are linked into it. Remember and return them.
 
     Args:
         library: the code library.
@@ -86,8 +86,8 @@ def dependencies_of(library: Any, scope: scopes.Scope | None = None) -> Recorded
     if scope is None:
         parts.append(_present_dependencies(scopes.asked_early.values()))
     else:
-        if scope.address_in:
-            reason = f"the code generator {scope.address_in} puts an address of this process into the code"
+        if scope.address_generator:
+            reason = f"the code generator {scope.address_generator} puts an address of this process into the code"
             parts.append(Recorded(problem=Unrepeatable(reason)))
         parts.append(_dependencies_in_scope(scope))
     dependencies, names, problems = zip(*parts, strict=True)
@@ -116,6 +116,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
 
 
 def _present_dependencies(functions: Iterable[Any]) -> Recorded:
+    """Return the dependencies on implementations with their present content."""
     try:
         return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:

@@ -122,7 +122,7 @@ def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
 def address_in_image(library: Any, name: str) -> int:
     """Return the address of a function in a library's image.
 
-    Returns 0 if the library has no image, or if the image lacks the function.
+    The result is 0 if the library has no image, or if the image lacks the function.
     """
     image = _images.get(library)
     return image.get(name, 0) if image is not None else 0

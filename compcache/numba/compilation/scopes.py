@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.extending import _Intrinsic
 
-from compcache.numba.fingerprints.examined import one_look_up
+from compcache.numba.fingerprints.examined import remember_during_look_up
 from compcache.numba.fingerprints.fixed_code import Compiled, note_symbol
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.fingerprints.implementations import digest_name
@@ -35,11 +35,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Miss",
     "Scope",
-    "accept",
     "asked_early",
     "compile_scope",
     "defer",
-    "is_kept",
+    "has_miss",
     "look_up_scope",
     "next_unique_id",
     "note_address",
@@ -47,11 +46,12 @@ __all__ = [
     "note_miss",
     "note_name",
     "note_type",
-    "record",
-    "reduced_to_name",
-    "remember",
+    "pop_compile_seconds",
+    "record_accepted",
+    "record_asked",
+    "record_token",
+    "reduce_to_name",
     "storing_scope",
-    "take_seconds",
 ]
 
 
@@ -76,17 +76,17 @@ class Scope:
         function: the Python function.
         token: the digest in its symbols.
         miss: the look-up that led to the compilation, or None.
-        used: how many symbols contain the token.
+        used: the number of symbols that contain the token.
         asked: the user's implementations that the compiler asked, by id, each with its content before it ran.
         changed: the dependencies on implementations that changed during the compilation.
         accepted: the ids of the implementations that accepted the compiler's types.
-        address_in: the user's code generator that put an address of this process into the code, or "".
+        address_generator: the user's code generator that put an address of this process into the code, or "".
         names: the digests of the names that the compiler looked up.
         generators: the functions that generated code, by id.
-        types: the user's classes of types for whose values code was generated.
+        types: the user-defined classes of Numba types for whose values code was generated.
     """
 
-    __slots__ = ("accepted", "address_in", "asked", "changed", "function", "generators", "miss", "names", "token", "types", "used")
+    __slots__ = ("accepted", "address_generator", "asked", "changed", "function", "generators", "miss", "names", "token", "types", "used")
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
@@ -96,7 +96,7 @@ class Scope:
         self.asked: dict[int, tuple[Any, Dependency | None]] = {}
         self.changed: set[Dependency] = set()
         self.accepted: set[int] = set()
-        self.address_in = ""
+        self.address_generator = ""
         self.names: set[int] = set()
         self.generators: dict[int, Any] = {}
         self.types: dict[type, None] = {}
@@ -116,8 +116,8 @@ class _Stack(threading.local):
 _stack = _Stack()
 
 
-#: The digests in symbols of this process. A second definition of a symbol would clash with the first.
-_used: set[str] = set()
+#: The tokens in symbols of this process. A second definition of a symbol would clash with the first.
+_used_tokens: set[str] = set()
 
 
 #: Implementations that were asked outside all scopes, by a compilation that was running when the backend was installed.
@@ -127,14 +127,14 @@ asked_early: dict[int, Any] = {}
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
     """Provide the scope of a function during its compilation. The actions of `defer` run after the outermost compilation."""
-    scope = Scope(function, _make_token(function, args, return_type, flags, extra), _take_miss(function, args))
+    scope = Scope(function, _make_token(function, args, return_type, flags, extra), _pop_miss(function, args))
     if not _stack.scopes:
         _stack.since, _stack.spent = time.thread_time(), 0.0
     _stack.scopes.append(scope)
     try:
         yield scope
     finally:
-        _stack.spent += _take_lap()
+        _stack.spent += _restart_clock()
         _stack.scopes.pop()
         if _stack.scopes:
             _stack.scopes[-1].names |= scope.names
@@ -143,15 +143,16 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
             _stack.deferred.pop()()
 
 
-def _take_lap() -> float:
+def _restart_clock() -> float:
+    """Return the processor time of this thread in seconds since the last call, and restart the measurement."""
     since, _stack.since = _stack.since, time.thread_time()
     return _stack.since - since
 
 
-def take_seconds() -> float:
-    """Return the processor time in seconds of this thread's compilations since the last call."""
+def pop_compile_seconds() -> float:
+    """Return the processor time in seconds of this thread's compilations since the last call, and reset it."""
     if _stack.scopes:
-        _stack.spent += _take_lap()
+        _stack.spent += _restart_clock()
     spent, _stack.spent = _stack.spent, 0.0
     return spent
 
@@ -161,7 +162,7 @@ def look_up_scope() -> Iterator[None]:
     """Mark the look-up of an overload, and its compilation if it is not found."""
     _stack.misses.append(None)
     try:
-        with one_look_up():
+        with remember_during_look_up():
             yield
     finally:
         _stack.misses.pop()
@@ -173,8 +174,8 @@ def note_miss(miss: Miss) -> None:
         _stack.misses[-1] = miss
 
 
-def _take_miss(function: Any, args: Any) -> Miss | None:
-    """Return the look-up that led to this compilation, and forget it; None if there is none."""
+def _pop_miss(function: Any, args: Any) -> Miss | None:
+    """Return and forget the look-up that led to this compilation; None if no look-up did."""
     miss = _stack.misses[-1] if _stack.misses else None
     if miss is None or miss.function is not function or miss.args != tuple(args):
         return None
@@ -192,20 +193,20 @@ def storing_scope() -> Iterator[None]:
         _stack.stores -= 1
 
 
-def reduced_to_name(value: Any) -> Any:
+def reduce_to_name(value: Any) -> Any:
     """Return the reduction of a class or intrinsic of the program to its name, for Numba's pickler in code and entries.
 
-    Returns None for other values, and NotImplemented for a class that the pickler must look up by name itself.
+    The result is None for other values, and NotImplemented for a class that the pickler must look up by name itself.
     """
     if not (_stack.scopes or _stack.stores):
         return None
     if isinstance(value, type):
-        return _reduced_class(value)
-    return _reduced_intrinsic(value) if isinstance(value, _Intrinsic) else None
+        return _reduce_class(value)
+    return _reduce_intrinsic(value) if isinstance(value, _Intrinsic) else None
 
 
-def _reduced_class(cls: type) -> Any:
-    """Implement `reduced_to_name` for classes.
+def _reduce_class(cls: type) -> Any:
+    """Implement `reduce_to_name` for classes.
 
     Numba pickles a copy of a class of the main program, or of a class that its module contains under another name. Another process would
     raise or return the copy instead of its own class.
@@ -218,8 +219,8 @@ def _reduced_class(cls: type) -> Any:
     return NotImplemented if name is not None and cls.__module__ == "__main__" else None
 
 
-def _reduced_intrinsic(intrinsic: Any) -> Any:
-    """Implement `reduced_to_name` for intrinsics.
+def _reduce_intrinsic(intrinsic: Any) -> Any:
+    """Implement `reduce_to_name` for intrinsics.
 
     Numba pickles a copy of an intrinsic in function arguments, and registers the copy on unpickling. A process that loads the entry would
     have two intrinsics of the same name. Then all other functions that use the intrinsic would seem to have changed.
@@ -228,7 +229,7 @@ def _reduced_intrinsic(intrinsic: Any) -> Any:
     return (getattr, (module, name)) if getattr(module, name, None) is intrinsic else None
 
 
-def is_kept(token: object) -> bool:
+def has_miss(token: object) -> bool:
     """Return whether the function with this token is being compiled for a cache in which it was not found."""
     scope = _stack.scopes[-1] if _stack.scopes else None
     return scope is not None and scope.miss is not None and scope.token == token
@@ -240,7 +241,11 @@ def is_compiling() -> bool:
 
 
 def defer(action: Callable[[], None]) -> bool:
-    """Run `action` after the outermost compilation of this thread. Return False, without running it, if there is no compilation."""
+    """Schedule an action to run after the outermost compilation of this thread.
+
+    Returns:
+        False, without scheduling the action, if this thread compiles nothing.
+    """
     if not _stack.scopes:
         return False
     _stack.deferred.append(action)
@@ -250,7 +255,7 @@ def defer(action: Callable[[], None]) -> bool:
 def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
     """Return the token for the symbols of a function that is being compiled.
 
-    It is a digest of all that determines the function, or a random number if there is no digest or if the digest is already in use.
+    The token is a digest of everything that determines the function. If there is no digest, or if it is in use, the token is random.
     """
     try:
         content_of_function = fingerprint(function)
@@ -268,12 +273,12 @@ def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: s
         note_symbol(number, None)
         return number
     token = content = _digest(*parts)
-    if token in _used and _stack.scopes:
+    if token in _used_tokens and _stack.scopes:
         token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its own functions once per caller
-    if token in _used:
+    if token in _used_tokens:
         token = uuid.uuid4().hex
     else:
-        _used.add(token)
+        _used_tokens.add(token)
     note_symbol(token, Compiled(content, content_of_function.lines))
     return token
 
@@ -282,9 +287,9 @@ def _digest(*parts: str) -> str:
     return blake2b("\0".join(parts).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
 
 
-def remember(token: str) -> None:
-    """Record the token in the symbols of loaded code."""
-    _used.add(token)
+def record_token(token: str) -> None:
+    """Record the token in the symbols of loaded code, so that no compilation uses it."""
+    _used_tokens.add(token)
 
 
 def next_unique_id(function: Any) -> str:
@@ -299,7 +304,7 @@ def next_unique_id(function: Any) -> str:
     return f"{scope.token}x{scope.used}"
 
 
-def record(function: Any) -> None:
+def record_asked(function: Any) -> None:
     """Record that the compiler asks one of the user's implementations, and its present content."""
     if not _stack.scopes:
         asked_early[id(function)] = function
@@ -312,7 +317,7 @@ def record(function: Any) -> None:
 
 
 def _present_dependency(function: Any) -> Dependency | None:
-    """Return the content of an implementation before it runs; None if it cannot be compared.
+    """Return the dependency on an implementation before it runs; None if it cannot be compared.
 
     Implementations may store values that they create. A process that finds the entry has the content from before.
     """
@@ -322,7 +327,7 @@ def _present_dependency(function: Any) -> Dependency | None:
         return None
 
 
-def accept(function: Any) -> None:
+def record_accepted(function: Any) -> None:
     """Record that one of the user's implementations accepted the compiler's types."""
     for scope in _stack.scopes:
         scope.accepted.add(id(function))
@@ -331,7 +336,7 @@ def accept(function: Any) -> None:
 def note_address(generator: str) -> None:
     """Record that a user's code generator, given by its name, puts an address of this process into the code."""
     if _stack.scopes:
-        _stack.scopes[-1].address_in = generator
+        _stack.scopes[-1].address_generator = generator
 
 
 def note_name(name: str) -> None:
@@ -347,6 +352,6 @@ def note_generator(implementation: Any) -> None:
 
 
 def note_type(cls: type) -> None:
-    """Record that code is generated for values of a user's class of types."""
+    """Record that code is generated for values of a class of Numba types that the user defines."""
     for scope in _stack.scopes:
         scope.types[cls] = None

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OF_CUDA", "can_replace_cuda"]
+__all__ = ["CUDA_STAND_INS", "can_replace_cuda"]
 
 _Function = type(lambda: 0)
 #: The modules that packages use on import. Any other module of `numba.cuda` imports Numba.
@@ -53,7 +53,7 @@ class LazyDeviceFunction(LazyWrapper):
     def _compcache_content(self, walk: Any) -> None:
         del walk
         name = object.__getattribute__(self, "_function").__qualname__
-        raise NotLazy(f"the function uses the CUDA function {name}, which only Numba compiles")
+        raise NotLazy(f"the function uses the CUDA function {name}, which only Numba can compile")
 
     def __getitem__(self, configuration: Any) -> Any:
         """Return the kernel with a launch configuration."""
@@ -111,4 +111,4 @@ def _has_driver() -> bool:
     return False
 
 
-OF_CUDA: dict[str, Any] = {"is_available": is_available, "jit": jit}
+CUDA_STAND_INS: dict[str, Any] = {"is_available": is_available, "jit": jit}

@@ -50,7 +50,7 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
 
     Numba's own decorator handles arguments that only Numba can interpret, and functions if compilation is disabled.
     """
-    if _is_disabled() or "signature_or_function" in options:
+    if _is_jit_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
     if len(args) == 1 and type(args[0]) is _Function:
         return _decorate_function(decorator, None, options, args[0])
@@ -62,39 +62,39 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
     try:
         decorate = numba_decorator(decorator)
     except ImportError as error:
-        return _use_packaged_kernels(error)
+        return _packaged_kernel_decorator(error)
     return decorate(*args, **options)
 
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
     """Decorate a Python function. Numba decorates any other object."""
-    state = _state_of(function, decorator, signatures, options)
+    state = _create_state(function, decorator, signatures, options)
     if state is not None and signatures is None:
-        return _finish(make_lazy_function(state))
+        return _select_result(make_lazy_function(state))
     try:
         if state is not None and not state.reason:
             from compcache.numba.declarations.signatures import declare_function
 
-            return _finish(declare_function(state))
-        given = () if signatures is None else (list(signatures),)
-        return numba_decorator(decorator)(*given, **options)(function)
+            return _select_result(declare_function(state))
+        decorator_args = () if signatures is None else (list(signatures),)
+        return numba_decorator(decorator)(*decorator_args, **options)(function)
     except ModuleNotFoundError as error:
         if signatures is None or error.name != "numba":
             raise
-        return _use_packaged_kernels(error)(function)
+        return _packaged_kernel_decorator(error)(function)
 
 
-def _state_of(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
+def _create_state(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
     """Return the state of a function, or None if Numba must decorate the object."""
     return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_program_function(function) else None
 
 
 def _is_program_function(function: Any) -> bool:
-    """Return whether this is a Python function outside Numba. An imported Numba uses its decorators for its own functions."""
+    """Return whether an object is a Python function outside Numba. An imported Numba also applies these decorators to its own functions."""
     return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
 
-def _finish(function: Any) -> Any:
+def _select_result(function: Any) -> Any:
     """Return the result of the decorator: Numba's object if Numba is imported and its own decorator would return such an object."""
     if not are_decorators_replaced():
         return function
@@ -107,7 +107,7 @@ def _real_dispatcher(function: Any) -> Any:
     return real_dispatcher(function)
 
 
-def _use_packaged_kernels(error: ImportError) -> Any:
+def _packaged_kernel_decorator(error: ImportError) -> Any:
     from compcache.numba.kernels.find import decorate_packaged
 
     return decorate_packaged(error)
@@ -122,7 +122,8 @@ def _signature_texts(signature: Any) -> tuple[str, ...] | None:
     return tuple([text for text in texts if text is not None]) if given and None not in texts else None
 
 
-def _is_disabled() -> bool:
+def _is_jit_disabled() -> bool:
+    """Return whether $NUMBA_DISABLE_JIT disables compilation."""
     return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
@@ -133,7 +134,7 @@ def vectorize(*args: Any, **options: Any) -> Any:
         args: the arguments of `numba.vectorize`.
         options: the options of `numba.vectorize`.
     """
-    if _is_disabled() or len(args) > 1 or "ftylist_or_function" in options:
+    if _is_jit_disabled() or len(args) > 1 or "ftylist_or_function" in options:
         return numba_decorator("vectorize")(*args, **options)
     if args and type(args[0]) is _Function and not options:
         return _decorate_ufunc("vectorize", None, {}, (), args[0])
@@ -151,7 +152,7 @@ def guvectorize(*args: Any, **options: Any) -> Any:
         args: the arguments of `numba.guvectorize`.
         options: the options of `numba.guvectorize`.
     """
-    if _is_disabled() or not 0 < len(args) <= _MOST_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
+    if _is_jit_disabled() or not 0 < len(args) <= _MAX_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
     texts = None if len(args) == 1 else _signature_texts(list(args[0]) if type(args[0]) is tuple else args[0])
     is_known = texts is not None or (len(args) == 1 and _is_layout(args[0]))
@@ -175,7 +176,7 @@ def _is_layout(text: str) -> bool:
     return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", given))
 
 
-_MOST_GUVECTORIZE_ARGUMENTS = 2
+_MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
@@ -186,7 +187,7 @@ def cfunc(*args: Any, **options: Any) -> Any:
         options: the options of `numba.cfunc`.
     """
     texts = _signature_texts(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
-    if _is_disabled() or texts is None:
+    if _is_jit_disabled() or texts is None:
         return numba_decorator("cfunc")(*args, **options)
     return partial(_decorate_callback, texts[0], options)
 
@@ -202,7 +203,7 @@ def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
     """
     function = func_or_mode if type(func_or_mode) is _Function else None
     is_plain = function is not None or func_or_mode == "constant"
-    if _is_disabled() or not is_plain or not _STENCIL_OPTIONS.issuperset(options):
+    if _is_jit_disabled() or not is_plain or not _STENCIL_OPTIONS.issuperset(options):
         return numba_decorator("stencil")(func_or_mode, **options)
     return _decorate_stencil(options, function) if function is not None else partial(_decorate_stencil, options)
 
@@ -226,23 +227,23 @@ def _decorate_ufunc(
     """Return the ufunc of a function. Numba creates it if only Numba can interpret the options."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
-    state = _state_of(function, decorator, signatures, options)
+    state = _create_state(function, decorator, signatures, options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.ufuncs import declare_ufunc
 
         if not state.is_parallel:
-            return _finish(declare_ufunc(state))
+            return _select_result(declare_ufunc(state))
         if signatures:
             return declare_ufunc(state)
-    given = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
-    return numba_decorator(decorator)(*args, **given)(function)
+    numba_options = {name: value for name, value in options.items() if decorator == "vectorize" or name != "signature"}
+    return numba_decorator(decorator)(*args, **numba_options)(function)
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
     """Return the callback of a function. Numba creates it if only Numba can interpret the options."""
-    state = _state_of(function, "cfunc", (signature,), options)
+    state = _create_state(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback
 
-        return _finish(declare_callback(state))
+        return _select_result(declare_callback(state))
     return numba_decorator("cfunc")(signature, **options)(function)

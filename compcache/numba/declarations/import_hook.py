@@ -11,7 +11,7 @@ import sys
 
 from compcache.numba.declarations import decorators
 from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named, public_names
-from compcache.numba.declarations.registrations import OF_EXTENDING
+from compcache.numba.declarations.registrations import EXTENDING_STAND_INS
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
 from compcache.numba.registered.distributions import numba_version
@@ -57,7 +57,7 @@ class StandIn(_Module):  # type: ignore[misc]
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
-        walk.token("module", "numba")
+        walk.feed_token("module", "numba")
 
 
 #: The functions whose registrations keys of functions contain. They are replaced when Numba is imported.
@@ -68,11 +68,11 @@ class Hook:
     """The stand-in for `numba`, and the import finder for its submodules.
 
     Args:
-        when_real: called once Numba itself is imported. It returns an object whose `remove` undoes the installation, or None.
+        when_imported: called once Numba itself is imported. It returns an object whose `remove` undoes the installation, or None.
     """
 
-    def __init__(self, when_real: Callable[[], Any]) -> None:
-        self._when_real = when_real
+    def __init__(self, when_imported: Callable[[], Any]) -> None:
+        self._when_imported = when_imported
         self._module: Any = None
         self._hooks: Any = None
         self._decorators: dict[str, Any] = {}
@@ -107,7 +107,7 @@ class Hook:
                 setattr(numba, name, own)
         if self._decorators:
             for name in _REGISTRATIONS:
-                if getattr(numba.extending, name) is OF_EXTENDING[name]:  # type: ignore[union-attr]
+                if getattr(numba.extending, name) is EXTENDING_STAND_INS[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
             note_replaced_decorators({})
             self._decorators = {}
@@ -118,7 +118,7 @@ class Hook:
         """Remove the finder and install the hooks, because Numba was imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._hooks = self._when_real()
+        self._hooks = self._when_imported()
         if self._hooks is not None:
             self._replace_decorators()
 
@@ -130,7 +130,7 @@ class Hook:
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
         for name in _REGISTRATIONS:
-            setattr(numba.extending, name, OF_EXTENDING[name])
+            setattr(numba.extending, name, EXTENDING_STAND_INS[name])
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         """Find a submodule of Numba for an import statement.

@@ -10,10 +10,10 @@ import os
 import sys
 from importlib import import_module
 
-from compcache.numba.declarations.cuda import OF_CUDA, can_replace_cuda
-from compcache.numba.declarations.references import QUESTIONS, Question, Reference, TypeConstructor, exception_named
-from compcache.numba.declarations.registrations import OF_EXTENDING, WrapperAddressProtocol
-from compcache.numba.declarations.structrefs import OF_CONTAINERS, OF_STRUCTREF
+from compcache.numba.declarations.cuda import CUDA_STAND_INS, can_replace_cuda
+from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction, Reference, TypeConstructor, exception_named
+from compcache.numba.declarations.registrations import EXTENDING_STAND_INS, WrapperAddressProtocol
+from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS, STRUCTREF_STAND_INS
 from compcache.numba.declarations.types import CONSTRUCTORS, type_named
 from compcache.numba.lazy.awaited import has_numba, stand_in_of
 from compcache.numba.lazy.c_helpers import configured_threads
@@ -42,7 +42,7 @@ _IMPORTED_BY_NUMBA = frozenset((
     "set_num_threads", "set_parallel_chunksize", "threading_layer", "typeof",
 ))  # fmt: skip
 _CONTEXTS = frozenset(("objmode", "parallel_chunksize"))
-#: Aliases of classes of types.
+#: Aliases of classes of Numba types.
 _ALIASES = {"optional": "Optional"}
 _SUBMODULES = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
 #: Types that are not attributes of `numba`.
@@ -53,23 +53,23 @@ _WITHOUT_STAND_INS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.r
 _PARTLY_REPLACED = frozenset(("numba.experimental", "numba.experimental.structref"))
 #: Functions that register something. They work only while `numba` itself is replaced, because the import of Numba must be noticed.
 _REGISTRATIONS = {
-    "numba.core.extending": OF_EXTENDING, "numba.extending": OF_EXTENDING,
-    "numba.cuda": OF_CUDA, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **OF_CONTAINERS},
-    "numba.core.types.containers": OF_CONTAINERS, "numba.experimental.structref": OF_STRUCTREF,
+    "numba.core.extending": EXTENDING_STAND_INS, "numba.extending": EXTENDING_STAND_INS,
+    "numba.cuda": CUDA_STAND_INS, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **CONTAINER_STAND_INS},
+    "numba.core.types.containers": CONTAINER_STAND_INS, "numba.experimental.structref": STRUCTREF_STAND_INS,
 }  # fmt: skip
 _SETTINGS = "numba.core.config"
 #: The file with settings that Numba reads in addition to the environment.
 _CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
-_made: dict[tuple[str, str], Any] = {}
+_stand_ins: dict[tuple[str, str], Any] = {}
 
 
 def module_named(name: str) -> Any:
     """Return the stand-in for a module of Numba, or None if only Numba can provide the module."""
     name = _MODULE_ALIASES.get(name, name)
-    known = _made.get(("", name))
+    known = _stand_ins.get(("", name))
     if known is None and name != "numba" and _may_replace(name) and _source_of(name):
-        known = _made.setdefault(("", name), LazyModule(name))
+        known = _stand_ins.setdefault(("", name), LazyModule(name))
     return known
 
 
@@ -81,7 +81,7 @@ def _may_replace(name: str) -> bool:
 
 
 def _source_of(name: str) -> str:
-    """Return the path of the source of one of Numba's modules, or "" if there is none."""
+    """Return the path of the source of one of Numba's modules, or "" if the module has no source file."""
     from compcache.numba.registered.distributions import package_directory
 
     global _directory  # noqa: PLW0603 - Numba is one per process
@@ -97,19 +97,19 @@ _directory = ""
 def attribute_of(module: str, name: str) -> Any:
     """Return the stand-in or the value of an attribute of a module of Numba, or None if only Numba can provide the attribute."""
     if module == _SETTINGS:
-        return _setting(name)
-    known = _made.get((module, name))
+        return _setting_value(name)
+    known = _stand_ins.get((module, name))
     if known is None:
         known = _make_attribute(module, name)
         if known is not None:
-            known = _made.setdefault((module, name), known)
+            known = _stand_ins.setdefault((module, name), known)
     return known
 
 
-def _setting(name: str) -> int | str | None:
+def _setting_value(name: str) -> int | str | None:
     """Return a setting that packages read on import, with the value that Numba reads from the environment.
 
-    Returns None if only Numba can determine the value.
+    The result is None if only Numba can determine the value.
     """
     if os.path.exists(_CONFIGURATION):
         return None
@@ -143,15 +143,15 @@ def _make_numba_attribute(name: str) -> Any:
         return module_named(f"numba.{name}")
     if name in _CONTEXTS:
         return Reference("numba", name, "context")
-    if name in QUESTIONS:
-        return _made.setdefault((QUESTIONS[name][0], f"<{name}>"), Question(name))
+    if name in FAST_PATHS:
+        return _stand_ins.setdefault((FAST_PATHS[name][0], f"<{name}>"), FastPathFunction(name))
     known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
     return _find_definition("numba", name) if known is None and name in _IMPORTED_BY_NUMBA else known
 
 
 def _find_definition(module: str, name: str) -> Any:
     """Return a stand-in for a function or class that the source of a module defines, or None if the source defines no such name."""
-    if QUESTIONS.get(name, ("",))[0] == module:
+    if FAST_PATHS.get(name, ("",))[0] == module:
         return attribute_of("numba", name)
     for home in _HOMES.get(module, (module,)):
         path = _source_of(home)
@@ -161,7 +161,7 @@ def _find_definition(module: str, name: str) -> Any:
             source = file.read()
         for word, kind in (("def", "library function"), ("class", "class")):
             if f"\n{word} {name}(" in source or f"\n{word} {name}:" in source:
-                return _made.setdefault((home, f"<{name}>"), Reference(home, name, kind))  # one object for all these modules
+                return _stand_ins.setdefault((home, f"<{name}>"), Reference(home, name, kind))  # one object for all these modules
     return None
 
 
@@ -194,7 +194,7 @@ class LazyModule(_Module):  # type: ignore[misc]
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
-        walk.token("module", self.__name__)
+        walk.feed_token("module", self.__name__)
 
 
 def public_names(module: Any) -> list[str]:

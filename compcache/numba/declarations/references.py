@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["QUESTIONS", "Question", "Reference", "TypeConstructor", "exception_named"]
+__all__ = ["FAST_PATHS", "FastPathFunction", "Reference", "TypeConstructor", "exception_named"]
 
 
 class Reference:
@@ -52,7 +52,7 @@ class Reference:
         if not kind:
             module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
             raise NotLazy(f"the function uses {module}.{name}, which only Numba can identify")
-        walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
+        walk.feed_token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:
         """Return the name of the context manager of Numba to which this refers, or None for any other object."""
@@ -139,7 +139,7 @@ def _import_named(module: str, name: str) -> Any:
 
 
 class TypeConstructor(Reference):
-    """A stand-in for a class of types. Without Numba, it constructs types whose expression follows from the arguments.
+    """A stand-in for a class of Numba types. Without Numba, it constructs types whose expression follows from the arguments.
 
     Args:
         name: the name of the class, a key of `CONSTRUCTORS`.
@@ -163,17 +163,17 @@ class TypeConstructor(Reference):
         return super().__call__(*args, **keywords) if stand_in is None else stand_in
 
 
-class Question(Reference):
-    """A stand-in for a function that answers most calls without Numba, such as `numba.typeof` for numbers.
+class FastPathFunction(Reference):
+    """A stand-in for a function that computes most results without Numba, such as `numba.typeof` for numbers.
 
     Args:
-        name: the name of the function, a key of `QUESTIONS`.
+        name: the name of the function, a key of `FAST_PATHS`.
     """
 
     __slots__ = ("_answer", "_count")
 
     def __init__(self, name: str) -> None:
-        home, count, answer = QUESTIONS[name]
+        home, count, answer = FAST_PATHS[name]
         super().__init__(home, name, "library function")
         object.__setattr__(self, "_answer", answer)
         object.__setattr__(self, "_count", count)
@@ -197,8 +197,9 @@ def _answer_from_dtype(dtype: Any) -> Any:
     return NotImplemented if type_ is None else type_
 
 
-#: For each function: its module, the supported number of arguments, and the answer, `NotImplemented` if Numba must give it.
-QUESTIONS: dict[str, tuple[str, int, Callable[..., Any]]] = {
+#: For each function: its module, the supported number of arguments, and a function that returns the result, or `NotImplemented` if only
+#: Numba can compute the result.
+FAST_PATHS: dict[str, tuple[str, int, Callable[..., Any]]] = {
     "from_dtype": ("numba.np.numpy_support", 1, _answer_from_dtype),
     "get_num_threads": ("numba.np.ufunc.parallel", 0, number_of_threads),
     "set_num_threads": ("numba.np.ufunc.parallel", 1, set_number_of_threads),

@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OF_EXTENDING", "WrapperAddressProtocol"]
+__all__ = ["EXTENDING_STAND_INS", "WrapperAddressProtocol"]
 
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
@@ -95,7 +95,7 @@ class LazyIntrinsic(LazyObject):
 
     def _compcache_content(self, walk: Any) -> None:
         get = object.__getattribute__
-        walk.depends_on("intrinsic", get(self, "_function"), get(self, "_options"))
+        walk.refer_to_dependency("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_original(self) -> Any:
         """Return Numba's own object."""
@@ -136,7 +136,7 @@ def is_jitted(function: Any) -> Any:
     return jitted(function) is not None
 
 
-OF_EXTENDING: dict[str, Any] = {
+EXTENDING_STAND_INS: dict[str, Any] = {
     "get_cython_function_address": get_cython_function_address,
     "intrinsic": intrinsic,
     "is_jitted": is_jitted,

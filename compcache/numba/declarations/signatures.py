@@ -10,7 +10,7 @@ from compcache.numba.fingerprints.fixed_code import Compiled
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep, make_lazy_function
+from compcache.numba.lazy.function import keep_mapped, make_lazy_function
 from compcache.numba.registered.refusals import NotLazy
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
-__all__ = ["Declared", "declare_function", "find_declared"]
+__all__ = ["Declared", "declare_function", "load_declared"]
 
 
 class Declared:
@@ -47,7 +47,7 @@ class Declared:
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order.
 
         Returns:
-            The code; None if Numba would choose none, or if its choice is ambiguous.
+            The code; None if Numba would choose no code, or if Numba's choice is ambiguous.
         """
         ratings = [rating for number, row in enumerate(self.rows) if (rating := _rate(row, types, number)) is not None]
         ratings.sort()
@@ -57,6 +57,7 @@ class Declared:
 
 
 def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -> tuple[tuple[int, ...], int] | None:
+    """Return the numbers of unsafe, safe and promoting conversions, with the number of the row; None if the row rejects the types."""
     ranks = [accepted.get(type_, -1) for accepted, type_ in zip(row, types, strict=False)]
     if len(row) != len(types) or -1 in ranks:
         return None
@@ -66,14 +67,14 @@ def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -
 def declare_function(state: State) -> Any:
     """Return a lazy function with its stored code. If the code is not stored, Numba's dispatcher has compiled it."""
     function = make_lazy_function(state)
-    state.declared = find_declared(state)
+    state.declared = load_declared(state)
     if state.declared is None:
         state.make_real(function)
     return function
 
 
-def find_declared(state: State, details: str = "?") -> Declared | None:
-    """Return the stored code of a declaration, and set the key of its state.
+def load_declared(state: State, details: str = "?") -> Declared | None:
+    """Load the stored code of a declaration, and set the key of its state.
 
     Args:
         state: the declaration. If its code is found, `state.compiled` is set too.
@@ -100,7 +101,7 @@ def find_declared(state: State, details: str = "?") -> Declared | None:
     if len(usable) < len(loaded):
         return None
     for code in usable:
-        keep(code)
+        keep_mapped(code)
         count_hit()
     note_code(state.key.content.reads)
     declared = Declared(rows, usable, details)

@@ -1,8 +1,8 @@
 """Defines stand-ins for the base classes and functions of `structref`, which modules use on import.
 
-A class of types derives from `types.StructRef`, and a class of values from `StructRefProxy`. Before Numba is imported, both derive from
-stand-ins. Numba's class becomes their base when Numba is imported, or when an attribute other than the name is requested from a class of
-types. Only Numba creates values of these types.
+A class of Numba types derives from `types.StructRef`, and a class of values from `StructRefProxy`. Before Numba is imported, both classes
+derive from stand-ins. Numba's class becomes their base when Numba is imported, or when an attribute other than the name is requested from
+a class of Numba types. Only Numba creates values of these types.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["OF_CONTAINERS", "OF_STRUCTREF"]
+__all__ = ["CONTAINER_STAND_INS", "STRUCTREF_STAND_INS"]
 
 #: Attributes of classes that do not depend on the bases; and `__self__`, which classes lack.
 _OWN = frozenset(("__doc__", "__module__", "__name__", "__qualname__", "__self__"))
@@ -36,42 +36,42 @@ class _LazyClass(ABCMeta):
         if not bases:
             return type.__new__(cls, name, bases, namespace)
         if bases[0] is not _StructRefStandIn or options:
-            real = tuple([_rebased(base) if type(base) is _LazyClass else base for base in bases])
+            real = tuple([_real_class(base) if type(base) is _LazyClass else base for base in bases])
             return type(real[0])(name, real, namespace, **options)
         namespace = {key: value for key, value in namespace.items() if key != "__orig_bases__"}  # a subclass of Numba's class lacks it
         lazy = type.__new__(cls, name, bases, namespace)
-        when_imported(lambda: _convert(lazy))
+        when_imported(lambda: _convert_to_real_class(lazy))
         return lazy
 
     def __init__(cls, *args: Any, **options: Any) -> None:
         type.__init__(cls, *args, **options)
 
     def _compcache_original(cls) -> Any:
-        return _rebased(cls)
+        return _real_class(cls)
 
     def __getattribute__(cls, name: str) -> Any:
         if name in _OWN or is_probe(name):
             return type.__getattribute__(cls, name)
-        return getattr(_rebased(cls), name)
+        return getattr(_real_class(cls), name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        type.__setattr__(_rebased(cls), name, value) if name in ("__bases__", "__class__") else type.__setattr__(cls, name, value)
+        type.__setattr__(_real_class(cls), name, value) if name in ("__bases__", "__class__") else type.__setattr__(cls, name, value)
 
     def __delattr__(cls, name: str) -> None:
-        delattr(_rebased(cls), name)
+        delattr(_real_class(cls), name)
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
         """Import Numba, and create a type."""
-        return _rebased(cls)(*args, **keywords)
+        return _real_class(cls)(*args, **keywords)
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, _rebased(cls)) if has_numba() else type.__instancecheck__(cls, value)
+        return isinstance(value, _real_class(cls)) if has_numba() else type.__instancecheck__(cls, value)
 
     def __subclasscheck__(cls, other: Any) -> bool:
-        return issubclass(other, _rebased(cls)) if has_numba() else type.__subclasscheck__(cls, other)
+        return issubclass(other, _real_class(cls)) if has_numba() else type.__subclasscheck__(cls, other)
 
     def __dir__(cls) -> list[str]:
-        return dir(_rebased(cls))
+        return dir(_real_class(cls))
 
 
 class _StructRefStandIn(metaclass=_LazyClass):
@@ -127,16 +127,16 @@ def _rebase_proxies() -> None:
             delattr(cls, "__orig_bases__")  # a subclass of Numba's class lacks it
 
 
-def _rebased(cls: Any) -> Any:
+def _real_class(cls: Any) -> Any:
     """Import Numba, and return the class after it was made a subclass of Numba's class; for a stand-in, return Numba's class."""
     if cls is _StructRefStandIn:
         return _import_real(cls)
     real_numba()
-    _convert(cls)
+    _convert_to_real_class(cls)
     return cls
 
 
-def _convert(cls: Any) -> None:
+def _convert_to_real_class(cls: Any) -> None:
     """Change a class into the class that its statement would create if Numba were imported."""
     from numba.core.compiler_lock import global_compiler_lock
 
@@ -251,8 +251,8 @@ def _can_define(*args: Any) -> bool:
 
 _DEFINE_PROXY_PARAMETERS = ("py_class", "struct_typeclass", "fields")
 
-OF_CONTAINERS: dict[str, Any] = {"StructRef": _Base(_StructRefStandIn)}
-OF_STRUCTREF: dict[str, Any] = {
+CONTAINER_STAND_INS: dict[str, Any] = {"StructRef": _Base(_StructRefStandIn)}
+STRUCTREF_STAND_INS: dict[str, Any] = {
     "StructRefProxy": _Base(_ProxyStandIn),
     "define_proxy": _Registration("define_proxy", _can_define),
     "register": _Registration("register", _can_register),

@@ -77,8 +77,8 @@ class LazyType:
 
     def __getitem__(self, item: Any, /) -> Any:
         """Return an array type with items of this type."""
-        spec = _array_spec(item) if _fields[id(self)].is_scalar else None
-        return _array(self, *spec) if spec is not None else become_real(self)[item]
+        spec = _parse_array_slices(item) if _fields[id(self)].is_scalar else None
+        return _array_type(self, *spec) if spec is not None else become_real(self)[item]
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -146,11 +146,11 @@ class LazyType:
 
     def _compcache_original(self) -> Any:
         """Import Numba if necessary, and return its own type."""
-        return _real(_fields[id(self)])
+        return _real_type(_fields[id(self)])
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the type to a walk."""
-        walk.token("numba type", _fields[id(self)].text)
+        walk.feed_token("numba type", _fields[id(self)].text)
 
 
 class LazyContainerType(LazyType):
@@ -195,7 +195,7 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 
 
 def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
-    """Return the stand-in with this expression, and create it if there is none."""
+    """Return the stand-in with this expression. Create the stand-in if necessary."""
     with _lock:
         known = _interned.get(text)
         if known is None:
@@ -214,7 +214,7 @@ def type_named(name: str) -> Any:
     return _intern(text, (shown, shown), shown, is_scalar=True, name=shown, mutable=False)
 
 
-def _array_spec(item: Any) -> tuple[int, str] | None:
+def _parse_array_slices(item: Any) -> tuple[int, str] | None:
     """Return the number of dimensions and the layout that slices describe, by Numba's rules; None for slices that Numba rejects."""
     slices = item if isinstance(item, (tuple, list)) else (item,)
     if not slices or any(type(s) is not slice or s.start is not None or s.stop is not None for s in slices):
@@ -224,7 +224,7 @@ def _array_spec(item: Any) -> tuple[int, str] | None:
     return len(slices), "F" if slices[0].step == 1 else "C" if slices[-1].step == 1 else "A"
 
 
-def _array(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
+def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -> LazyType:
     """Return the stand-in for an array type."""
     name = f"{'readonly ' * readonly}array({dtype}, {ndim}d, {layout})"
     shown = name, f"Array({dtype!r}, {ndim}, {layout!r}, {readonly}, aligned=True)"
@@ -260,7 +260,7 @@ def _type_of_numpy(value: Any) -> Any:
     flags = value.flags
     order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
     dtype = type_of_dtype(value.dtype)
-    return None if dtype is None else _array(dtype, value.ndim, order, readonly=not flags.writeable)
+    return None if dtype is None else _array_type(dtype, value.ndim, order, readonly=not flags.writeable)
 
 
 def type_of_dtype(dtype: Any) -> Any:
@@ -283,8 +283,8 @@ def _has_types() -> bool:
     return "all_str" in vars(sys.modules.get("numba.core.types", sys))
 
 
-def _real(fields: _Fields) -> Any:
-    """Return Numba's own type for a stand-in. Import Numba if necessary."""
+def _real_type(fields: _Fields) -> Any:
+    """Return Numba's own type for a stand-in, after importing Numba if necessary."""
     if fields.real is None:
         real_numba()
         from numba.core import types
@@ -294,8 +294,8 @@ def _real(fields: _Fields) -> Any:
 
 
 def become_real(lazy: Any) -> Any:
-    """Import Numba if necessary, and turn a stand-in into Numba's own type. Return it."""
-    real = _real(_fields[id(lazy)])  # the interned type, whose class and attributes the stand-in gets
+    """Import Numba if necessary, turn a stand-in into Numba's own type, and return the type."""
+    real = _real_type(_fields[id(lazy)])  # the interned type, whose class and attributes the stand-in gets
     with _lock:
         if hasattr(type(lazy), "_compcache_text"):
             object.__setattr__(lazy, "__dict__", vars(real))
@@ -386,7 +386,7 @@ class LazySignature:
 
 
 def become_signature(lazy: Any) -> Any:
-    """Import Numba, and turn a stand-in into Numba's own signature. Return it."""
+    """Import Numba if necessary, turn a stand-in into Numba's own signature, and return the signature."""
     real_numba()
     from numba.core.typing.templates import Signature
 
@@ -409,7 +409,7 @@ def _has_expression(type_: Any) -> bool:
 def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> Any:
     is_valid = type(ndim) is int and layout in ("A", "C", "F") and type(readonly) is bool
     is_scalar = type(dtype) is LazyType and _fields[id(dtype)].is_scalar
-    return _array(dtype, ndim, layout, readonly=readonly) if is_valid and is_scalar else None
+    return _array_type(dtype, ndim, layout, readonly=readonly) if is_valid and is_scalar else None
 
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
@@ -449,7 +449,7 @@ def _make_function(signature: Any) -> Any:
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 
 
-#: Classes of types, each with its module and a function that returns a type, or None if only Numba can construct it.
+#: Classes of Numba types, each with its module and a function that returns a type, or None if only Numba can construct it.
 CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Array": ("npytypes", _make_array),
     "UniTuple": ("containers", _make_uniform_tuple),

@@ -1,7 +1,7 @@
 """Defines the objects that `vectorize` and `guvectorize` return: NumPy ufuncs of stored loops.
 
-Numba's extension module for ufuncs needs NumPy and nothing else of Numba. If a ufunc has no loop for the types of the arguments, casts
-included, it requests one. Therefore the same calls get the same loops, in the same order, as with Numba.
+Numba's extension module for ufuncs needs only NumPy, and no other module of Numba. If a ufunc has no loop for the types of the arguments,
+casts included, the ufunc requests a loop. Therefore the same calls get the same loops, in the same order, as with Numba.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import sys
 from _thread import allocate_lock
 from functools import partial
 
-from compcache.numba.declarations.signatures import Declared, find_declared
+from compcache.numba.declarations.signatures import Declared, load_declared
 from compcache.numba.fingerprints.history import has_old_code, note_code
 from compcache.numba.lazy.argument_types import is_derived_array, learn_numpy, scalar_name
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.c_helpers import load_extension
 from compcache.numba.lazy.entries import RECORD, Record, count_hit, find_fields, key_of, load_entry, open_cache
-from compcache.numba.lazy.function import keep
+from compcache.numba.lazy.function import keep_mapped
 from compcache.numba.lazy.stand_ins import COPIED, LazyWrapper, note_original, numbas_object
 from compcache.numba.registered.refusals import NotLazy
 
@@ -40,7 +40,7 @@ _CLASS_ATTRIBUTES = frozenset(("__abstractmethods__", "__dict__"))
 
 
 #: Held while a ufunc or one of its loops is created.
-_adding = allocate_lock()
+_creation_lock = allocate_lock()
 
 
 class _NotStored(Exception):  # noqa: N818 - a result, not a failure
@@ -86,7 +86,7 @@ class LazyUfunc(LazyWrapper):
         state = object.__getattribute__(self, "_state")
         if state.signatures is None:
             raise NotLazy(f"the function uses the ufunc {state.function.__qualname__}, which has no declared signatures")
-        walk.token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
+        walk.feed_token("ufunc of Numba", state.options.get("signature", ""), repr(state.options.get("identity")))
         walk.feed_declared(state.compiled, state.function)
 
     def __getattr__(self, name: str) -> Any:
@@ -170,7 +170,7 @@ def declare_ufunc(state: State) -> Any:
     """
     ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
-        state.declared = find_declared(state, _DETAILS[state.decorator])
+        state.declared = load_declared(state, _DETAILS[state.decorator])
         if state.declared is None:
             numbas_object(ufunc)
     if not state.is_parallel:
@@ -188,7 +188,7 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
         library = load_extension(_LIBRARY)
         make_plain = _make_parallel if state.is_parallel else _make_ufunc
         make = _make_gufunc if state.decorator == "guvectorize" else make_plain
-        with _adding:  # all threads share one ufunc
+        with _creation_lock:  # all threads share one ufunc
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)
     return stored
@@ -200,7 +200,7 @@ def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     layout, nin, nout, writable, numbers = declared.details[:5]
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
-        [list(row) for row in numbers], nin, nout, [None] * len(declared.loaded), list(declared.loaded), _identity(state, library), layout, writable,  # noqa: E501
+        [list(row) for row in numbers], nin, nout, [None] * len(declared.loaded), list(declared.loaded), _numpy_identity(state, library), layout, writable,  # noqa: E501
     )  # fmt: skip
 
 
@@ -210,11 +210,11 @@ def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
         [list(row) for row in declared.details[0]],
-        state.function.__code__.co_argcount, 1, [None] * len(declared.loaded), list(declared.loaded), _identity(state, library),
+        state.function.__code__.co_argcount, 1, [None] * len(declared.loaded), list(declared.loaded), _numpy_identity(state, library),
     )  # fmt: skip
 
 
-def _identity(state: State, library: Any) -> Any:
+def _numpy_identity(state: State, library: Any) -> Any:
     return getattr(library, _IDENTITIES[state.options.get("identity")])
 
 
@@ -234,7 +234,7 @@ def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
         def _compile_for_args(self, *args: Any, **keywords: Any) -> None:
             _add_loop(lazy, self, args, keywords)
 
-    ufunc = Ufunc(_Dispatcher(state.function), identity=_identity(state, library))
+    ufunc = Ufunc(_Dispatcher(state.function), identity=_numpy_identity(state, library))
     declared: Declared | None = state.declared
     if declared is not None:
         for code, numbers in zip(declared.loaded, declared.details[0], strict=True):
@@ -256,7 +256,7 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
         raise _NotStored
     types = _element_types(args[:count])
     key, fields, loaded = _find_loop(state, types)
-    with _adding:
+    with _creation_lock:
         if any(loop.types == types for loop in loops_of(lazy)):
             return  # another thread has added it meanwhile
         note_code(key.content.reads)
@@ -283,7 +283,7 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
         raise _NotStored from None
     if loaded is None or has_numba():
         raise _NotStored
-    keep(loaded)
+    keep_mapped(loaded)
     count_hit()
     return key, fields, loaded
 
@@ -316,7 +316,7 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
         raise _NotStored
     learn_numpy(is_needed=True)
     types = _element_types(args)
-    with _adding:
+    with _creation_lock:
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
             key, fields, loaded = _find_loop(state, types)
@@ -334,7 +334,7 @@ def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -
     nin = layout.partition("->")[0].count("(")
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [loop.loaded.address for loop in loops], [list(loop.numbers) for loop in loops], nin,  # noqa: E501
-        layout.count("(") - nin, [None] * len(loops), [loop.loaded for loop in loops], _identity(state, library), layout, writable,
+        layout.count("(") - nin, [None] * len(loops), [loop.loaded for loop in loops], _numpy_identity(state, library), layout, writable,
     )  # fmt: skip
 
 
@@ -362,7 +362,11 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
 
 
 def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the names of the types for which Numba compiles a loop. Raise `_NotStored` if only Numba can determine one."""
+    """Return the names of the types for which Numba compiles a loop.
+
+    Raises:
+        _NotStored: only Numba can determine one of the types.
+    """
     try:
         return tuple([_element_type(argument) for argument in args])
     except NotLazy:

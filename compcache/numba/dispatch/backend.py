@@ -33,7 +33,7 @@ class Backend:
         self.hits = 0
         self.misses = 0
         self.refused: dict[str, str] = {}
-        self._process = 0  # the process whose exit handler compacts the index
+        self._compacting_pid = 0  # the PID of the process whose exit handler compacts the index
 
     def count(self, *, hit: bool) -> None:
         """Count a look-up in this object. The statistics of the directory already contain hits."""
@@ -43,7 +43,7 @@ class Backend:
             self.misses += 1
 
     def miss(self, name: str, *, refused: bool = False) -> None:
-        """Count a look-up that found nothing, in this object and in the directory.
+        """Count a look-up that found no entry, in this object and in the directory.
 
         Args:
             name: the name of the entry.
@@ -52,22 +52,22 @@ class Backend:
         self.count(hit=False)
         frontend.count_miss(self.cache, name, refused=refused)
 
-    def refuse(self, label: str, reason: str) -> None:
-        """Record why a function is not cached for these types, in this object and for `compcache explain`."""
+    def record_refusal(self, label: str, reason: str) -> None:
+        """Record why a function is not cached for these types, in `refused` and for `compcache explain`."""
         self.refused[label] = reason
         frontend.note_uncached(self.cache, label, reason)
 
-    def accept(self, label: str) -> None:
+    def record_stored(self, label: str) -> None:
         """Record that a function is cached for these types. The index is compacted when the process exits."""
         self.refused.pop(label, None)
         frontend.forget_uncached(self.cache, label)
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            atexit.register(self._compact, self._process)
+        if self._compacting_pid != os.getpid():
+            self._compacting_pid = os.getpid()
+            atexit.register(self._compact, self._compacting_pid)
 
-    def _compact(self, process: int) -> None:
+    def _compact(self, pid: int) -> None:
         """Merge the files of the index if several have accumulated, because overloads are stored one by one."""
-        if process == os.getpid():  # a forked child has inherited the exit handler
+        if pid == os.getpid():  # a forked child has inherited the exit handler
             frontend.compact_index(self.cache)
 
     def note_failure(self, name: str, error: Exception) -> None:

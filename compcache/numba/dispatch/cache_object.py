@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheObject"]
 
-#: The kind of the entries that mark an overload as left to the other cache.
-_LEFT_TO_OTHER = "numba left"
+#: The kind of the entries that mark an overload as delegated to the other cache.
+_DELEGATED = "numba left"
 
 
 class CacheObject(_Cache):  # type: ignore[misc]
@@ -38,20 +38,20 @@ class CacheObject(_Cache):  # type: ignore[misc]
         backend: the backend that loads and stores.
         owner: the dispatcher or callback that has this cache object. Only a weak reference to it is kept.
         function: the Python function.
-        is_asked_for: whether the program has requested caching. Then a function that the backend refuses is left to the cache that would
-            have served the program otherwise. A function that Numba does not cache gets Numba's warning.
+        is_requested: whether the program has requested caching. Then a function that the backend refuses is delegated to the cache that
+            would have served the program otherwise. A function that Numba does not cache gets Numba's warning.
         other: the other cache; None to create it when it is needed.
     """
 
     #: The class of the other cache, which would have served the function.
     _other_class: Callable[[Any], Any] = FunctionCache
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None) -> None:
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, other: Any = None) -> None:
         self._backend = backend
         self._owner_reference = weakref.ref(owner)  # the owner refers to this object, and a cycle would delay its release
         self._function = function
         self._enabled = True
-        self._is_asked_for = is_asked_for
+        self._is_requested = is_requested
         self._identities: dict[Any, Identity | Unidentifiable] = {}
         self._flushed: set[str] = set()
         if other is not None:
@@ -69,7 +69,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
     @functools.cached_property
     def _other(self) -> Any:
         """The cache that would have served the function. It stores nothing if the program has not requested caching."""
-        if not self._is_asked_for:
+        if not self._is_requested:
             return NullCache()
         try:
             return self._other_class(self._function)
@@ -109,12 +109,12 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._flushed |= {identity.key for identity in self._identities.values() if isinstance(identity, Identity)}
         self._other.flush()
 
-    def _may_leave(self, why: BaseException | None) -> bool:
+    def _may_delegate(self, why: BaseException | None) -> bool:
         """Return whether the other cache may store a function that this cache refuses for the reason `why`."""
-        return self._is_asked_for and not isinstance(why, Unrepeatable)
+        return self._is_requested and not isinstance(why, Unrepeatable)
 
     def _load_from_other(self, sig: Any, target_context: Any) -> Any:
-        """Return the entry of the other cache, or None. Callers of it become as unidentifiable as the entry itself."""
+        """Return the entry of the other cache, or None. Mark the entry as unidentifiable, because its content is unknown."""
         entry = self._other.load_overload(sig, target_context)
         if entry is not None:
             library = getattr(entry, "library", entry)
@@ -122,14 +122,15 @@ class CacheObject(_Cache):  # type: ignore[misc]
             libraries.set_dependencies(library, libraries.Recorded(problem=problem))
         return entry
 
-    def _mark_as_left(self, identity: Identity, sig: Any) -> None:
-        """Mark an overload as left to the other cache although it has an identity."""
+    def _mark_as_delegated(self, identity: Identity, sig: Any) -> None:
+        """Mark an overload as delegated to the other cache although the overload has an identity."""
         if not isinstance(self._other, NullCache):
             with contextlib.suppress(StorageError):
-                frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_LEFT_TO_OTHER)
+                frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_DELEGATED)
 
-    def _was_left(self, identity: Identity, sig: Any) -> bool:
-        return self._is_asked_for and frontend.get_entry(self._cache, func_name_of(identity, sig), _LEFT_TO_OTHER) is not None
+    def _was_delegated(self, identity: Identity, sig: Any) -> bool:
+        """Return whether an overload is marked as delegated, and the program has requested caching."""
+        return self._is_requested and frontend.get_entry(self._cache, func_name_of(identity, sig), _DELEGATED) is not None
 
     def _full_name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
@@ -139,18 +140,19 @@ class CacheObject(_Cache):  # type: ignore[misc]
         _cache_log(f"[cache] index {action} %r", self.cache_path)
         _cache_log(f"[cache] data {action} %r", name)
 
-    def _note_stored(self, identity: Identity, sig: Any, name: str) -> None:
+    def _record_stored(self, identity: Identity, sig: Any, name: str) -> None:
+        """Record that an overload is cached, and print Numba's message."""
         self._log("saved to", name)
-        self._backend.accept(label_of(identity.name, sig))
+        self._backend.record_stored(label_of(identity.name, sig))
 
-    def _note_reason(self, sig: Any, reason: str) -> None:
+    def _record_reason(self, sig: Any, reason: str) -> None:
         """Record why the function is not cached. Issue no warning, because Numba itself would have cached it."""
-        self._backend.refuse(label_of(self._full_name(), sig), reason)
+        self._backend.record_refusal(label_of(self._full_name(), sig), reason)
 
-    def _refuse_with_warning(self, sig: Any, reason: str) -> None:
+    def _record_reason_and_warn(self, sig: Any, reason: str) -> None:
         """Record why the function is not cached. Issue Numba's warning, because Numba would not have cached it either."""
-        self._note_reason(sig, reason)
-        if not self._is_asked_for:
+        self._record_reason(sig, reason)
+        if not self._is_requested:
             return
         message = f'Cannot cache compiled function "{self._function.__qualname__.split(".")[-1]}" as {reason}'
         code = self._function.__code__

@@ -24,8 +24,8 @@ from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.lazy.entries import Key
 from compcache.numba.lazy.garbage import few_collections
-from compcache.numba.registered.options import of_compiler
-from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
+from compcache.numba.registered.options import compiler_options
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from compcache.numba.dispatch.backend import Backend
@@ -40,17 +40,17 @@ class FunctionCache(CacheObject):
         backend: the backend that loads and stores.
         owner: the dispatcher or callback that has this cache object.
         function: the Python function.
-        is_asked_for: whether the program has requested caching.
+        is_requested: whether the program has requested caching.
         other: the other cache; None to create it when it is needed.
         explains_starts: whether to record why later processes must import Numba for the function.
     """
 
     def __init__(
-        self, backend: Backend, owner: Any, function: Any, *, is_asked_for: bool = True, other: Any = None, explains_starts: bool = False
+        self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, other: Any = None, explains_starts: bool = False
     ) -> None:
-        super().__init__(backend, owner, function, is_asked_for=is_asked_for, other=other)
-        self._kept: dict[Any, bool] = {}
-        self._tells_starts = explains_starts
+        super().__init__(backend, owner, function, is_requested=is_requested, other=other)
+        self._stored_early: dict[Any, bool] = {}
+        self._explains_starts = explains_starts
         self._keys: dict[Any, Key | NotLazy | None] = {}
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -64,24 +64,24 @@ class FunctionCache(CacheObject):
             target_context.refresh()  # a ufunc compiles its wrapper even if the function is found
         identity = self._identify(sig, target_context)
         if not isinstance(identity, Identity):
-            return self._count_other(sig, self._load_from_other(requested, target_context) if self._may_leave(identity) else None)
+            return self._count_delegated(sig, self._load_from_other(requested, target_context) if self._may_delegate(identity) else None)
         if identity.key in self._flushed:
             return None
         cres = self._load(identity, sig, target_context)
-        if cres is None and self._was_left(identity, sig):
-            return self._count_other(sig, self._load_from_other(requested, target_context))
+        if cres is None and self._was_delegated(identity, sig):
+            return self._count_delegated(sig, self._load_from_other(requested, target_context))
         if cres is not None:
             self._backend.count(hit=True)
             self._log("loaded from", func_name_of(identity, sig))
             history.note_code(identity.parts)  # the loaded code contains the code of its callees
-            self._note_compiled(sig, identity)
-            if self._tells_starts:
+            self._record_compiled(sig, identity)
+            if self._explains_starts:
                 self._record_start(sig, self._start_key(sig), is_new=False)
         else:
-            self._keys[_sig_key(sig)] = self._start_key(sig)
+            self._keys[_signature_key(sig)] = self._start_key(sig)
             self._backend.miss(func_name_of(identity, sig))
             _import_storing_modules()
-            scopes.note_miss(scopes.Miss(self._function, _args_of(sig), partial(self._keep, sig)))
+            scopes.note_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
         return cres
 
     def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
@@ -93,42 +93,42 @@ class FunctionCache(CacheObject):
             return None  # Numba would link the older code that this process has compiled
         try:
             name = func_name_of(identity, sig)
-            return load.load_result(self._cache, name, identity.lines, _args_of(sig), self._function, target_context)
+            return load.load_result(self._cache, name, identity.lines, _argument_types(sig), self._function, target_context)
         except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists: a miss
             reraise_interrupt(error)
-            self._note_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
+            self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
             return None
 
-    def _keep(self, sig: Any, cres: Any) -> None:
+    def _store_early(self, sig: Any, cres: Any) -> None:
         """Store a compile result before the process uses it, so that the process can run the stored code."""
-        self._kept[_sig_key(sig)] = self._enabled and self._save(sig, cres)
+        self._stored_early[_signature_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature if it can be cached; otherwise leave it to the other cache."""
+        """Store the compile result for a signature if it can be cached; otherwise delegate it to the other cache."""
         if not self._enabled:
             return
         is_stored = False
         if not self._has_own_locator:
             parsed = _parse_signature(sig)
-            kept = self._kept.pop(_sig_key(parsed), None)
+            kept = self._stored_early.pop(_signature_key(parsed), None)
             is_stored = self._save(parsed, data) if kept is None else kept
         if not is_stored:
             self._other.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result. Return False if it must be left to the other cache."""
+        """Store a compile result, or record why it is not cached. Return False if it must be delegated to the other cache."""
         from compcache.numba.entries import save
 
-        seconds = scopes.take_seconds()
-        identity = self._identities.get(_sig_key(sig)) or self._identify(sig, data.target_context)
+        seconds = scopes.pop_compile_seconds()
+        identity = self._identities.get(_signature_key(sig)) or self._identify(sig, data.target_context)
         reason = save.why_numba_does_not_cache(data)
         if reason:
-            self._refuse_with_warning(sig, reason)
+            self._record_reason_and_warn(sig, reason)
             self._count_compiled(sig, seconds)
             return True
         if isinstance(identity, Unidentifiable):
-            self._refuse_result(sig, str(identity), seconds)
-            return not self._may_leave(identity)
+            self._record_uncached_result(sig, str(identity), seconds)
+            return not self._may_delegate(identity)
         is_stored = self._store(sig, data, identity, seconds)
         if not scopes.is_compiling():  # one file for all functions of one compilation
             with contextlib.suppress(CompcacheError):  # entries that cannot be written now wait until the process ends, which warns
@@ -139,7 +139,7 @@ class FunctionCache(CacheObject):
         """Store a compile result under its identity.
 
         Returns:
-            False if it must be left to the other cache.
+            False if the result must be delegated to the other cache.
         """
         from compcache.numba.entries import save
 
@@ -147,21 +147,21 @@ class FunctionCache(CacheObject):
         if not stale and not history.is_latest(identity.parts[0]):
             stale = self._full_name()
         if stale:
-            self._refuse_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
+            self._record_uncached_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
             return True  # other processes would find code that was compiled with other values
-        self._note_compiled(sig, identity)
+        self._record_compiled(sig, identity)
         name = func_name_of(identity, sig)
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
-            self._note_stored(identity, sig, name)
-            self._record_start(sig, self._keys.pop(_sig_key(sig), None))
+            self._record_stored(identity, sig, name)
+            self._record_start(sig, self._keys.pop(_signature_key(sig), None))
         except save.NotYetCacheable as error:
-            if not scopes.defer(partial(self._store_later, sig, data, identity, seconds)):
-                self._refuse_result(sig, str(error), seconds)
+            if not scopes.defer(partial(self._store_deferred, sig, data, identity, seconds)):
+                self._record_uncached_result(sig, str(error), seconds)
         except save.NotCacheable as error:
-            self._refuse_result(sig, str(error), seconds)
-            if self._may_leave(error.__cause__):
-                self._mark_as_left(identity, sig)
+            self._record_uncached_result(sig, str(error), seconds)
+            if self._may_delegate(error.__cause__):
+                self._mark_as_delegated(identity, sig)
                 return False
         except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
             reraise_interrupt(error)
@@ -172,12 +172,12 @@ class FunctionCache(CacheObject):
         """Return the present key for processes without Numba.
 
         Returns:
-            The key; the reason why there is none; or None for an overload that no process looks up by a key.
+            The key; the error that says why there is no key; or None for an overload that no process looks up by a key.
         """
         if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
             return None
         try:
-            return starts.start_key(self._function, of_compiler(self._owner.targetoptions, self._owner.locals), _args_of(sig))
+            return starts.start_key(self._function, compiler_options(self._owner.targetoptions, self._owner.locals), _argument_types(sig))
         except NotLazy as error:
             return NotLazy(*error.args)
 
@@ -193,7 +193,7 @@ class FunctionCache(CacheObject):
             CompcacheError: the record of a new overload could not be stored.
         """
         if isinstance(key, NotLazy):
-            self._note_start_reason(sig, key)
+            self._record_start_reason(sig, key)
         if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
             return
         current = self._start_key(sig) if is_new else key
@@ -202,65 +202,67 @@ class FunctionCache(CacheObject):
         try:
             starts.record_start(self, self._cache, sig, key)
         except NotLazy as error:
-            self._note_start_reason(sig, error)
+            self._record_start_reason(sig, error)
         except CompcacheError:
             if is_new:
                 raise
             # The overload that was found works, and the next start imports Numba for it, like this start.
 
-    def _note_start_reason(self, sig: Any, reason: NotLazy) -> None:
+    def _record_start_reason(self, sig: Any, reason: NotLazy) -> None:
+        """Record why later processes import Numba for an overload, for `compcache explain`."""
         label = label_of(self._full_name(), sig)
-        if self._tells_starts and label not in self._backend.refused:
+        if self._explains_starts and label not in self._backend.refused:
             frontend.note_uncached(self._cache, label, f"was compiled, but starts import Numba for it: {reason}")
 
-    def _store_later(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
+    def _store_deferred(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
         if not self._store(sig, data, identity, seconds):
             self._other.save_overload(sig, data)
 
-    def _refuse_result(self, sig: Any, reason: str, seconds: float) -> None:
-        self._note_reason(sig, reason)
+    def _record_uncached_result(self, sig: Any, reason: str, seconds: float) -> None:
+        """Record why a compile result is not cached, and count the compilation."""
+        self._record_reason(sig, reason)
         self._count_compiled(sig, seconds)
 
     def _count_compiled(self, sig: Any, seconds: float) -> None:
         frontend.count_compilation(self._cache, label_of(self._full_name(), sig), seconds)
 
-    def _count_other(self, sig: Any, entry: Any) -> Any:
+    def _count_delegated(self, sig: Any, entry: Any) -> Any:
         """Count a miss if the other cache has no entry, because the function is compiled then. Return the entry."""
         if entry is None:
             self._backend.miss(label_of(self._full_name(), sig), refused=True)
         return entry
 
-    def _note_compiled(self, sig: Any, identity: Identity) -> None:
-        note_compiled(self._owner, _args_of(sig), Compiled(identity.key, identity.lines))
+    def _record_compiled(self, sig: Any, identity: Identity) -> None:
+        note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
-        """Return the present identity of the function, or the reason why it has none. Remember it for the signature."""
+        """Return the present identity of the function, or the error that says why it has none. Remember the result for the signature."""
         identity: Identity | Unidentifiable
         try:
             identity = identify(
-                self._function, sig=sig, flags=flags_text(self._flags()), extra=self._extra(),
+                self._function, sig=sig, flags=flags_text(self._compiler_flags()), extra=self._further_components(),
                 codegen=target_context.codegen(),
             )  # fmt: skip
         except Unidentifiable as error:
-            identity = error.again()
-        self._identities[_sig_key(sig)] = identity
+            identity = error.without_traceback()
+        self._identities[_signature_key(sig)] = identity
         return identity
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Return whether flags of a caller were used to compile the code, so that they differ from the function's own."""
+        """Return whether the code was compiled with a caller's flags that differ from the function's flags."""
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk
         callers = [stack.pop() for _ in range(len(stack))]
         try:
-            return identity.components["flags"] != flags_text(self._flags())
+            return identity.components["flags"] != flags_text(self._compiler_flags())
         finally:
             for flags in reversed(callers):
                 stack.push(flags)
 
-    @looks_at_programs(Unidentifiable)
-    def _flags(self) -> Any:
-        """Return the compiler flags of the function: its own flags, or the flags that a ufunc has set."""
+    @examines_program(Unidentifiable)
+    def _compiler_flags(self) -> Any:
+        """Return the compiler flags of the function: its own flags, or the flags that a ufunc has pushed."""
         compiler_ = getattr(self._owner, "_compiler", None)
         if compiler_ is None:  # a ufunc, which has pushed its flags already
             return ConfigStack.top_or_none()
@@ -270,8 +272,8 @@ class FunctionCache(CacheObject):
         compiler_.targetdescr.options.parse_as_flags(flags, options)
         return compiler_._customize_flags(flags)
 
-    @looks_at_programs(Unidentifiable)
-    def _extra(self) -> dict[str, str]:
+    @examines_program(Unidentifiable)
+    def _further_components(self) -> dict[str, str]:
         """Return further components of the key: the kind of the function, the compiler pipeline, and the declared types of variables.
 
         Raises:
@@ -305,9 +307,10 @@ def _parse_signature(sig: Any) -> Any:
     return args if result is None else typing.signature(result, *args)
 
 
-def _args_of(sig: Any) -> tuple[Any, ...]:
+def _argument_types(sig: Any) -> tuple[Any, ...]:
     return tuple(getattr(sig, "args", sig))
 
 
-def _sig_key(sig: Any) -> Any:
+def _signature_key(sig: Any) -> Any:
+    """Return a hashable key for a signature or a tuple of argument types."""
     return (sig.args, sig.return_type) if hasattr(sig, "return_type") else tuple(sig)

@@ -33,11 +33,11 @@ class GufuncCache(CacheObject):
             return None
         identity = None if self._has_own_locator else self._identify()
         if identity is None:
-            return self._load_from_other(sig, target_context) if self._may_leave(self._refusal) else None
+            return self._load_from_other(sig, target_context) if self._may_delegate(self._identity_error) else None
         if identity.key in self._flushed:
             return None
         library = self._load_wrapper(identity, sig, target_context)
-        if library is None and self._was_left(identity, sig):
+        if library is None and self._was_delegated(identity, sig):
             return self._load_from_other(sig, target_context)
         if library is None:
             self._backend.miss(func_name_of(identity, sig))
@@ -58,43 +58,43 @@ class GufuncCache(CacheObject):
         return load.load_library(self._cache, identity, func_name_of(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper if it can be cached; otherwise leave it to the other cache."""
+        """Store the wrapper if it can be cached; otherwise delegate it to the other cache."""
         if self._enabled and (self._has_own_locator or not self._store(sig, data)):
             self._other.save_overload(sig, data)
 
     def _store(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper. Return False if it must be left to the other cache."""
+        """Store the wrapper, or record why it is not cached. Return False if it must be delegated to the other cache."""
         identity = self._identify()
         if identity is None:
-            self._note_reason(sig, str(self._refusal))
-            return not self._may_leave(self._refusal)
+            self._record_reason(sig, str(self._identity_error))
+            return not self._may_delegate(self._identity_error)
         from compcache.numba.entries import save
 
-        recorded = libraries.dependencies_of(self._owner.cres.library)
+        recorded = libraries.collect_dependencies(self._owner.cres.library)
         name = func_name_of(identity, sig)
         try:
             cres = self._owner.cres
             save.save_library(
                 self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._full_name(), sig)
             )
-            self._note_stored(identity, sig, name)
+            self._record_stored(identity, sig, name)
         except save.NotCacheable as error:
-            self._note_reason(sig, str(error))
-            if self._may_leave(error.__cause__):
-                self._mark_as_left(identity, sig)
+            self._record_reason(sig, str(error))
+            if self._may_delegate(error.__cause__):
+                self._mark_as_delegated(identity, sig)
                 return False
         except CompcacheError as error:
             self._backend.note_failure(self._full_name(), error)
         return True
 
     @property
-    def _refusal(self) -> BaseException | None:
+    def _identity_error(self) -> BaseException | None:
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """Return the identity of the wrapper, or None if it has none, with the reason in `_refusal`.
+        """Return the identity of the wrapper; None if it has no identity. `_identity_error` is the reason then.
 
-        It consists of the layout and the symbol of the function that the wrapper calls, which contains a digest.
+        The identity consists of the layout and the symbol of the function that the wrapper calls, which contains a digest.
         """
         cres = self._owner.cres
         try:
@@ -106,7 +106,7 @@ class GufuncCache(CacheObject):
                 },
             )  # fmt: skip
         except Unidentifiable as error:
-            self._identities[None] = error.again()
+            self._identities[None] = error.without_traceback()
             return None
         self._identities[None] = identity
         return identity._replace(name=f"gufunc wrapper of {identity.name}")

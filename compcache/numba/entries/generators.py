@@ -17,7 +17,7 @@ __all__ = ["next_symbol", "restore_generator"]
 def next_symbol(cres: Any) -> str:
     """Return the symbol of the function that implements `next` for the generator that a compile result returns.
 
-    Returns "" if the result is not a generator.
+    The symbol is "" if the result is not a generator.
     """
     kind = cres.signature.return_type
     if not isinstance(kind, types.Generator) or kind not in cres.target_context._generators:

@@ -15,15 +15,15 @@ from numba.core.dispatcher import Dispatcher
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["why_objects_are_copied"]
+__all__ = ["reason_for_copied_objects"]
 
 #: The function that cloudpickle calls to create the copy of a class.
 _MAKES_CLASS = "_make_skeleton_"
 _PICKLE = re.compile(rf"^@[^\n]*\.const\.pickledata\.[^\n]*{_MAKES_CLASS}", re.MULTILINE)
 
 
-def why_objects_are_copied(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
-    """Return why other processes would get copies of objects, or None if they would not.
+def reason_for_copied_objects(text: str, pickled: bytes, constants: Iterable[Any]) -> str | None:
+    """Return why other processes would get copies of objects, or None if other processes find the same objects.
 
     Args:
         text: the assembly of the code.
@@ -32,7 +32,7 @@ def why_objects_are_copied(text: str, pickled: bytes, constants: Iterable[Any]) 
     """
     functions = [constant for constant in constants if isinstance(constant, Dispatcher)]
     if functions:
-        return f"the code returns the function {functions[0].py_func.__qualname__}, of which other processes would have a copy"
+        return f"the code returns the function {functions[0].py_func.__qualname__}; other processes would have a copy of this function"
     if _MAKES_CLASS.encode() in pickled or _PICKLE.search(text):
-        return "the code refers to a class that cannot be found by its name, so that other processes would have a copy of the class"
+        return "the code refers to a class that cannot be found by its name; other processes would have a copy of this class"
     return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["HelperSymbol", "helper_address"]
 
 
-def _invalid_global(reason: str) -> GlobalValidationError:
+def _validation_error(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
@@ -59,11 +59,11 @@ class HelperSymbol(GlobalDefinition):
         try:
             return self.address().to_bytes(storage.size, "little"), None
         except ImportError as error:
-            raise _invalid_global(f"the address of Numba's C function {self.name!r} cannot be determined: {error}") from error
+            raise _validation_error(f"the address of Numba's C function {self.name!r} cannot be determined: {error}") from error
 
 
 def helper_address(name: str) -> int:
-    """Return the address of a C function of Numba, or 0 if there is none. A function of Numba's threads starts them.
+    """Return the address of a C function of Numba, or 0 if there is no such function. Start Numba's threads if it belongs to them.
 
     Functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
     compilation. A hit avoids that. A process without Numba uses the helpers in `compcache.numba.lazy`.

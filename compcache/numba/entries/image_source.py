@@ -1,7 +1,7 @@
 """Converts the LLVM module of a compiled Numba function to a module that can be linked as a shared object.
 
 Numba registers Python's exception classes under the names of CPython's *pointers* to them. LLVM knows the addresses of Numba's C helpers,
-but the dynamic linker does not. Environments are set from outside after the code is loaded.
+but the dynamic linker does not. A load assigns the environments to their slots.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
     text = _DECLARATION.sub(lambda line: "" if frontend.unquote_name(line[1]) in unused else line[0], text)
     defined = {frontend.unquote_name(name) for name in _DEFINED.findall(text)}
-    environments = _environments(text, defined)
+    environments = _find_environment_slots(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
@@ -90,7 +90,7 @@ def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
     return ImageSource(text, symbols, tuple(environments), {**_helper_symbols(used), **named})
 
 
-def _environments(text: str, defined: Container[str]) -> list[str]:
+def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
     """Return the environment slots among the global variables of code.
 
     Raises:
@@ -133,7 +133,7 @@ def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
 
 
 def address_function(symbols: Sequence[str]) -> str:
-    """Return a function that returns the address of a symbol by number. It keeps all these symbols in the image."""
+    """Return the assembly of a function that returns the address of a symbol by number, and keeps all these symbols in the image."""
     cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
     blocks = "\n".join(f"s{n}:\n  ret ptr @{frontend.quote_name(name)}" for n, name in enumerate(symbols))
     return f"""

@@ -20,7 +20,7 @@ from compcache.numba.entries.generators import restore_generator
 from compcache.numba.entries.helper_symbols import helper_address
 from compcache.numba.entries.mapped_library import MappedLibrary, Stored, keep_mapped, make_entry_point, set_environments
 from compcache.numba.identity.dependencies import Dependency, decode_names, is_current, matching_names
-from compcache.numba.identity.settings import chosen_cpu
+from compcache.numba.identity.settings import requested_cpu
 from compcache.numba.lazy.description import DESCRIPTION, KIND_OBJECT, Description, Request
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -46,7 +46,7 @@ def find(
     Returns:
         The target of its image, and its description; None if no entry is valid.
     """
-    request = Request(lines, chosen_cpu(), implementations=implementations, outdated=_why_outdated)
+    request = Request(lines, requested_cpu(), implementations=implementations, outdated=_why_outdated)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 
@@ -86,7 +86,7 @@ def load_result(
     target, description = entry
     kind, token, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if token:
-        scopes.remember(token)
+        scopes.record_token(token)
     if kind == KIND_OBJECT:
         for symbol in symbols:
             helper_address(symbol)  # this starts the threads; without them the code would call address 0
@@ -96,9 +96,9 @@ def load_result(
         if generator_symbol:
             cres = restore_generator(cres, generator_symbol, function)
     else:
-        cres = _result_of_image(target, description, symbols, payload, function, target_context)
+        cres = _create_compile_result(target, description, symbols, payload, function, target_context)
     if cres is not None:
-        libraries.set_dependencies(cres.library, _dependencies_in(description))
+        libraries.set_dependencies(cres.library, _decode_dependencies(description))
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
         cres = with_types(cres, args)
     return cres
@@ -115,7 +115,7 @@ def with_types(cres: Any, args: tuple[Any, ...]) -> Any:
     return cres._replace(signature=cres.signature.replace(args=args))
 
 
-def _result_of_image(
+def _create_compile_result(
     target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
     target_context: Any,
 ) -> Any:  # fmt: skip
@@ -175,7 +175,8 @@ def _make_environment(name: str, module: str | None, constants: list[Any]) -> An
     return environment
 
 
-def _dependencies_in(description: Description) -> libraries.Recorded:
+def _decode_dependencies(description: Description) -> libraries.Recorded:
+    """Return the dependencies in the description of an entry."""
     rows = [Dependency(*row) for row in description.dependencies]
     return libraries.Recorded(frozenset(rows), decode_names(description.asked))
 
@@ -194,7 +195,7 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
-    """Return a stored code library, or None if no valid one exists."""
+    """Return a stored code library, or None if no entry is valid."""
     entry = find(cache, name, identity.lines)
     if entry is None:
         return None

@@ -52,9 +52,9 @@ class Stored(NamedTuple):
     """The entry of a library.
 
     Attributes:
-        name: its name.
-        lines: the digest of its source lines.
-        description: its description.
+        name: the name of the entry.
+        lines: the digest of the source lines.
+        description: the description of the entry.
         symbols: the symbols of the image, by number.
         constants: the constants of environments, by name.
     """
@@ -111,7 +111,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def _compile_from_bitcode(self, name: str) -> int:
-        """Compile a function that only the bitcode contains. Return its address."""
+        """Compile a function that only the bitcode contains, and return its address."""
         library = self._codegen.create_library(self._name)
         library._final_module = self._get_module_for_linking().clone()
         library._finalize_final_module()
@@ -122,7 +122,7 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
     def _get_module_for_linking(self) -> Any:
         """Return the parsed bitcode for linking.
 
-        The environments that code linked with it will look up are defined too.
+        This also defines the environments that code linked with the bitcode looks up.
         """
         if self._shared_module is None:
             from llvmlite import binding

@@ -31,8 +31,8 @@ __all__ = [
     "address_in",
     "bind_named",
     "functions_named",
-    "functions_of_threads",
     "known_functions",
+    "thread_functions_by_address",
     "with_names",
     "without_addresses",
     "without_dead_code",
@@ -64,7 +64,7 @@ def address_in(name: str) -> int:
     return int(name.removeprefix(PREFIX).partition(".")[0], 16)
 
 
-def functions_of_threads(names: Iterable[str]) -> dict[int, str]:
+def thread_functions_by_address(names: Iterable[str]) -> dict[int, str]:
     """Return the functions by which Numba reads and sets its number of threads through ctypes, by their addresses.
 
     Args:
@@ -122,7 +122,7 @@ def with_names(module: Any, kept: Container[str]) -> str | None:
         The assembly, or None if it contains an address that has no name.
     """
     variables = [variable.name for variable in module.global_variables if variable.name.startswith(PREFIX)]
-    threads = functions_of_threads(_CALLABLE_THREAD_FUNCTIONS)
+    threads = thread_functions_by_address(_CALLABLE_THREAD_FUNCTIONS)
     others = {name: ("", threads[address_in(name)], "") for name in variables if address_in(name) in threads}
     arrays = addresses()
     others |= {name: ("", *arrays[address_in(name)]) for name in variables if address_in(name) in arrays}
@@ -138,6 +138,7 @@ def with_names(module: Any, kept: Container[str]) -> str | None:
 
 
 def _symbol_of(function: tuple[str, str, str]) -> str:
+    """Return the symbol of the import for a function or array, given by its module, name and type."""
     return NAMED + "/".join(function)
 
 

@@ -35,11 +35,11 @@ def with_recursive_callees(library: Any) -> Any:
     for _ in range(_MAX_CALLEES):
         defined = {f.name for f in module.functions if not f.is_declaration}
         slots = [v.name.removeprefix(UNRESOLVED) for v in module.global_variables if v.name.startswith(UNRESOLVED)]
-        missing = [name for name in slots if _callee(name, defined) is None]
+        missing = [name for name in slots if _find_callee(name, defined) is None]
         if not missing:
             return module
         module = module.clone()
-        callee = _module_defining(missing[0]).clone()
+        callee = _find_defining_module(missing[0]).clone()
         callee.get_function(missing[0]).linkage = "weak_odr"  # linkonce would be removed, because no code refers to it by name
         module.link_in(callee)
     raise MissingCallee(f"the function has more than {_MAX_CALLEES} recursive callees")
@@ -55,7 +55,7 @@ def lacks_callee(library: Any) -> bool:
     return with_recursive_callees(library) is not module
 
 
-def _module_defining(name: str) -> Any:
+def _find_defining_module(name: str) -> Any:
     """Return the module that defines a function.
 
     Raises:
@@ -72,7 +72,7 @@ def _module_defining(name: str) -> Any:
 _OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
 
 
-def _callee(name: str, defined: Collection[str]) -> str | None:
+def _find_callee(name: str, defined: Collection[str]) -> str | None:
     """Return the name of the function that belongs to a slot, or None. A slot's name contains the caller's options, which may differ."""
     if name in defined:
         return name
@@ -89,7 +89,7 @@ def resolve_recursion(text: str, defined: Collection[str]) -> str:
     """Define the variables through which recursive functions call themselves, as far as these functions are `defined`."""
 
     def define(match: re.Match[str]) -> str:
-        callee = _callee(match[2], defined)
+        callee = _find_callee(match[2], defined)
         return match[0] if callee is None else f'{match[1]} = internal constant ptr @"{callee}"'
 
     return _DECLARED_RECURSION.sub(define, text)

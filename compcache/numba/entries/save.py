@@ -24,14 +24,14 @@ from compcache.files import reraise_interrupt
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
-from compcache.numba.entries.held_objects import why_objects_are_copied
+from compcache.numba.entries.held_objects import reason_for_copied_objects
 from compcache.numba.entries.named_addresses import with_names
 from compcache.numba.entries.names import shown_signature
 from compcache.numba.entries.sources import sources_of
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.key import without_addresses
-from compcache.numba.identity.settings import chosen_cpu, compiled_for
+from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 from compcache.numba.lazy.c_helpers import THREADING
 from compcache.numba.lazy.description import DESCRIPTION, KIND_IMAGE, KIND_OBJECT, Description
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "NotYetCacheable", "publish", "save_library", "save_result", "text_of", "why_numba_does_not_cache"]
+__all__ = ["NotCacheable", "NotYetCacheable", "assembly_of", "publish", "save_library", "save_result", "why_numba_does_not_cache"]
 
 #: Pickled exceptions, which contain the line that raises the exception.
 _LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
@@ -64,7 +64,7 @@ def why_numba_does_not_cache(cres: Any) -> str:
     """Return why Numba itself does not cache a compile result, in Numba's words; "" if Numba caches it."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
-    if cres.library.has_dynamic_globals and text_of(cres.library, cres.library._final_module, _entry_symbols(cres.fndesc)) is None:
+    if cres.library.has_dynamic_globals and assembly_of(cres.library, cres.library._final_module, _entry_symbols(cres.fndesc)) is None:
         return _DYNAMIC_GLOBALS
     return ""
 
@@ -80,20 +80,20 @@ def save_result(
         name: the name of the entry.
         cres: Numba's compile result.
         targets: the CPUs to store code for, as in `ModuleSource`.
-        seconds: how long Numba has compiled.
+        seconds: the time in seconds that Numba took to compile the code.
 
     Raises:
         NotCacheable: the code depends on objects that only this process has.
         CompcacheError: the entry could not be stored.
     """
     library = cres.library
-    recorded = libraries.dependencies_of(library)
-    text = _required_text(cres, library._final_module)
+    recorded = libraries.collect_dependencies(library)
+    text = _require_assembly(cres, library._final_module)
     checked = _checked_fields(_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
     token = _token_of(cres)
-    source, payload = _image_of(cres, text)
+    source, payload = _prepare_image_source(cres, text)
     if source is not None:
-        bitcode = zlib.compress(_bitcode_of(cres), 1)
+        bitcode = zlib.compress(_linkable_bitcode(cres), 1)
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres, text)
         description = Description(*checked, pickled, bitcode)
         try:
@@ -108,11 +108,11 @@ def save_result(
         if recursion.lacks_callee(library):
             raise NotCacheable("the function calls a recursive function whose code is in another object")
         needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
-        pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce(cres))), cres, text)
+        pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce_result(cres))), cres, text)
         publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
-def text_of(library: Any, module: Any, kept: Container[str]) -> str | None:
+def assembly_of(library: Any, module: Any, kept: Container[str]) -> str | None:
     """Return the assembly of a module of a library, with names in place of addresses that are valid only in this process.
 
     Args:
@@ -130,18 +130,19 @@ def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
     return fndesc.llvm_cpython_wrapper_name, fndesc.llvm_cfunc_wrapper_name, fndesc.llvm_func_name
 
 
-def _required_text(cres: Any, module: Any) -> str:
-    text = text_of(cres.library, module, _entry_symbols(cres.fndesc))
+def _require_assembly(cres: Any, module: Any) -> str:
+    """Return the assembly of a module, as `assembly_of` does. Raise `NotCacheable` if an address has no name."""
+    text = assembly_of(cres.library, module, _entry_symbols(cres.fndesc))
     if text is None:
         raise NotCacheable(_DYNAMIC_GLOBALS)
     return text
 
 
-def _bitcode_of(cres: Any) -> bytes:
+def _linkable_bitcode(cres: Any) -> bytes:
     """Return the bitcode for linking, with names in place of addresses."""
     module = cres.library._get_module_for_linking()
     if cres.library.has_dynamic_globals:
-        module = binding.parse_assembly(_required_text(cres, module))
+        module = binding.parse_assembly(_require_assembly(cres, module))
     bitcode: bytes = module.as_bitcode()
     return bitcode
 
@@ -155,14 +156,14 @@ def _checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str,
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
     asked = encode_names(recorded.names)
-    return chosen_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
+    return requested_cpu(), lines, tuple(sorted(recorded.dependencies)), asked, matching_names(asked)
 
 
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
     """Return the pickled metadata of an entry.
 
     Raises:
-        NotCacheable: it cannot be pickled, or other processes would have copies of its objects.
+        NotCacheable: the metadata cannot be pickled, or other processes would have copies of its objects.
     """
     try:
         with scopes.storing_scope():
@@ -170,7 +171,7 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
     except Exception as error:
         reraise_interrupt(error)
         raise NotCacheable(f"the descriptor of the function cannot be pickled: {error}") from error
-    reason = why_objects_are_copied(text, pickled, cres.environment.consts)
+    reason = reason_for_copied_objects(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
     return pickled
@@ -191,13 +192,13 @@ def publish(
         description: the description.
         targets: the CPUs to store code for, as in `ModuleSource`.
         part_of: the function to which the code belongs if it is a wrapper or a loop.
-        seconds: how long Numba has compiled.
+        seconds: the time in seconds that Numba took to compile the code.
 
     Raises:
         CompcacheError: the entry could not be stored.
     """
     text = source.text if source else image_source.address_function(())
-    cpu, features = compiled_for()
+    cpu, features = requested_cpu_and_features()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
     frontend.add_realizations(cache, ModuleSource(
         text,
@@ -230,8 +231,8 @@ def _reported_lines(identity: Identity, text: str, *, shows_files: bool = False)
     return identity.lines[:SIZE_OF_LINES] if _LINES.search(text) is not None else ""
 
 
-def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
-    """Return the source of the image and the payload of the description, or None for both if the code cannot be linked as an image.
+def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
+    """Return the source of the image and the payload of the description, or (None, None) if the code cannot be linked as an image.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
@@ -239,13 +240,13 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     fndesc = cres.fndesc
     try:
         if recursion.UNRESOLVED in text:
-            text = _required_text(cres, recursion.with_recursive_callees(cres.library))
+            text = _require_assembly(cres, recursion.with_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
     if (
         cres.objectmode
         or not all(isinstance(lifted, ObjModeLiftedWith) for lifted in cres.lifted or ())
-        or _needs_more_than_threads(cres)
+        or _requires_more_than_threads(cres)
         or hasattr(cres.signature.return_type, "gen_func")
     ):
         return None, None
@@ -256,7 +257,7 @@ def _image_of(cres: Any, text: str) -> tuple[Any, Any]:
     own = cres.environment
     referenced = _environment_rows([env_name for env_name in source.environments if env_name != own.env_name])
     return source, (
-        cres.library.name, _without_unpicklable_parts(fndesc), own.env_name, list(own.consts), cres.signature,
+        cres.library.name, _drop_unpicklable_parts(fndesc), own.env_name, list(own.consts), cres.signature,
         without_addresses(str(cres.type_annotation)),
         referenced, *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
@@ -273,13 +274,13 @@ def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
     return tuple(rows)
 
 
-def _needs_more_than_threads(cres: Any) -> bool:
-    """Return whether Numba does more before it loads such code than start its threads."""
+def _requires_more_than_threads(cres: Any) -> bool:
+    """Return whether Numba must do more than start its threads before it loads the code."""
     return bool(set(cres.reload_init) - {_reload_parfors})
 
 
-def _without_unpicklable_parts(fndesc: Any) -> Any:
-    """Return the descriptor without parts that cannot be pickled, as Numba stores it. The type maps of the original are removed too."""
+def _drop_unpicklable_parts(fndesc: Any) -> Any:
+    """Remove the type maps of a descriptor, and return a descriptor without parts that cannot be pickled, as Numba stores it."""
     fndesc.typemap = fndesc.calltypes = None
     if fndesc.global_dict is None:
         return fndesc
@@ -290,7 +291,8 @@ def _without_unpicklable_parts(fndesc: Any) -> Any:
     return copied
 
 
-def _reduce(cres: Any) -> Any:
+def _reduce_result(cres: Any) -> Any:
+    """Return a compile result in the form in which Numba pickles it. Raise `NotCacheable` if its module has no name."""
     if not cres.environment.can_cache():
         raise NotCacheable("the module of the function has no name")
     return cres._reduce()

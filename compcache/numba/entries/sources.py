@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["sources_of"]
 
-#: The limit in characters for all functions together, because notes are read as a whole.
-_MOST_CHARACTERS = 1 << 15
+#: The maximum number of characters of all functions together, because notes are read as a whole.
+_MAX_CHARACTERS = 1 << 15
 
 
 def sources_of(parts: Iterable[Part]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity.
 
-    Functions without a readable source, and functions beyond the limit, are omitted.
+    Functions without a readable source, and functions beyond the maximum, are omitted.
     """
     texts: dict[str, str] = {}
-    remaining = _MOST_CHARACTERS
+    remaining = _MAX_CHARACTERS
     for part in parts:
         try:
             text = inspect.getsource(part.function)

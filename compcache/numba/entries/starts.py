@@ -14,7 +14,7 @@ from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.implementations import Implementation, registry, wrapped_by
 from compcache.numba.lazy.argument_types import FUNCTION, class_text
 from compcache.numba.lazy.entries import START, Key, Record, find_record, key_of, open_cache
-from compcache.numba.lazy.installation import packages_are_those_of_keys
+from compcache.numba.lazy.installation import are_packages_unchanged
 from compcache.numba.lazy.marshalled import dump_marshalled
 from compcache.numba.registered.refusals import NotLazy
 from compcache.numba.registered.type_texts import NUMBERS
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry",
+    "are_settings_from_environment",
+    "argument_text",
     "environments_of",
     "find_stored",
     "is_recorded",
     "record_start",
-    "settings_are_the_environments",
     "start_key",
     "store_fields",
-    "text_of",
 ]
 
 _ENVIRONMENT = "_ZN08NumbaEnv"
@@ -55,7 +55,7 @@ def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) ->
         NotLazy: the overload needs Numba.
     """
     given: list[Any] = []
-    texts = [text_of(type_, given) for type_ in args]
+    texts = [argument_text(type_, given) for type_ in args]
     return key_of(function, dict(options), ", ".join(texts), given)
 
 
@@ -71,21 +71,21 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
         NotLazy: the overload needs Numba.
         CompcacheError: the record could not be stored.
     """
-    if not settings_are_the_environments():
+    if not are_settings_from_environment():
         raise NotLazy("settings of Numba or installed packages differ from those at the start of this process")
     entry = find_stored(cache_object, cache, signature, key)
-    record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
+    record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
     if entry is None or record is None:
         raise NotLazy("the code or the constants of the function need Numba")
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
-def text_of(type_: Any, given: list[Any] | None = None) -> str:
+def argument_text(type_: Any, given: list[Any] | None = None) -> str:
     """Return the text that `type_text` returns for arguments of a type.
 
     Args:
         type_: the Numba type.
-        given: a list to which jitted functions are appended; None to refuse them.
+        given: a list to which jitted functions are appended; None to raise `NotLazy` for them.
 
     Raises:
         NotLazy: only Numba supports arguments of this type.
@@ -95,10 +95,10 @@ def text_of(type_: Any, given: list[Any] | None = None) -> str:
     if isinstance(type_, types.Omitted):
         return "omitted"
     if isinstance(type_, types.Array) and type(type_) is types.Array and type_.aligned:
-        return f"{'' if type_.mutable else 'readonly '}array({text_of(type_.dtype)}, {type_.ndim}d, {type_.layout})"
+        return f"{'' if type_.mutable else 'readonly '}array({argument_text(type_.dtype)}, {type_.ndim}d, {type_.layout})"
     if isinstance(type_, types.BaseTuple):
         cls = getattr(type_, "instance_class", tuple)
-        return f"{class_text(cls)}({', '.join([text_of(item, given) for item in type_.types])})"
+        return f"{class_text(cls)}({', '.join([argument_text(item, given) for item in type_.types])})"
     if isinstance(type_, types.Dispatcher) and given is not None:
         given.append(type_.dispatcher)
         return FUNCTION
@@ -113,14 +113,14 @@ def text_of(type_: Any, given: list[Any] | None = None) -> str:
 _SCALAR_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 
 
-def settings_are_the_environments() -> bool:
+def are_settings_from_environment() -> bool:
     """Return whether any other process with the same environment has the same settings and packages.
 
     The answer is False if code has changed a setting, or if a package was installed after the first key of this process.
     """
     from numba.core import config
 
-    if not packages_are_those_of_keys(open_cache):
+    if not are_packages_unchanged(open_cache):
         return False
 
     from compcache.numba.identity.settings import config_text
@@ -157,7 +157,7 @@ class Entry(NamedTuple):
     fndesc: Any
     constants: dict[str, list[Any]]
 
-    def record(self, symbol: str) -> Record | None:
+    def create_record(self, symbol: str) -> Record | None:
         """Return the record by which processes without Numba call a symbol, or None if the constants need Numba."""
         environments = environments_of(self.symbols, self.constants)
         if environments is None:
@@ -207,7 +207,7 @@ def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None
 
 
 def _covers(key: Key | None, description: Description) -> bool:
-    """Return whether a key covers all of the user's implementations that the compiler used or asked for."""
+    """Return whether a key covers all of the user's implementations that the compiler used or asked."""
     names = {name for name, _ in description.dependencies} | set(description.answered)
     if not names or key is None:
         return not names

@@ -2,7 +2,7 @@
 
 Numba keeps an address from ctypes or from a Cython module in a variable, and puts the address into the variable's name. Functions that
 Cython modules export (SciPy's special functions, BLAS and LAPACK) have the same names in every process. Functions of the C library that
-Numba calls under names of its own have them too.
+Numba calls under its own names also have the same names in every process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.numba.entries import named_addresses
-from compcache.numba.entries.named_addresses import address_in, functions_of_threads
+from compcache.numba.entries.named_addresses import address_in, thread_functions_by_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,13 +20,13 @@ __all__ = ["MATHEMATICS", "known_functions", "with_own_hash_secret"]
 
 
 def known_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the module, the name and the type in Cython's spelling of each variable that refers to a known function."""
+    """Return the known functions whose addresses these variables hold, by variable: module, name, and type in Cython's spelling."""
     names = tuple(variables)
     if not names:
         return {}
-    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in functions_of_threads(_THREADS).items()}
-    of_threads = {name: threads[address_in(name)] for name in names if address_in(name) in threads}
-    return named_addresses.known_functions(names) | of_threads
+    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in thread_functions_by_address(_THREADS).items()}
+    thread_functions = {name: threads[address_in(name)] for name in names if address_in(name) in threads}
+    return named_addresses.known_functions(names) | thread_functions
 
 
 #: Functions of Numba that kernels call to start and count threads, with the functions of `_objects` that replace them.

@@ -17,7 +17,7 @@ from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, 
 from compcache.numba.exports.addresses import MATHEMATICS, known_functions, with_own_hash_secret
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
-from compcache.numba.exports.parameters import refusal
+from compcache.numba.exports.parameters import export_error
 from compcache.numba.exports.plan import Unsupported, encode_plan
 from compcache.numba.exports.raising import describe_exceptions, raising_text
 from compcache.numba.exports.wrapper import ENTRY, Shape, wrapper_text
@@ -57,18 +57,20 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
     Raises:
-        CompileError: the code needs something that another process does not have, or a type has no conversion.
+        CompileError: the code refers to a function or to data that other processes lack, or a type has no conversion.
     """
     context = cres.target_context
     try:
         compiled = _with_known_functions(with_recursive_callees(cres.library))
-        needs = _needs_of(func_name, compiled)
-        plan = _plan_of(func_name, cres, parameters, result, is_needed=bool(needs.helpers or needs.functions or needs.library))
+        services = _find_used_services(func_name, compiled)
+        plan = _encode_plan_if_used(
+            func_name, cres, parameters, result, is_needed=bool(services.helpers or services.functions or services.library)
+        )
     except (MissingCallee, Unsupported) as error:
-        raise refusal(func_name, str(error)) from error
+        raise export_error(func_name, str(error)) from error
     shape = Shape(
-        parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=needs.has_random,
-        uses_threads="numba_parallel_for" in needs.helpers, nogil=nogil and plan is not None,
+        parameters, is_object=result.is_object, uses_plan=plan is not None, uses_random=services.has_random,
+        uses_threads="numba_parallel_for" in services.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need a library
         module = binding.parse_assembly(wrapper_text(cres, shape))
@@ -77,7 +79,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     exceptions = describe_exceptions(func_name, str(module))
     described = {known.variable for known in exceptions}
     for variable in module.global_variables:
-        if variable.name in described or variable.name in needs.functions:
+        if variable.name in described or variable.name in services.functions:
             variable.linkage = "external"  # so that code which is linked below can refer to it
     module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
     module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
@@ -85,17 +87,17 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     if plan is not None:
         from numba import __version__ as numba_version
 
-        provided = objects_text(plan, needs.helpers, needs.functions, needs.library, numba_version)
+        provided = objects_text(plan, services.helpers, services.functions, services.library, numba_version)
         module.link_in(binding.parse_assembly(_with_layout(provided, module)))
     _drop_unused(module)
     _require_portable(func_name, module)
     try:
         return Assembled(_without_ids(load_exception_classes(str(module))), shape.nogil)
     except CannotLink as error:
-        raise refusal(func_name, str(error)) from error
+        raise export_error(func_name, str(error)) from error
 
 
-class _Needs(NamedTuple):
+class _UsedServices(NamedTuple):
     """The parts of the extension module that compiled code uses.
 
     Attributes:
@@ -124,12 +126,13 @@ def _with_known_functions(compiled: Any) -> Any:
     return without_dead_code(without_addresses(str(compiled), known_functions(addresses)))
 
 
-def _pass_builder(module: Any) -> Any:
+def _create_pass_builder(module: Any) -> Any:
+    """Return a pass builder for the module's target, at optimization level 1."""
     machine = binding.Target.from_triple(module.triple).create_target_machine()
     return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=1))
 
 
-def _needs_of(func_name: str, compiled: Any) -> _Needs:
+def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
     """Return the parts of the extension module that a module uses.
 
     Raises:
@@ -140,22 +143,25 @@ def _needs_of(func_name: str, compiled: Any) -> _Needs:
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX) and counts.get(v.name, 0) > 1]
     functions = known_functions(addresses)
     if len(functions) != len(addresses):
-        raise refusal(
+        raise export_error(
             func_name,
             "it uses addresses that are valid only in this process, such as functions of ctypes or large global arrays; "
             "pass arrays as arguments, and call functions of Cython modules instead",
         )
     library = {
-        f.name: _types_in(str(f)) for f in compiled.functions if f.is_declaration and _is_of_library(f.name) and counts.get(f.name, 0) > 1
+        f.name: _parse_declaration(str(f))
+        for f in compiled.functions
+        if f.is_declaration and _is_library_function(f.name) and counts.get(f.name, 0) > 1
     }
-    return _Needs(helpers, functions, library)
+    return _UsedServices(helpers, functions, library)
 
 
-def _is_of_library(name: str) -> bool:
+def _is_library_function(name: str) -> bool:
+    """Return whether a symbol is a function of Numba's C library for containers or characters."""
     return name.startswith(_CONTAINERS) or name in _CHARACTERS
 
 
-def _types_in(declaration: str) -> tuple[str, str]:
+def _parse_declaration(declaration: str) -> tuple[str, str]:
     """Return the result and the parameters of a declaration, without attributes that do not affect how it is called."""
     match = _DECLARATION.search(declaration)
     assert match is not None, declaration
@@ -168,7 +174,7 @@ def _without_attributes(type_: str) -> str:
     return " ".join(word for word in words if word in ("signext", "zeroext", "ptr", "void", "double", "float") or word[1:].isdigit())
 
 
-def _plan_of(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
+def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
     """Return the plan of a kernel, or None if the kernel does not use the extension module."""
     from numba.core import types
 
@@ -182,11 +188,11 @@ def _rewrite(module: Any) -> Any:
     """Return the module with resolved recursive calls, with Python's hash secret, and without environments that are never read."""
     text = str(module)
     changed = resolve_recursion(with_own_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
-    changed = "\n}\n".join(map(_drop_idle_environments, changed.split("\n}\n")))
+    changed = "\n}\n".join(map(_replace_unread_environments, changed.split("\n}\n")))
     return module if changed == text else binding.parse_assembly(changed)
 
 
-def _drop_idle_environments(function: str) -> str:
+def _replace_unread_environments(function: str) -> str:
     """Replace the environment of a function by a non-null constant if the function only compares it with null."""
 
     def load(match: re.Match[str]) -> str:
@@ -229,11 +235,11 @@ def _drop_unused(module: Any) -> None:
             value.linkage = "internal"
     manager = binding.create_new_module_pass_manager()
     manager.add_global_dead_code_eliminate_pass()
-    manager.run(module, _pass_builder(module))
+    manager.run(module, _create_pass_builder(module))
 
 
 def _require_portable(func_name: str, module: Any) -> None:
-    """Check that another process has everything to which the module refers.
+    """Check that another process has every function and variable to which the module refers.
 
     Raises:
         CompileError: a function, a variable or an environment belongs to this process.
@@ -243,26 +249,29 @@ def _require_portable(func_name: str, module: Any) -> None:
         function.name
         for function in module.functions
         if function.is_declaration and not function.name.startswith("llvm.") and counts.get(function.name, 0) > 1
-        and not _is_everywhere(function.name)
+        and not _is_available_everywhere(function.name)
     ]  # fmt: skip
     for variable in module.global_variables:
         name = variable.name
         if name.startswith(_ENVIRONMENT) and counts.get(name, 0) > 1:
-            raise refusal(func_name, "it contains an operation on Python objects, such as printing an array, which needs Numba; remove it")
+            raise export_error(
+                func_name, "it contains an operation on Python objects, such as printing an array, which needs Numba; remove it"
+            )
         if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
             reason = "it reads data that only this process has; the notes of this exception name the symbols"
-            raise _with_symbols(refusal(func_name, reason), [name])
+            raise _with_symbols(export_error(func_name, reason), [name])
     if missing:
-        raise _with_symbols(refusal(func_name, _why_missing(missing)), missing)
+        raise _with_symbols(export_error(func_name, _reason_for_missing(missing)), missing)
 
 
 def _with_symbols(error: CompileError, names: Iterable[str]) -> CompileError:
-    """Add a note with the names of symbols to an exception. Return the exception."""
+    """Add a note with the names of symbols to an exception, and return the exception."""
     error.add_note(f"symbols: {', '.join(sorted(names))}")
     return error
 
 
-def _is_everywhere(name: str) -> bool:
+def _is_available_everywhere(name: str) -> bool:
+    """Return whether every process has a function: a function of the platform or of Python's C API."""
     provider = frontend.provider_of(name)
     return provider == "platform" or (bool(provider) and name.startswith(("Py", "_Py")))
 
@@ -276,7 +285,8 @@ _PURPOSES = (
 )
 
 
-def _why_missing(missing: Iterable[str]) -> str:
+def _reason_for_missing(missing: Iterable[str]) -> str:
+    """Return why code that calls these missing functions cannot be exported."""
     for beginnings, purpose in _PURPOSES:
         if any(name.startswith(beginnings) for name in missing):
             return purpose

@@ -20,17 +20,17 @@ from compcache.numba.compilation.error_text import describe_error
 from compcache.numba.compilation.plain_containers import created_type, has_containers, type_with_lists, with_lists
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import (
+    export_error,
     has_variable_arguments,
     names_of_arguments,
     parameters_of,
-    refusal,
     result_of,
     types_of_call,
-    with_defaults,
+    types_with_defaults,
 )
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.fingerprints.numba_values import declared_locals
-from compcache.numba.identity.settings import chosen_cpu, compiled_for
+from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -48,7 +48,7 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
             and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
-            signature leaves out have their defaults. For a function with ``*args`` it names the type of each argument of a call.
+            signature omits have their defaults. For a function with ``*args``, it declares the type of each argument of a call.
             A signature from a dispatcher's ``nopython_signatures`` also works.
         cache: the cache to store the entry in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. The entry replaces a previous export with
@@ -59,9 +59,9 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported, or Numba does not compile it. The message says why.
+        CompileError: the function cannot be exported, or Numba cannot compile it. The message says why.
     """
-    function, options, local_types = _describe(func)
+    function, options, local_types = _unpack_function(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     nogil = bool(options.get("nogil"))
     args, result = _normalize_signature(signature)
@@ -69,11 +69,11 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     if has_variable_arguments(function):
         function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
         options, local_types = {}, {}  # they apply to the inner function, which has them
-    all_types = with_defaults(function, func_name, args)
-    cpu, features = compiled_for() if chosen_cpu() else (None, None)
+    all_types = types_with_defaults(function, func_name, args)
+    cpu, features = requested_cpu_and_features() if requested_cpu() else (None, None)
     portable = cpu is None and frontend.targets_of(targets) is not None
     # Numba recognizes a recursive call by the dispatcher's own state.
-    with getattr(func, "_compiling_counter", nullcontext()), _without_vectors() if portable else nullcontext():
+    with getattr(func, "_compiling_counter", nullcontext()), _without_vectorizer() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
         returned = result_of(func_name, cres.signature.return_type)
         if any(map(has_containers, (*args, returned.caller_type))):
@@ -102,7 +102,7 @@ def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container
 
 
 @contextmanager
-def _without_vectors() -> Iterator[None]:
+def _without_vectorizer() -> Iterator[None]:
     """Turn off Numba's loop vectorizer. LLVM vectorizes the loops later, for the CPU of each target."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
@@ -110,16 +110,20 @@ def _without_vectors() -> Iterator[None]:
 
     codegen = cpu_target.target_context.codegen()
     with global_compiler_lock:
-        kept = config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect
+        saved = config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect
         config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect = 0, 0, False
         try:
             yield
         finally:
-            config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect = kept
+            config.LOOP_VECTORIZE, config.SLP_VECTORIZE, codegen._loopvect = saved
 
 
-def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the Python function, the options and the declared types of variables. Raise `CompileError` for any other object."""
+def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the Python function, the options and the declared types of variables of a function or dispatcher.
+
+    Raises:
+        CompileError: the object is neither a Python function nor a dispatcher.
+    """
     function = getattr(func, "py_func", func)
     options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
@@ -128,6 +132,7 @@ def _describe(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return the argument types of a signature, and its result type or None."""
     from numba.core import sigutils
 
     args, result = sigutils.normalize_signature(signature)
@@ -135,10 +140,10 @@ def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
-    """Compile a function that takes and returns lists in place of Numba's containers.
+    """Compile a function that takes and returns lists in place of Numba's containers, and return Numba's compile result.
 
     Raises:
-        CompileError: a type has no conversion, or Numba does not compile the function.
+        CompileError: a type has no conversion, or Numba cannot compile the function.
     """
     from numba.core import types
 
@@ -146,7 +151,7 @@ def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], 
     try:
         adapter = with_lists(kernel, args, types.unliteral(created_type(result)))
     except NotImplementedError as error:
-        raise refusal(func_name, f"compcache has no conversion for {error}") from error
+        raise export_error(func_name, f"compcache has no conversion for {error}") from error
     return _compile(func_name, adapter, {}, {}, tuple(map(type_with_lists, args)), None)
 
 
@@ -165,10 +170,10 @@ def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, A
 
 
 def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
-    """Compile a function for these argument types, without wrappers.
+    """Compile a function for these argument types, without wrappers, and return Numba's compile result.
 
     Raises:
-        CompileError: Numba does not compile it, or compiles it in object mode.
+        CompileError: Numba cannot compile the function, or compiles it in object mode.
     """
     from numba.core import compiler
     from numba.core.compiler_lock import global_compiler_lock
@@ -180,7 +185,7 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
     if options.get("forceobj"):
-        raise refusal(func_name, "the option forceobj=True compiles it in object mode; remove this option")
+        raise export_error(func_name, "the option forceobj=True compiles it in object mode; remove this option")
     try:
         with global_compiler_lock:
             cres = compiler.compile_extra(
@@ -190,7 +195,7 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
     except Exception as error:  # from Numba, or from functions that it calls
         reraise_interrupt(error)
         shown = ", ".join(map(str, args))
-        raise refusal(func_name, f"Numba does not compile it for ({shown}): {describe_error(error)}") from error
+        raise export_error(func_name, f"Numba cannot compile it for ({shown}): {describe_error(error)}") from error
     if cres.objectmode or any(isinstance(part, LiftedLoop) for part in cres.lifted):
-        raise refusal(func_name, "Numba compiles it in object mode; use nopython mode")
+        raise export_error(func_name, "Numba compiles it in object mode; use nopython mode")
     return cres

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.kernels.find import numbered
+from compcache.numba.kernels.find import kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,12 +33,12 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
     from compcache.numba.exports.export import export
 
     names: list[str] = []
-    with _Scratch() as place, Cache(place, layers=()) as cache:
+    with _ScratchDirectory() as place, Cache(place, layers=()) as cache:
         for module in modules:
             for function, signatures in _kernels_of(module):
                 name = f"{function.__module__}.{function.__qualname__}"
                 for number, signature in enumerate(signatures):
-                    names.append(numbered(name, number))
+                    names.append(kernel_name(name, number))
                     export(function, signature, cache=cache, name=names[-1], targets=targets)
         if names:
             _copy_kernels(cache, names, out, place)
@@ -58,7 +58,7 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
     """
     from compcache.cache import Cache
 
-    with _Scratch() as place, Cache(place, layers=()) as cache:
+    with _ScratchDirectory() as place, Cache(place, layers=()) as cache:
         for source in sources:
             if source.targets is None and source.cpu is None and source.features is None:
                 source.targets = targets
@@ -68,7 +68,7 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
     return tuple(names)
 
 
-class _Scratch:
+class _ScratchDirectory:
     """A context manager that returns a path in a temporary directory, and removes the directory at the end."""
 
     def __enter__(self) -> str:

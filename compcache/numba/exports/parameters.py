@@ -16,13 +16,13 @@ __all__ = [
     "OBJECT",
     "Parameter",
     "Result",
+    "export_error",
     "has_variable_arguments",
     "names_of_arguments",
     "parameters_of",
-    "refusal",
     "result_of",
     "types_of_call",
-    "with_defaults",
+    "types_with_defaults",
 ]  # fmt: skip
 
 OBJECT = "object"
@@ -60,7 +60,7 @@ class Result(NamedTuple):
         return self.text == OBJECT
 
 
-def refusal(func_name: str, reason: str) -> CompileError:
+def export_error(func_name: str, reason: str) -> CompileError:
     """Return the error for a function that cannot be exported."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
@@ -97,14 +97,14 @@ def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
     required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
     if number < required:
-        raise refusal(func_name, f"its signature declares too few argument types: {number} instead of at least {required}")
+        raise export_error(func_name, f"its signature declares too few argument types: {number} instead of at least {required}")
     (rest,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
     while any(name.startswith(rest) for name in names):
         rest += "_"
     return [*names, *[f"{rest}{place}" for place in range(number - len(names))]][:number]
 
 
-def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def types_with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of all parameters. A parameter that the signature omits gets the type of its default value.
 
     Raises:
@@ -116,11 +116,11 @@ def with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple
 
     parameters = list(inspect.signature(function).parameters.values())
     if len(args) > len(parameters):
-        raise refusal(func_name, f"its signature declares too many argument types: {len(args)} instead of at most {len(parameters)}")
+        raise export_error(func_name, f"its signature declares too many argument types: {len(args)} instead of at most {len(parameters)}")
     omitted = parameters[len(args) :]
     for parameter in omitted:
         if parameter.default is parameter.empty:
-            raise refusal(func_name, f"its signature declares no type for {parameter.name!r}, which has no default value")
+            raise export_error(func_name, f"its signature declares no type for {parameter.name!r}, which has no default value")
     return (*args, *[types.Omitted(parameter.default) for parameter in omitted])
 
 
@@ -163,7 +163,9 @@ def result_of(func_name: str, type_: Any) -> Result:
     from numba.core import types
 
     if isinstance(type_, types.Generator):
-        raise refusal(func_name, "it is a generator, and exports support only functions that return a value")
+        raise export_error(
+            func_name, "it is a generator, but only functions that return a value can be exported; return an array or list instead"
+        )
     return Result(_result_text(type_), type_)
 
 

@@ -97,7 +97,7 @@ class _Planner:
         self.texts = bytearray(b"\0")
         self._context = context
         self._flags = _OWNED if is_owned else 0
-        self._waiting: list[tuple[str, _Node, Any]] = []
+        self._unfinished: list[tuple[str, _Node, Any]] = []
 
     def add_text(self, text: str, *more: str) -> int:
         """Add one or more consecutive texts.
@@ -113,26 +113,26 @@ class _Planner:
     def add_parameter(self, name: str, type_: Any) -> None:
         """Add the node of a parameter. `finish_parameters` adds the nodes of its items."""
         try:
-            node = self._node(type_, is_parameter=True)
+            node = self._create_node(type_, is_parameter=True)
         except Unsupported as error:
             raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
         node.name, node.expected = self.add_text(name), self.add_text(describe_type(type_))
         self.nodes.append(node)
-        self._waiting.append((name, node, type_))
+        self._unfinished.append((name, node, type_))
 
     def finish_parameters(self) -> None:
         """Add the nodes of the parameters' items. Call it once, after the last `add_parameter`."""
-        for name, node, type_ in self._waiting:
+        for name, node, type_ in self._unfinished:
             try:
                 self._add_items(node, type_, is_parameter=True)
             except Unsupported as error:
                 raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
 
     def add_result(self, type_: Any) -> int:
-        """Add the node of the result and the nodes of its items. Return the number of the result's node."""
+        """Add the node of the result and the nodes of its items, and return the number of the result's node."""
         number = len(self.nodes)
         try:
-            node = self._node(type_, is_parameter=False)
+            node = self._create_node(type_, is_parameter=False)
             self.nodes.append(node)
             self._add_items(node, type_, is_parameter=False)
         except Unsupported as error:
@@ -145,7 +145,7 @@ class _Planner:
     def _alignment(self, type_: Any) -> int:
         return int(self._context.get_abi_alignment(self._context.get_data_type(type_with_lists(type_))))
 
-    def _node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
+    def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
         """Return a new node for a type, without its items.
 
         Raises:
@@ -156,36 +156,36 @@ class _Planner:
             raise Unsupported(f"type {type_}")
         size = 0 if kind == _NONE else self._size(type_)
         if kind == _ARRAY:
-            return self._array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
+            return self._create_array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
         if kind in _LISTS:
-            return self._list_node(kind, type_with_lists(type_), size, is_parameter=is_parameter)
+            return self._create_list_node(kind, type_with_lists(type_), size, is_parameter=is_parameter)
         size = _RECORD_PLACE if kind == _RECORD and is_parameter else size
-        return _Node(kind, size, **self._fields(kind, type_, is_item=is_parameter and in_list))
+        return _Node(kind, size, **self._add_fields(kind, type_, is_item=is_parameter and in_list))
 
-    def _fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
-        """Return the fields of a node other than its kind and size."""
+    def _add_fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
+        """Return the fields of a node other than its kind and size. Add the texts to which they refer."""
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}
         if kind == _ENUM:
             return {"text": self._add_class_name(type_.instance_class, "an enumeration")}
         if kind in (_DATE, _RECORD):
-            return {"text": self.add_text(_required_text(element_text(type_), type_))}
+            return {"text": self.add_text(_require_text(element_text(type_), type_))}
         if kind in (_FIXED_TEXT, _FIXED_BYTES):
             return {"detail": type_.count}
         return {"flags": _OWNED} if kind in (_TEXT, _BYTES) and is_item else {}
 
-    def _array_node(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
+    def _create_array_node(self, type_: Any, size: int, *, is_parameter: bool, in_list: bool) -> _Node:
         """Return a new node for an array."""
         flags = _LAYOUTS[type_.layout] | (0 if type_.mutable else _READ_ONLY)
         if is_parameter:
             flags |= _OWNED if in_list else self._flags
-        text = _required_text(element_text(type_.dtype), f"array of {type_.dtype}")
+        text = _require_text(element_text(type_.dtype), f"array of {type_.dtype}")
         return _Node(
             _ARRAY, size, detail=type_.ndim, flags=flags, itemsize=self._size(type_.dtype), text=self.add_text(text),
             format=self.add_text(element_format(type_.dtype)),
         )  # fmt: skip
 
-    def _list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
+    def _create_list_node(self, kind: int, type_: Any, size: int, *, is_parameter: bool) -> _Node:
         """Return a new node for a list, or for a container that is passed as a list."""
         from numba.core import types
 
@@ -195,7 +195,7 @@ class _Planner:
         return _Node(kind, size, detail=at, itemsize=self._size(type_.dtype))
 
     def _add_class_name(self, cls: Any, description: str) -> int:
-        """Add the module and the name of a class. Return their offset.
+        """Add the module and the name of a class, and return their offset.
 
         Raises:
             Unsupported: the module does not define the class under this name.
@@ -217,7 +217,7 @@ class _Planner:
         is_list = node.kind in _LISTS
         if node.kind == _OPTIONAL:
             node.detail = self._size(type_.type)
-        nodes = [self._node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
+        nodes = [self._create_node(item, is_parameter=is_parameter, in_list=in_list or is_list) for item in items]
         if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
             raise Unsupported(f"type {type_}, which contains a record")
         node.first, node.count = len(self.nodes), len(nodes)
@@ -269,7 +269,8 @@ def _has_lists(type_: Any) -> bool:
     return isinstance(type_, types.List) or any(map(_has_lists, _items_of(type_)))
 
 
-def _required_text(text: str | None, type_: Any) -> str:
+def _require_text(text: str | None, type_: Any) -> str:
+    """Return a text. Raise `Unsupported` with the type if the text is None."""
     if text is None:
         raise Unsupported(f"type {type_}")
     return text

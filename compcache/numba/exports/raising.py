@@ -52,9 +52,9 @@ def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
         CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
-    constant = [_describe(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
+    constant = [_exception_in_pickle(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
     pickles = {variable: content for variable, content in data.items() if ".sha1" not in variable}
-    computed = [_describe(func_name, variable, content) for variable, content in pickles.items()]
+    computed = [_exception_in_pickle(func_name, variable, content) for variable, content in pickles.items()]
     return [
         *[known for known in constant if known is not None and not known.is_computed],
         *[known for known in computed if known is not None and known.is_computed],
@@ -69,8 +69,8 @@ def _is_exception(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _describe(func_name: str, variable: str, content: bytes) -> KnownException | None:
-    """Return the exception that a pickle of Numba describes, or None if it describes something else.
+def _exception_in_pickle(func_name: str, variable: str, content: bytes) -> KnownException | None:
+    """Return the exception that a pickle of Numba describes, or None if the pickle describes another object.
 
     Raises:
         CompileError: the exception cannot be stored.
@@ -84,13 +84,13 @@ def _describe(func_name: str, variable: str, content: bytes) -> KnownException |
         raise CompileError(f"{func_name} cannot be exported: {reason}")
     arguments = tuple([COMPUTED if isinstance(argument, ir.Value) else argument for argument in args or ()])
     for argument in arguments:
-        if not _is_plain(argument):
+        if not _is_storable(argument):
             reason = f"it raises {cls.__name__} with the argument {argument!r}, which is not a str, a 64-bit int, a float or None"
             raise CompileError(f"{func_name} cannot be exported: {reason}")
     return KnownException(variable, cls.__module__, cls.__qualname__, arguments)
 
 
-def _is_plain(argument: Any) -> bool:
+def _is_storable(argument: Any) -> bool:
     """Return whether an argument of an exception can be stored."""
     if isinstance(argument, str):
         return "\0" not in argument and not any("\ud800" <= c <= "\udfff" for c in argument)

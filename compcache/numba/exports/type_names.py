@@ -24,7 +24,8 @@ def element_format(dtype: Any) -> str:
 def element_text(dtype: Any) -> str | None:
     """Return the text from which `numpy.dtype` creates a dtype: its name, or a dictionary display for a record.
 
-    Returns None if the dtype contains objects, or if NumPy has no equivalent.
+    Returns:
+        The text; None if the dtype contains objects, or if NumPy has no equivalent.
     """
     from numba.np import numpy_support
 
@@ -34,10 +35,10 @@ def element_text(dtype: Any) -> str | None:
         return None
     if numpy_dtype.hasobject:
         return None
-    return str(numpy_dtype.str) if numpy_dtype.names is None else repr(_fields(numpy_dtype))
+    return str(numpy_dtype.str) if numpy_dtype.names is None else repr(_record_fields(numpy_dtype))
 
 
-def _fields(dtype: Any) -> dict[str, Any]:
+def _record_fields(dtype: Any) -> dict[str, Any]:
     """Return the dictionary from which `numpy.dtype` recreates a record."""
     fields = [dtype.fields[name] for name in dtype.names]
     numpy_dtype = {
@@ -53,7 +54,7 @@ def _format_of(dtype: Any) -> Any:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return (_format_of(base), tuple(map(int, shape)))
-    return str(dtype.str) if dtype.names is None else _fields(dtype)
+    return str(dtype.str) if dtype.names is None else _record_fields(dtype)
 
 
 def describe_type(type_: Any) -> str:

@@ -48,7 +48,7 @@ class Shape:
 
 def wrapper_text(cres: Any, shape: Shape) -> str:
     """Return the assembly of the wrapper of a compiled function. The symbol of the wrapper is `ENTRY`."""
-    return _Wrapper(cres, shape).text()
+    return _Wrapper(cres, shape).build()
 
 
 class _Wrapper:
@@ -87,8 +87,8 @@ class _Wrapper:
         known = self._module.globals.get(name)
         return known or ir.Function(self._module, ir.FunctionType(result, arguments), name)
 
-    def text(self) -> str:
-        """Emit the wrapper, and return its assembly."""
+    def build(self) -> str:
+        """Emit the wrapper, and return the assembly of its module."""
         builder = self._builder
         given = iter(self._function.args)
         slots = next(given) if self._is_tuple else None
@@ -125,7 +125,7 @@ class _Wrapper:
         """Emit the return of the result."""
         builder = self._builder
         if self._is_tuple:
-            _store_items(self._context, builder, self._cres.fndesc.restype, out, slots)
+            _emit_item_stores(self._context, builder, self._cres.fndesc.restype, out, slots)
         if self._is_void:
             builder.ret_void()
         elif boxed is not None:
@@ -141,7 +141,7 @@ class _Wrapper:
             self._builder.ret(ir.Constant(self._function.function_type.return_type, None))
 
     def _emit_plan(self) -> Any:
-        """Emit the preparation of the plan. Return its address. If the preparation fails, the wrapper returns with an exception."""
+        """Emit the preparation of the plan, and return the plan's address. If it fails, the wrapper returns with an exception set."""
         builder = self._builder
         plan = builder.call(self._declare(objects.PLAN_SYMBOL, _POINTER, []), [])
         with builder.if_then(builder.icmp_unsigned("==", plan, ir.Constant(_POINTER, None)), likely=False):
@@ -149,12 +149,14 @@ class _Wrapper:
         return plan
 
     def _emit_call(self, values: list[Any]) -> Any:
+        """Emit the call of the kernel, and return its status and its result."""
         fndesc, call_conv = self._cres.fndesc, self._context.call_conv
         callee_type = call_conv.get_function_type(fndesc.restype, fndesc.argtypes)
         callee = ir.Function(self._module, callee_type, fndesc.llvm_func_name)
         return call_conv.call_function(self._builder, callee, fndesc.restype, fndesc.argtypes, values)
 
     def _emit_gil_release(self) -> Any:
+        """Emit the release of the GIL, and return the thread state."""
         return self._builder.call(self._declare("PyEval_SaveThread", _POINTER, []), [])
 
     def _emit_arguments(self, plan: Any, given: Any) -> tuple[Any, Any, list[Any]]:
@@ -182,12 +184,12 @@ class _Wrapper:
             entered = builder.call(enter, [plan, objects_at, places_at])
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
                 self._emit_error_return()
-        values = [_load_place(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
+        values = [_emit_load(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
         omitted = len(self._cres.fndesc.argtypes) - len(values)  # the kernel holds their values as constants
         return objects_at, places_at, [*values, *[None] * omitted]
 
     def _emit_array(self, pointers: list[Any]) -> Any:
-        """Emit an array of pointers on the stack. Return its address."""
+        """Emit an array of pointers on the stack, and return its address."""
         builder = self._builder
         array = builder.alloca(_POINTER, size=len(pointers))
         for number, pointer in enumerate(pointers):
@@ -195,7 +197,7 @@ class _Wrapper:
         return builder.bitcast(array, _POINTER)
 
     def _emit_boxing(self, plan: Any, status: Any, out: Any) -> Any:
-        """Emit the creation of the result object. Return the address of its variable, which is null if the kernel raised an exception."""
+        """Emit the creation of the result object, and return the address of its variable, which is null if the kernel has raised."""
         builder, context = self._builder, self._context
         boxed = builder.alloca(_POINTER)
         builder.store(ir.Constant(_POINTER, None), boxed)
@@ -208,7 +210,7 @@ class _Wrapper:
         return boxed
 
     def _emit_result_value(self, status: Any, out: Any) -> Any:
-        """Return the result of the kernel as a value of the result type."""
+        """Emit the conversion of the kernel's result to the result type, and return the value."""
         from numba.core import types
 
         builder, context = self._builder, self._context
@@ -236,8 +238,8 @@ def _place_type(context: Any, type_: Any) -> Any:
     return ir.ArrayType(_POINTER, 2) if isinstance(type_, types.Record) else context.get_data_type(type_)
 
 
-def _load_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
-    """Return Numba's value of a parameter from its variable."""
+def _emit_load(context: Any, builder: Any, type_: Any, place: Any) -> Any:
+    """Emit a load of a parameter's variable, and return Numba's value."""
     from numba.core import types
 
     if not isinstance(type_, types.Record):
@@ -245,7 +247,7 @@ def _load_place(context: Any, builder: Any, type_: Any, place: Any) -> Any:
     return builder.bitcast(builder.extract_value(builder.load(place), 0), context.get_value_type(type_))
 
 
-def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
+def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
     """Emit stores of the items of a tuple into the caller's slots. The caller ignores the items after an error."""
     from numba.core import types
 
@@ -260,7 +262,7 @@ def _store_items(context: Any, builder: Any, type_: Any, value: Any, slots: Any)
 
 
 def _emit_value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
-    """Emit the conversion of a scalar or a contiguous buffer. Return Numba's value."""
+    """Emit the conversion of a scalar or a contiguous buffer, and return Numba's value."""
     from numba.core import types
     from numba.np.arrayobj import make_array, populate_array
 

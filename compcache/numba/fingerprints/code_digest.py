@@ -26,7 +26,10 @@ _codes: dict[int, tuple[Any, bytes, Reads]] = {}
 
 
 def digest_and_reads(code: python_types.CodeType) -> tuple[bytes, Reads]:
-    """Return the digest of a code object with its nested code objects, and its own reads. Both are stored while it lives."""
+    """Return the digest of a code object with its nested code objects, and its own reads.
+
+    The digest and the reads are stored while the code object lives.
+    """
     known = _codes.get(id(code))
     if known is not None and known[0]() is code:
         return known[1], known[2]

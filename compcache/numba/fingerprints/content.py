@@ -10,7 +10,7 @@ import os
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.walk import RUN, SIZE_OF_LINES, Part, Walk
-from compcache.numba.registered.refusals import NotLazy, Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ class Content:
         self.registered = registered
 
 
-@looks_at_programs(NotLazy)
+@examines_program(NotLazy)
 def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
     """Return the content of a function.
 
     Args:
         function: the Python function.
-        options: the options with which it is compiled.
-        given: the jitted functions that are passed to it as arguments.
+        options: the options with which the function is compiled.
+        given: the jitted functions that are passed to the function as arguments.
 
     Raises:
         NotLazy: the function reads a value that only Numba knows, that has no content, or that raised an exception when it was examined.
@@ -64,12 +64,12 @@ def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Conten
 
 
 def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
-    """Walk the function, and then each implementation that a walk has found."""
+    """Walk the function and then each implementation that a walk has found, and return the content."""
     walk = Walk(without_numba=True)
-    walk.add_function(function, "")
-    walk.value(options, "its options")
+    walk.refer_to_function(function, "")
+    walk.feed_value(options, "its options")
     for other in given:
-        walk.value(other, "a function that is an argument")
+        walk.feed_value(other, "a function that is an argument")
     result = walk.finish()
     total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
@@ -83,7 +83,7 @@ def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
         implementation = waiting.pop(0)
         walk = Walk(without_numba=True)
         walk.mode = RUN
-        walk.implementation(implementation, "")
+        walk.refer_to_implementation(implementation, "")
         result = walk.finish()
         walks.append(result)
         total.update(result.content.encode())

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     _R = TypeVar("_R")
 
-__all__ = ["one_look_up", "remembered"]
+__all__ = ["remember_during_look_up", "remembered"]
 
 
 class _Examined(threading.local):
-    """The results of functions, by the ids of the function and its arguments; None outside of look-ups."""
+    """The results of functions, by the ids of the function and its arguments; None if no look-up is running."""
 
     results: dict[tuple[int, ...], Any] | None = None
 
@@ -28,8 +28,8 @@ _examined = _Examined()
 
 
 @contextmanager
-def one_look_up() -> Iterator[None]:
-    """Store the results of `remembered` until the outermost such block ends."""
+def remember_during_look_up() -> Iterator[None]:
+    """Store the results of `remembered` until the outermost look-up ends."""
     outer = _examined.results
     _examined.results = {} if outer is None else outer
     try:

@@ -50,7 +50,7 @@ _running: weakref.WeakKeyDictionary[Any, Compiled | None] = weakref.WeakKeyDicti
 
 
 def note_symbol(number: str, compiled: Compiled | None) -> None:
-    """Record the identity of the function with this number in its symbols, or None if it has none."""
+    """Record the identity of the function with this number in its symbols, or None if the function has no identity."""
     _by_symbol[number] = compiled
 
 
@@ -73,7 +73,7 @@ def fixed_code(dispatcher: Any, *, is_frozen: bool = False) -> list[Compiled] | 
         The identities, or None if the dispatcher may compile more code, may be inlined, or has code with an unknown origin.
 
     Raises:
-        Unidentifiable: its code was compiled from values without an identity, whatever the values are now.
+        Unidentifiable: the code was compiled from values without an identity, whatever the values are now.
     """
     if not is_frozen and getattr(dispatcher, "_can_compile", True):
         return None

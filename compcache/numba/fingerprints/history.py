@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 __all__ = ["has_old_code", "is_latest", "note_code"]
 
 #: The digests of each function by their kinds, the latest last.
-_made_of: weakref.WeakKeyDictionary[Any, dict[str, dict[bytes, None]]] = weakref.WeakKeyDictionary()
+_digests: weakref.WeakKeyDictionary[Any, dict[str, dict[bytes, None]]] = weakref.WeakKeyDictionary()
 
 
 def note_code(parts: Iterable[Part]) -> None:
     """Record that functions were compiled or loaded when the values that they read had these digests."""
     for part in parts:
-        digests = _made_of.setdefault(part.function, {}).setdefault(part.kind, {})
+        digests = _digests.setdefault(part.function, {}).setdefault(part.kind, {})
         digests.pop(part.digest, None)
         digests[part.digest] = None
 
 
 def has_old_code(parts: Iterable[Part]) -> str | None:
-    """Return the first function whose code in this process was compiled from other values than these; None if all match."""
+    """Return the name of the first function whose code in this process was compiled from other values; None if all values match."""
     for part in parts:
-        known = _known(part)
+        known = _known_digests(part)
         if known and list(known) != [part.digest]:
             return f"{part.function.__module__}.{part.function.__qualname__}"
     return None
@@ -40,9 +40,10 @@ def has_old_code(parts: Iterable[Part]) -> str | None:
 
 def is_latest(part: Part) -> bool:
     """Return whether the latest code of a function was compiled from the same values."""
-    known = _known(part)
+    known = _known_digests(part)
     return not known or next(reversed(known)) == part.digest
 
 
-def _known(part: Part) -> dict[bytes, None]:
-    return _made_of.get(part.function, {}).get(part.kind, {})
+def _known_digests(part: Part) -> dict[bytes, None]:
+    """Return the digests under which the code of a function was noted, the latest last; empty if there are none."""
+    return _digests.get(part.function, {}).get(part.kind, {})

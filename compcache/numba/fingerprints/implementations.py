@@ -26,7 +26,7 @@ __all__ = [
     "generators_of_other_registries",
     "is_asked_by_template",
     "is_generator_of_intrinsic",
-    "is_made_by_library_for_types",
+    "is_numbas_attribute_function",
     "key_name",
     "name_of",
     "package_of_implementation",
@@ -34,13 +34,13 @@ __all__ = [
     "registered_here",
     "registry",
     "source_function",
-    "users_generator",
+    "user_code_generator",
     "wrapped_by",
 ]
 
 #: The prefix of the names of functions that generate code.
 GENERATOR = "code generator "
-_MOST_WRAPPERS = 20
+_MAX_WRAPPERS = 20
 
 
 class Implementation:
@@ -75,7 +75,7 @@ class _Registry:
         by_key: overloads by the id of the callable.
         by_name: implementations by name.
         by_asked: the names of implementations by the digest of the name by which the compiler looks for them.
-        generators: the user's functions behind code generators, by the id of the latter.
+        generators: the user's functions behind code generators, by the id of the code generator.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _Registry:
 
     def _add_generator(self, implementation: Any, kind: str, key: Any) -> None:
         """Add the function behind a code generator, if it is the user's."""
-        function = users_generator(implementation)
+        function = user_code_generator(implementation)
         if function is None:
             return
         self.generators[id(implementation)] = function
@@ -155,7 +155,7 @@ def digest_name(name: str) -> int:
 def source_function(template: Any) -> Any:
     """Return the object from which one of the user's typing templates was created: a function, another callable, or the class itself.
 
-    Returns None for Numba's own templates.
+    The result is None for Numba's own templates.
     """
     function = getattr(template, "_overload_func", None) or getattr(template, "_definition_func", None)
     if function is None and isinstance(template, type):
@@ -163,7 +163,7 @@ def source_function(template: Any) -> Any:
         if own is not None:  # Numba registers a subclass of the user's class
             return own
         function = _typing_function(template)
-    return function if _is_users(function) else None
+    return function if _is_users_code(function) else None
 
 
 def is_asked_by_template(template: Any) -> bool:
@@ -178,7 +178,7 @@ def _typing_function(template: Any) -> Any:
     return next((cell.cell_contents for cell in cells if _is_filled(cell) and isinstance(cell.cell_contents, FunctionType)), None)
 
 
-def _is_users(function: Any) -> bool:
+def _is_users_code(function: Any) -> bool:
     plain = plain_function(function)
     return plain is not None and (not is_made_by_library(plain) or (plain.__closure__ is not None and _wraps_users_code(plain)))
 
@@ -191,8 +191,8 @@ def package_of_implementation(implementation: Any) -> str:
 
 
 def plain_function(value: Any) -> Any:
-    """Return the Python function that a callable runs (a method, a partial or cached function, an object), or None."""
-    for _ in range(_MOST_WRAPPERS):
+    """Return the Python function that a callable (a method, a partial or cached function, an object) runs, or None."""
+    for _ in range(_MAX_WRAPPERS):
         if isinstance(value, FunctionType):
             return value
         if isinstance(value, MethodType):
@@ -229,10 +229,10 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
-def users_generator(implementation: Any) -> Any:
+def user_code_generator(implementation: Any) -> Any:
     """Return the user's function behind a code generator in one of Numba's registries.
 
-    Returns None if the code generator is Numba's own.
+    The result is None if the code generator is Numba's own.
     """
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
         cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
@@ -248,7 +248,7 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
     """
     generators: dict[str, list[Implementation]] = {}
     for key, implementation in _rows_of_other_registries():
-        function = None if key is implementation else users_generator(implementation)
+        function = None if key is implementation else user_code_generator(implementation)
         if function is not None:
             generators.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
     return generators
@@ -273,12 +273,12 @@ def _rows_of_other_registries() -> Iterator[tuple[Any, Any]]:
                     yield key, implementation
 
 
-def is_made_by_library_for_types(implementation: Any) -> bool:
+def is_numbas_attribute_function(implementation: Any) -> bool:
     """Return whether Numba has created a function that reads or sets an attribute.
 
     For example, `make_attribute_wrapper` creates such functions.
     """
-    return users_generator(implementation) is None
+    return user_code_generator(implementation) is None
 
 
 def name_of(implementation: Any) -> str:
@@ -298,7 +298,7 @@ def name_of(implementation: Any) -> str:
 
 
 def find_overloads(value: object) -> Iterable[Implementation]:
-    """Return the user's overloads of a callable, in the order of registration; empty if there are none."""
+    """Return the user's overloads of a callable, in the order of registration; empty if no overload is registered."""
     registry.refresh()
     return registry.by_key.get(id(value), ())
 
@@ -312,13 +312,13 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
         The overloads with their options; and the options of each registration that allows compiled code to call the function
         (`register_jitable`).
     """
-    from compcache.numba.registered.options import of_jitable, of_overload
+    from compcache.numba.registered.options import jitable_options, overload_options
     from compcache.numba.registered.table import registered_for
 
     known = registered_for(function)
     if known is not None:
-        overloads_here = [(implementation, of_overload(options)) for implementation, options in known.overloads]
-        return overloads_here, [of_jitable(options) for options in known.options_of_jitable]
+        overloads_here = [(implementation, overload_options(options)) for implementation, options in known.overloads]
+        return overloads_here, [jitable_options(options) for options in known.options_of_jitable]
     overloads: list[tuple[Any, dict[str, Any]]] = []
     jitables: list[dict[str, Any]] = []
     if type(function) is FunctionType and _is_numba_imported() and not is_made_by_library(function):
@@ -326,9 +326,9 @@ def registered_here(function: Any) -> tuple[list[tuple[Any, dict[str, Any]]], li
             options = dict(implementation.options)
             given = {name.lstrip("_"): value for name, value in options.items() if name != "metadata" or value}
             if function in wrapped_by(implementation.function):
-                jitables.append(of_overload({**given, "strict": True}))
+                jitables.append(overload_options({**given, "strict": True}))
             else:
-                overloads.append((implementation.function, of_overload(given)))
+                overloads.append((implementation.function, overload_options(given)))
     return overloads, jitables
 
 

@@ -28,9 +28,9 @@ _Functions = (types.FunctionType, types.MethodType, functools.partial, type)
 
 
 def digest_of_code(value: Any) -> bytes:
-    """Return a digest of all Python code to which an object of a library leads; empty if there is none.
+    """Return a digest of all Python code to which an object of a library refers; empty if the object refers to no Python code.
 
-    Functions of code generators lead to thousands of other functions. Therefore they are not followed, and their code is digested only if
+    Functions of code generators refer to thousands of other functions. Therefore they are not followed, and their code is digested only if
     it comes from another module.
     """
     seen = {id(value): value}
@@ -41,10 +41,10 @@ def digest_of_code(value: Any) -> bytes:
         if isinstance(item, types.FunctionType):
             if _is_of_generators(item.__globals__.get("__name__")):
                 if not has_own_code(item):
-                    rows.append(_row(item))
+                    rows.append(_function_row(item))
                 continue
-            rows.append(_row(item))
-        for used in _used_by(item):
+            rows.append(_function_row(item))
+        for used in _objects_used_by(item):
             if id(used) not in seen:
                 seen[id(used)] = used
                 waiting.append(used)
@@ -56,7 +56,7 @@ def _is_of_generators(module: Any) -> bool:
     return str(module).partition(".")[0] in CODE_GENERATORS
 
 
-def _row(function: Any) -> tuple[str, str, str, str]:
+def _function_row(function: Any) -> tuple[str, str, str, str]:
     """Return the module, the name, the digest of the code, and the defaults of a function."""
     by_keyword = sorted((function.__kwdefaults__ or {}).items())
     defaults = _default_text((function.__defaults__ or (), tuple(by_keyword)))
@@ -70,7 +70,7 @@ def _default_text(value: Any) -> str:
     return repr(value) if type(value) in _PLAIN else type(value).__qualname__
 
 
-def _used_by(value: Any) -> Iterator[Any]:
+def _objects_used_by(value: Any) -> Iterator[Any]:
     """Yield the functions, classes and callable objects that an object of a library uses."""
     if isinstance(value, types.FunctionType):
         yield from _globals_of(value.__code__, value.__globals__)
@@ -101,7 +101,7 @@ def _functions_in_member(item: Any) -> Iterator[Any]:
 
 
 def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[Any]:
-    """Yield the globals to which the attribute chains in a code object and its nested code objects lead."""
+    """Yield the globals to which the attribute chains in a code object and its nested code objects refer."""
     for chain in digest_and_reads(code)[1].chains:
         value, _ = resolve(chain, namespace)
         if value is not MISSING and _is_followed(value):
@@ -112,5 +112,5 @@ def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[Any
 
 
 def _is_followed(value: Any) -> bool:
-    """Return whether an object may lead to code. Containers, in which programs and modules register functions, are not followed."""
+    """Return whether an object may refer to code. Containers, in which programs and modules register functions, are not followed."""
     return isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")

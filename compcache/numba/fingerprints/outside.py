@@ -6,7 +6,7 @@ import functools
 import sys
 
 from compcache.numba.registered.refusals import Unidentifiable
-from compcache.numba.registered.reviewed import LEADS_ANYWHERE, NOT_IN_KEYS
+from compcache.numba.registered.reviewed import NAMESPACE_ATTRIBUTES, NOT_IN_KEYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,19 +69,19 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
 
     Args:
         code: the code object.
-        reads: its reads.
-        may_lead_anywhere: whether the code may read attributes that lead to values which no code names.
+        reads: the reads of the code object.
+        may_lead_anywhere: whether the code may read attributes that refer to values that no code names.
 
     Returns:
         The names of the attributes, including names that are given as text; and whether the code may read further attributes by computed
         names.
 
     Raises:
-        Unidentifiable: no key covers an attribute, or an attribute leads to values that no code names.
+        Unidentifiable: no key covers an attribute, or an attribute refers to values that no code names.
     """
-    anywhere = LEADS_ANYWHERE.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
+    anywhere = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
-        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which leads to values that its code does not name")
+        raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which refers to values that the code does not name")
     uncovered = NOT_IN_KEYS.intersection(reads.attributes)
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
@@ -99,7 +99,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
 def _names_in_calls(code: CodeType) -> tuple[str, ...] | None:
     """Return the names that calls of `getattr` and similar functions, and of `str.format`, give as text.
 
-    Returns None if a name is computed.
+    The result is None if a name is computed.
     """
     import dis
     import re
@@ -127,7 +127,7 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
     The depth of the stack shows where an argument begins: where the depth equals the position of the argument. An argument is constant if a
     single load produces it.
 
-    Returns None if an argument is computed, or if this is not a plain call.
+    The result is None if an argument is computed, or if this is not a plain call.
     """
     import dis
 
@@ -151,7 +151,7 @@ def _texts_of_call(instructions: list[dis.Instruction], start: int, position: in
 def _constant_texts(given: list[dis.Instruction], count: int) -> list[str] | None:
     """Return the texts that the first `count` instructions load.
 
-    Returns None if one of them loads another value, or if the following instructions remove the texts from the stack.
+    The result is None if one of the instructions loads another value, or if the following instructions remove the texts from the stack.
     """
     texts = [instruction.argval for instruction in given[:count] if instruction.opname == "LOAD_CONST"]
     if len(texts) != count or not all(isinstance(text, str) for text in texts):

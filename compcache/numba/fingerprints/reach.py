@@ -16,7 +16,7 @@ from compcache.numba.fingerprints.set_on_types import set_on_types
 from compcache.numba.fingerprints.state import WRAPPED, c_reference, is_of_generators, names_of_c_references, state_of, tables_of
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
-from compcache.numba.registered.purity import is_outside_state
+from compcache.numba.registered.purity import is_external_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reach"]
 
-_MOST_SHOWN = 300
+_MAX_SHOWN = 300
 #: Attributes that do not affect code, or that only Python uses. `copyreg` adds `__slotnames__` when it pickles an instance.
 _NEVER_READ = frozenset((
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
@@ -64,16 +64,16 @@ class Reach:
         self._done: set[tuple[int, str]] = set()
         self._followed = 0, 0, False  # the numbers of names and owners that were followed, and the value of `matches_classes`
         self._followed_all = 0  # the number of owners
-        self._has_all_of_types = False  # whether all that the program has set on Numba's types was fed
+        self._has_fed_types = False  # whether all that the program has set on Numba's types was fed
         self._everything = False  # whether code reads attributes by computed names
         self.matches_classes = False  # whether code like `case Point(x, y)` reads the attributes in `__match_args__`
 
-    def read(self, names: Iterable[str], *, everything: bool) -> None:
+    def record_names(self, names: Iterable[str], *, everything: bool) -> None:
         """Record that code reads attributes with these names; with `everything`, that code may read any other attribute too."""
         self._names.update(dict.fromkeys(names))
         self._everything = self._everything or everything
 
-    def add(self, walk: Walk, owner: Any, where: str) -> None:
+    def refer_to_owner(self, walk: Walk, owner: Any, where: str) -> None:
         """Record that code can access an object, and feed a reference to the object.
 
         The identity of the object matters, because code may attach different values to equal objects.
@@ -83,12 +83,12 @@ class Reach:
             self._owners.append(_Owner(number, owner, where))
         walk.refer_to("owner", number)
 
-    def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
+    def refer_to_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
         """Record that a function imports a module when it runs.
 
-        The module is imported now, so that it can be examined. If the import fails, this is fed.
+        The module is imported now, so that it can be examined. If the import fails, the failure is fed.
         """
-        walk.token("import", name)
+        walk.feed_token("import", name)
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
@@ -96,10 +96,10 @@ class Reach:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - the import fails for the function too
                     reraise_interrupt(error)
-                    walk.token("no module", candidate)
+                    walk.feed_token("no module", candidate)
                     continue
             if module is not None:
-                self.add(walk, module, f"the module {candidate} that {where} imports")
+                self.refer_to_owner(walk, module, f"the module {candidate} that {where} imports")
 
     def follow(self, walk: Walk) -> bool:
         """Feed all named members that were not fed before. Return whether there may be more."""
@@ -112,17 +112,17 @@ class Reach:
         for owner in self._owners[0 if names < len(all_names) else owners : current[1]]:
             is_new = owner.number >= owners
             for name in self._names_of(owner.value, all_names[0 if is_new else names :], is_new=is_new):
-                has_fed |= self._follow(walk, owner, name)
-        has_fed |= self._follow_types(walk, all_names[names:])
+                has_fed |= self._feed_attribute(walk, owner, name)
+        has_fed |= self._feed_set_on_types(walk, all_names[names:])
         return has_fed or current != (len(self._names), len(self._owners), self.matches_classes)
 
-    def _follow_types(self, walk: Walk, names: list[str] | None) -> bool:
-        """Feed attributes that the program has set on Numba's types, under these names or any (None). Return whether any were fed."""
+    def _feed_set_on_types(self, walk: Walk, names: list[str] | None) -> bool:
+        """Feed attributes with these names (None for all) that the program has set on Numba's types. Return whether any were fed."""
         rows = [] if names == [] else set_on_types(names)
         for name, text, item in rows:
             walk.mode = "run"
-            walk.token("set on a type", text, name)
-            walk.value(item, f"{name!r} of the type {text}")
+            walk.feed_token("set on a type", text, name)
+            walk.feed_value(item, f"{name!r} of the type {text}")
             walk.end_part()
         return bool(rows)
 
@@ -130,28 +130,28 @@ class Reach:
         """Feed members that no code names, if code reads attributes by computed names. Return whether any were fed."""
         if not self._everything:
             return False
-        has_fed = not self._has_all_of_types and self._follow_types(walk, None)
-        self._has_all_of_types = True
+        has_fed = not self._has_fed_types and self._feed_set_on_types(walk, None)
+        self._has_fed_types = True
         owners = self._owners[self._followed_all :]
         self._followed_all += len(owners)
         for owner in owners:
             for name in () if _is_library(owner.value) else _all_names(owner.value):
-                has_fed |= self._follow(walk, owner, name)
+                has_fed |= self._feed_attribute(walk, owner, name)
         return has_fed
 
-    def _follow(self, walk: Walk, owner: _Owner, name: str) -> bool:
+    def _feed_attribute(self, walk: Walk, owner: _Owner, name: str) -> bool:
         """Feed an attribute, if the owner has it and it was not fed before. Return whether it was fed."""
         if (owner.number, name) in self._done:
             return False
         self._done.add((owner.number, name))
-        members = _members(owner.value, name)
-        where = f"{owner.where}, {name!r}" if len(owner.where) < _MOST_SHOWN else owner.where
+        members = _attribute_values(owner.value, name)
+        where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:
             walk.mode = "run"
-            walk.token("member", owner.number, name)
-            if isinstance(owner.value, python_types.ModuleType) and is_outside_state(value):
-                walk.library(value, where)
-            walk.value(value, where)
+            walk.feed_token("member", owner.number, name)
+            if isinstance(owner.value, python_types.ModuleType) and is_external_state(value):
+                walk.feed_library(value, where)
+            walk.feed_value(value, where)
             walk.end_part()
         return bool(members)
 
@@ -160,13 +160,13 @@ class Reach:
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))
-        named = _present(owner, names)
+        named = _existing_names(owner, names)
         if "__dict__" in names and not _is_library(owner):
             named += vars(owner) if isinstance(owner, (type, python_types.ModuleType)) else state_of(owner)
         return [*implicit, *named]
 
 
-def _present(owner: Any, names: list[str]) -> list[str]:
+def _existing_names(owner: Any, names: list[str]) -> list[str]:
     """Return the names that an object may have. An instance has the names in its state."""
     if isinstance(owner, (type, python_types.ModuleType, python_types.FunctionType)):
         return names
@@ -213,8 +213,8 @@ def _all_names(owner: Any) -> list[str]:
 _FUNCTION_ATTRIBUTES = ("__annotations__", "__doc__")
 
 
-def _members(owner: Any, name: str) -> list[Any]:
-    """Return the possible values of an attribute with this name; empty if there is none."""
+def _attribute_values(owner: Any, name: str) -> list[Any]:
+    """Return the possible values of an attribute with this name; empty if there is no such attribute."""
     if isinstance(owner, type):
         if name == "__subclasses__":
             return [owner.__subclasses__()]

@@ -1,6 +1,6 @@
 """Finds attributes that the program has set on Numba's types.
 
-The compiler passes types to code that runs. So this code can read attributes of a type that it does not name.
+The compiler passes types to code that runs. So this code can read attributes of a type that the code does not name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _plain: set[tuple[Any, ...]] = set()
 
 
 def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
-    """Return the attributes that the program has set on types of Numba and on their classes.
+    """Return the attributes that the program has set on Numba types and on their classes.
 
     Args:
         names: the names of the attributes; None for all names.
@@ -35,13 +35,13 @@ def set_on_types(names: Iterable[str] | None) -> list[tuple[str, str, Any]]:
     if "Type" not in vars(module or object):
         return []
     wanted = None if names is None else frozenset(names)
-    rows = [(name, str(type_), item) for type_ in remembered(_types) for name, item in state_of(type_).items()]
-    rows += [(name, cls.__qualname__, item) for cls in _classes(module) for name, item in _members(cls, wanted)]
+    rows = [(name, str(type_), item) for type_ in remembered(_changed_types) for name, item in state_of(type_).items()]
+    rows += [(name, cls.__qualname__, item) for cls in _type_classes(module) for name, item in _changed_members(cls, wanted)]
     return sorted([row for row in rows if wanted is None or row[0] in wanted], key=lambda row: row[:2])
 
 
-def _types() -> list[Any]:
-    """Return the types of Numba on which the program has set attributes. Types without such attributes are remembered."""
+def _changed_types() -> list[Any]:
+    """Return the Numba types on which the program has set attributes. Types without such attributes are remembered."""
     live = [reference() for reference in list(vars(sys.modules["numba.core.types.abstract"])["_typecache"])]
     shapes = {(type(type_), *type_.__dict__) for type_ in live if type_ is not None}
     new = {shape for shape in shapes - _plain if is_of_generators(shape[0]) and not names_stored_by(shape[0]).issuperset(shape[1:])}
@@ -49,8 +49,8 @@ def _types() -> list[Any]:
     return [type_ for type_ in live if (type(type_), *getattr(type_, "__dict__", ())) in new] if new else []
 
 
-def _classes(module: Any) -> list[type]:
-    """Return Numba's classes of types."""
+def _type_classes(module: Any) -> list[type]:
+    """Return the classes of Numba types that Numba defines."""
     classes: dict[type, None] = {module.Type: None}
     waiting = [module.Type]
     while waiting:
@@ -60,8 +60,8 @@ def _classes(module: Any) -> list[type]:
     return [cls for cls in classes if is_of_generators(cls)]
 
 
-def _members(cls: type, names: frozenset[str] | None) -> Iterable[tuple[str, Any]]:
-    """Return the attributes that the program has set on a class of types, by name."""
+def _changed_members(cls: type, names: frozenset[str] | None) -> Iterable[tuple[str, Any]]:
+    """Return the attributes that the program has set on a class of Numba types, by name."""
     if names is not None and names.isdisjoint(vars(cls)):
         return ()
     return set_on_library(cls, names).items()

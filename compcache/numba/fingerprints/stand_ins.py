@@ -1,7 +1,7 @@
 """Feeds the stand-ins for Numba's objects to walks without Numba.
 
-A stand-in feeds the same as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `note_real` records these
-pairs, so that keys of functions do not change.
+A stand-in feeds the same tokens as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `note_real`
+records these pairs, so that keys of functions do not change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "is_object_mode", "jitted", "note_real", "register_prange"]
 
 _Module = type(sys)
-#: Numba's objects and the lazy objects that they have replaced, by the id of the former.
+#: Numba's objects and the lazy objects that they have replaced, by the id of Numba's object.
 _replaced: dict[int, tuple[Any, Any]] = {}
 #: The classes that replace `numba.prange`.
 _PRANGE: set[Any] = set()
@@ -45,7 +45,7 @@ def register_prange(cls: Any) -> None:
 
 
 def jitted(value: Any) -> Any:
-    """Return the lazy jitted function for a value that is one, or that Numba has created from one; None for any other value."""
+    """Return the lazy jitted function that a value is, or from which Numba has created the value; None for any other value."""
     lazy = value if is_marked(type(value), "_compcache_is_declaration") else _replaced.get(id(value), (None, None))[1]
     return lazy if is_marked(type(lazy), "_compcache_is_declaration") else None
 
@@ -93,20 +93,20 @@ def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None
 
 
 def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
-    """Feed a stand-in by its own method. If it is only named, feed its type in place of a refusal."""
+    """Feed a stand-in by its own method. If it is only named, feed its type in place of raising `NotLazy`."""
     try:
         type(value)._compcache_content(value, walk)
         _add_to_reach(walk, value, where)
     except NotLazy:
         if not walk.is_only_named():
             raise
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
 
 
 def _add_to_reach(walk: Walk, value: Any, where: str) -> None:
     """Make attributes that the program has set on an object of Numba count, if code that runs reads them."""
     if walk.mode == "run" and may_have_attributes(value):
-        walk.reach().add(walk, value, where)
+        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
@@ -114,22 +114,22 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
-    walk.token("prange")
+    walk.feed_token("prange")
     if walk.mode == "run" and is_changed(value):
-        walk.reach().add(walk, value, where)
+        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object of Numba itself. Another process feeds the same without Numba."""
+    """Feed an object of Numba itself. Another process feeds the same tokens without Numba."""
     context, kind = _context_name(value), type(value)
     text = text_of(value) if context is None else None
     if context is not None:
-        walk.token("context", "numba", context)
+        walk.feed_token("context", "numba", context)
     elif text is not None:
-        walk.token("numba type", text)
+        walk.feed_token("numba type", text)
         _add_to_reach(walk, value, where)
     elif kind.__module__.startswith("llvmlite.ir"):
-        walk.token("llvm", kind.__qualname__, value)
+        walk.feed_token("llvm", kind.__qualname__, value)
     else:
         _feed_numbas_object(walk, value, where)
 
@@ -153,4 +153,4 @@ def _feed_numbas_object(walk: Walk, value: Any, where: str) -> None:
     except NotLazy:
         if not walk.is_only_named():
             raise
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)

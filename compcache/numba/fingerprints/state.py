@@ -9,7 +9,7 @@ import types as python_types
 from opcode import opmap
 
 from compcache.files import reraise_interrupt
-from compcache.numba.registered.code_reads import MISSING, names_stored
+from compcache.numba.registered.code_reads import MISSING, names_used_by
 from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.reviewed import CODE_GENERATORS, REGISTERED
@@ -22,10 +22,10 @@ __all__ = [
     "WRAPPED",
     "annotates",
     "c_reference",
+    "cached_results",
     "has_state_in_c",
     "is_changed",
     "is_of_generators",
-    "kept_results",
     "may_have_attributes",
     "names_of_c_references",
     "names_stored_by",
@@ -97,7 +97,7 @@ def is_changed(value: Any) -> bool:
 
 
 def set_on_library(cls: type, names: frozenset[str] | None = None) -> dict[str, Any]:
-    """Return the attributes of a library's class that a program may have set, under these names if there are any.
+    """Return the attributes of a library's class that a program may have set, under these names (None for all names).
 
     They exclude functions, classes and private names that libraries define, and attributes that Numba's own code sets.
     """
@@ -129,19 +129,19 @@ _DEFINES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "STORE_NAME"))
 
 @functools.cache
 def _names_in(module: str) -> frozenset[str]:
-    """Return the names that the code of a module defines, in classes too; empty if there is no code."""
+    """Return the names that the code of a module defines, in classes too; empty if the module has no Python code."""
     try:
         code = sys.modules[module].__spec__.loader.get_code(module)  # type: ignore[union-attr]
     except Exception as error:  # noqa: BLE001 - any exception means that there is no Python code
         reraise_interrupt(error)
         return frozenset()
-    return frozenset(names_stored(code, _DEFINES))
+    return frozenset(names_used_by(code, _DEFINES))
 
 
 def set_on_part(module: str, names: tuple[str, ...]) -> Any:
-    """Return the object to which names lead from a module of Numba, if the program has set it or an attribute of it.
+    """Return the object to which names refer, starting at a Numba module, if the program has set it or an attribute of it.
 
-    Returns `MISSING` for any other object. A stand-in has no such attributes, because setting one imports Numba.
+    The result is `MISSING` for any other object. A stand-in has no such attributes, because setting one imports Numba.
     """
     part: Any = sys.modules.get(module, MISSING)
     owner = part
@@ -166,7 +166,7 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
 def c_reference(value: Any, name: str) -> Any:
     """Return an object to which another object refers under a name, if only C code stores the reference and pickling omits it.
 
-    Examples are the base of an array and the cause of an error. Returns `MISSING` if there is no object, or a new object each time.
+    Examples are the base of an array and the cause of an error. The result is `MISSING` if there is no object, or a new object each time.
     """
     descriptor, base = next(((vars(base)[name], base) for base in type(value).__mro__ if name in vars(base)), (None, object))
     if name == "__class__" or not isinstance(descriptor, _HOLDERS) or not is_library_module(base.__module__):
@@ -210,12 +210,12 @@ def names_stored_by(kind: type) -> frozenset[str]:
     """Return the names of the attributes that Numba's own code sets on objects of a class; empty for classes of programs."""
     known = _names_stored.get(kind)
     if known is None:
-        makers = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
-        items = [item for cls in makers for base in cls.__mro__ if base is not type for item in vars(base).values()]
+        generator_classes = [cls for cls in (kind, type(kind)) if is_of_generators(cls)]
+        items = [item for cls in generator_classes for base in cls.__mro__ if base is not type for item in vars(base).values()]
         functions = [item.fget if isinstance(item, property) else getattr(item, "__wrapped__", item) for item in items]
         codes = [item.__code__ for item in functions if isinstance(item, python_types.FunctionType)]
-        stored = frozenset(name for code in codes for name in names_stored(code, _STORES))
-        known = _names_stored[kind] = stored | _COPIED if makers else stored
+        stored = frozenset(name for code in codes for name in names_used_by(code, _STORES))
+        known = _names_stored[kind] = stored | _COPIED if generator_classes else stored
     return known
 
 
@@ -253,8 +253,8 @@ def _is_written_in_python(cls: type) -> bool:
     return "__slots__" in members or "__dict__" in members or any(isinstance(item, python_types.FunctionType) for item in members.values())
 
 
-def kept_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
-    """Return the arguments and results that a `functools.lru_cache` wrapper keeps, the oldest first; None if they cannot be read.
+def cached_results(wrapper: Any) -> list[tuple[Any, Any]] | None:
+    """Return the arguments and results that a `functools.lru_cache` wrapper has cached, the oldest first; None if they cannot be read.
 
     They are read through the garbage collector. An unbounded cache is a dictionary. A bounded cache is a linked list.
     """
@@ -282,7 +282,7 @@ def _without_marks(key: Any) -> Any:
 def public_names(cls: type) -> list[str]:
     """Return the names without a leading double underscore in a class whose metaclass may request all of them, for example a protocol.
 
-    Returns an empty list for a class with the usual metaclass.
+    The list is empty for a class with the usual metaclass.
     """
     if type(cls) is type:
         return []

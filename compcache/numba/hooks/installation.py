@@ -1,7 +1,7 @@
 """Installs the backend into Numba, and removes it.
 
 Numba has no interface for other caches. Therefore this module replaces the methods that create a function's cache object, and `recorders`
-replaces the methods that it needs.
+replaces the methods through which it records compilations.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Hooks:
             is_first: whether Numba is about to compile or load its first function.
 
         Raises:
-            AttributeError: this version of Numba lacks a function to replace. Then nothing stays replaced.
+            AttributeError: this version of Numba lacks a function to replace. In this case, all replacements are undone.
         """
         try:
             self._install(is_first=is_first)
@@ -70,7 +70,7 @@ class Hooks:
         recorders.start_recording(from_the_start=is_first or not entrypoints._already_initialized)
         for cls, (attribute, function, method) in _OWNERS.items():
             self._replaced.replace(cls, "enable_caching", self._make_enable_caching(attribute, function))
-            self._replaced.wrap(cls, method, self._make_wrapper(attribute, function))
+            self._replaced.wrap(cls, method, self._make_compile_wrapper(attribute, function))
         self._replaced.wrap(wrappers._GufuncWrapper, "__init__", self._wrap_gufunc_init)
         if is_first:
             self._adopt_running_lookup()
@@ -94,7 +94,7 @@ class Hooks:
         while frame.f_back is not None:
             cache, frame = frame.f_locals.get("self"), frame.f_back
             if isinstance(cache, dispatcher.Dispatcher):
-                note_running(cache, _compiled_from(cache))
+                note_running(cache, _identity_of_running(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
@@ -114,8 +114,8 @@ class Hooks:
 
         return enable_caching
 
-    def _make_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
-        """Return a wrapper for `compile`. It makes functions that were decorated earlier use the cache until removal."""
+    def _make_compile_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
+        """Return a wrapper for `compile` that makes functions that were decorated earlier use the cache until `remove`."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
@@ -129,6 +129,7 @@ class Hooks:
         return wrap
 
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
+        """Replace the cache object that Numba created for a function until `remove`. Do nothing for other cache objects."""
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
             self._adopted.append((owner, attribute, current))
@@ -149,7 +150,7 @@ class Hooks:
         return __init__
 
 
-def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
+def _identity_of_running(running: dispatcher.Dispatcher) -> Compiled | None:
     """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
@@ -160,9 +161,9 @@ def _compiled_from(running: dispatcher.Dispatcher) -> Compiled | None:
 
 
 def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:
-    """Replace `_load_overload` of a cache object for the running call only.
+    """Load an overload in place of `_load_overload` of a cache object, for the running call only.
 
-    Before this call, Numba has registered its implementations.
+    Before this call, Numba has registered its implementations, so garbage collections run as usual again.
     """
     registering.__exit__(None, None, None)
     del cache._load_overload

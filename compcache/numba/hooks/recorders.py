@@ -48,8 +48,8 @@ def start_recording(*, from_the_start: bool) -> None:
     if _recorders:
         return
     libraries.start_recording(from_the_start=from_the_start)
-    _recorders.wrap(compiler, "compile_extra", _compiling_in_scope(2))
-    _recorders.wrap(compiler, "compile_internal", _compiling_in_scope(3))
+    _recorders.wrap(compiler, "compile_extra", _make_scope_wrapper(2))
+    _recorders.wrap(compiler, "compile_internal", _make_scope_wrapper(3))
     numbering = bytecode.FunctionIdentity.__dict__["from_function"].__func__
     _recorders.replace(bytecode.FunctionIdentity, "from_function", classmethod(_wrap_from_function(numbering)))
     _recorders.wrap(templates._OverloadFunctionTemplate, "generic", _wrap_template)
@@ -91,8 +91,8 @@ def _postpone_code() -> None:
     _recorders.wrap(cpu.CPUContext, "get_executable", _wrap_get_executable)
 
 
-def _compiling_in_scope(position: int) -> Callable[[Any], Any]:
-    """Return a wrapper for an entry point of the compiler, which runs each compilation in a scope.
+def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
+    """Return a function that wraps an entry point of the compiler, so that each compilation runs in a scope.
 
     Args:
         position: the position of the compiled function among the arguments.
@@ -111,7 +111,7 @@ def _compiling_in_scope(position: int) -> Callable[[Any], Any]:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
             with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
                 result = original(*args, **kwargs)
-                libraries.dependencies_of(result.library, scope)
+                libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
             return result if scope.miss is None else _store_result(scope.miss, result)
 
@@ -133,7 +133,7 @@ def _register_implementations(contexts: Iterable[Any]) -> None:
 
 
 def _store_result(miss: scopes.Miss, result: Any) -> Any:
-    """Store a compile result in its cache. Return the result with the entry point that was left out when it was compiled."""
+    """Store a compile result in its cache, and return the result with the entry point that its compilation omitted."""
     miss.keep(result)
     context, placeholder = result.target_context, result.entry_point
     entry_point = context.get_executable(result.library, result.fndesc, result.environment)
@@ -144,10 +144,10 @@ def _store_result(miss: scopes.Miss, result: Any) -> Any:
 
 
 def _wrap_get_executable(original: Any) -> Any:
-    """Omit the entry point of a function that is about to be stored."""
+    """Return a wrapper that omits the entry point of a function that is about to be stored."""
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
-        if scopes.is_kept(getattr(fndesc, "uid", None)):
+        if scopes.has_miss(getattr(fndesc, "uid", None)):
             library._ensure_finalized()
             return make_entry_point(0, library, fndesc, env)  # `_store_result` creates the real entry point
         return original(self, library, fndesc, env)
@@ -156,7 +156,7 @@ def _wrap_get_executable(original: Any) -> Any:
 
 
 def _wrap_get_pointer(original: Any) -> Any:
-    """Generate the machine code of a function when its address is requested. A stored image has priority."""
+    """Return a wrapper that generates the machine code of a function when its address is requested, unless a stored image has it."""
 
     def get_pointer_to_function(self: Any, name: str) -> Any:
         self._ensure_finalized()
@@ -170,7 +170,7 @@ def _wrap_get_pointer(original: Any) -> Any:
 
 
 def _wrap_get_compiled_object(original: Any) -> Any:
-    """Generate the machine code of a library before its object code is read."""
+    """Return a wrapper that generates the machine code of a library before its object code is read."""
 
     def get_compiled_object(self: Any) -> Any:
         native_code.generate(self)
@@ -180,7 +180,7 @@ def _wrap_get_compiled_object(original: Any) -> Any:
 
 
 def _wrap_set_env(original: Any) -> Any:
-    """Assign an environment only if its variable exists."""
+    """Return a wrapper that assigns an environment only if its variable exists."""
 
     def set_env(self: Any, env_name: str, env: Any) -> None:
         if self._engine.is_symbol_defined(env_name):  # otherwise the code will find it by its name
@@ -190,17 +190,17 @@ def _wrap_set_env(original: Any) -> Any:
 
 
 def _wrap_reducer(original: Any) -> Any:
-    """Pickle classes and intrinsics of the program by name in code and entries."""
+    """Return a wrapper that pickles the program's classes and intrinsics by name in code and entries."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
-        reduced = scopes.reduced_to_name(obj)
+        reduced = scopes.reduce_to_name(obj)
         return original(self, obj) if reduced is None else reduced
 
     return reducer_override
 
 
 def _wrap_gufunc_init(original: Any) -> Any:
-    """Accept a backend as `cache`. The backend then stores the wrapper."""
+    """Return a wrapper that accepts a backend as `cache`. The backend then stores the gufunc's wrapper."""
 
     def __init__(  # noqa: N807 - it replaces this method
         self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
@@ -208,13 +208,13 @@ def _wrap_gufunc_init(original: Any) -> Any:
         backend = cache if isinstance(cache, Backend) else None
         original(self, py_func, cres, sin, sout, cache if backend is None else False, is_parfors)
         if backend is not None:
-            self.cache = GufuncCache(backend, self, py_func, is_asked_for=False)
+            self.cache = GufuncCache(backend, self, py_func, is_requested=False)
 
     return __init__
 
 
 def _wrap_from_function(original: Any) -> Any:
-    """Give each function a unique id by content, and replace the path of its file by the name of its module."""
+    """Return a wrapper that identifies each function by content, and replaces the path of its file by the name of its module."""
 
     def from_function(cls: Any, pyfunc: Any) -> Any:
         identity = original(cls, pyfunc)
@@ -230,7 +230,7 @@ def _wrap_from_function(original: Any) -> Any:
 
 
 def _wrap_resolve_attribute(original: Any) -> Any:
-    """Record the name of an attribute that the compiler resolves, and the templates that it asks."""
+    """Return a wrapper that records the name of an attribute and the templates that the compiler asks for the attribute."""
 
     def resolve(self: Any, owner: Any, name: Any, *rest: Any) -> Any:
         scopes.note_name(str(name))
@@ -242,7 +242,7 @@ def _wrap_resolve_attribute(original: Any) -> Any:
 
 
 def _wrap_get_call_type(original: Any) -> Any:
-    """Record the name of a callable whose call the compiler resolves, and the templates that it asks."""
+    """Return a wrapper that records the name of a callable and the templates that the compiler asks for the call."""
 
     def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
         scopes.note_name(key_name(self.typing_key))
@@ -262,8 +262,8 @@ def _record_template(template: Any) -> None:
         function = None if is_asked_by_template(cls) else source_function(cls)
         _functions_of_templates[cls] = function
     if function is not None:
-        scopes.record(function)
-        scopes.accept(function)
+        scopes.record_asked(function)
+        scopes.record_accepted(function)
 
 
 #: The user's functions behind templates that are not asked individually; None for Numba's templates.
@@ -271,7 +271,7 @@ _functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyD
 
 
 def _wrap_lookup(original: Any) -> Any:
-    """Record the user's types for which code is generated."""
+    """Return a wrapper that records the user's types for which code is generated."""
 
     def lookup(self: Any, fetype: Any) -> Any:
         cls = type(fetype)
@@ -283,7 +283,7 @@ def _wrap_lookup(original: Any) -> Any:
 
 
 def _wrap_find(original: Any) -> Any:
-    """Record the functions that generate code."""
+    """Return a wrapper that records the functions that generate code."""
 
     def find(self: Any, sig: Any) -> Any:
         implementation = original(self, sig)
@@ -294,7 +294,7 @@ def _wrap_find(original: Any) -> Any:
 
 
 def _wrap_add_address(original: Any) -> Any:
-    """Record code generators of packages that put an address of this process into code."""
+    """Return a wrapper that records packages' code generators that put an address of this process into code."""
 
     def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Numba looks for the variable in the optimized code. A package that puts further addresses into a constant array may not use the
@@ -308,16 +308,16 @@ def _wrap_add_address(original: Any) -> Any:
 
 
 def _wrap_template(original: Any) -> Any:
-    """Record that an implementation is asked, and whether it accepts the types."""
+    """Return a wrapper that records that an implementation is asked, and whether it accepts the types."""
 
     def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
         if function is None:
             return original(self, *args, **kwargs)
-        scopes.record(function)
+        scopes.record_asked(function)
         answer = original(self, *args, **kwargs)
         if answer is not None:
-            scopes.accept(function)
+            scopes.record_accepted(function)
         return answer
 
     return ask

@@ -18,12 +18,12 @@ from compcache.numba.fingerprints.implementations import (
     name_of,
     package_of_implementation,
     registry,
-    users_generator,
+    user_code_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
 from compcache.numba.registered.package_files import digest_of_package
-from compcache.numba.registered.refusals import TooLarge, Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import TooLarge, Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,8 +40,9 @@ __all__ = [
 ]
 
 
-#: The prefix of the digest of an implementation that was asked and did not support these types. It can reach values without identity, which
-#: the digest omits (`overlooks_members`). For example, every function that uses `len` asks every package that overloads `len`.
+#: The prefix of the digest of an implementation that was asked and did not support these types. The digest omits the values without
+#: identity that the implementation can reach (`overlooks_members`). For example, every function that uses `len` asks every package that
+#: overloads `len`.
 _DECLINED = "declined "
 #: The prefix of the digest of a package's files. It replaces the digest of an implementation that can reach too many values.
 _FILES = "files "
@@ -54,53 +55,53 @@ class Dependency(NamedTuple):
     content: str
 
 
-def encode_names(numbers: Iterable[int]) -> bytes:
-    """Encode digests of names as a sorted array."""
-    ordered = sorted(numbers)
+def encode_names(digests: Iterable[int]) -> bytes:
+    """Encode the digests of names as a sorted array of 32-bit integers."""
+    ordered = sorted(digests)
     return pack(f"<{len(ordered)}I", *ordered)
 
 
 def decode_names(data: bytes) -> frozenset[int]:
-    """Decode the result of `encode_names`."""
+    """Return the digests of names that `encode_names` has encoded."""
     return frozenset(unpack(f"<{len(data) // 4}I", data))
 
 
 def matching_names(asked: bytes) -> tuple[str, ...]:
-    """Return the user's implementations that are registered now and match names, which `encode_names` has encoded."""
+    """Return the names of the user's registered implementations that match the digests in `asked`, the result of `encode_names`."""
     registry.refresh()
-    numbers = registry.by_asked.keys() & decode_names(asked) if registry.by_asked else ()
-    return tuple(sorted({name for number in numbers for name in registry.by_asked[number]}))
+    digests = registry.by_asked.keys() & decode_names(asked) if registry.by_asked else ()
+    return tuple(sorted({name for digest in digests for name in registry.by_asked[digest]}))
 
 
-#: The limits for implementations of a package with files. To compare the files is cheaper than to examine more values.
+#: The limits for implementations of a package with files. Comparing the files is cheaper than examining more values.
 _LIMITS = Limits(10_000, FOR_PACKAGES.unnamed)
-#: Why implementations cannot be compared, by name, number of implementations and mode. Examining all values that they can reach takes
-#: seconds in some packages, and every compilation asks for them.
-_refusals: dict[tuple[str, int, bool], Unidentifiable] = {}
+#: The errors of implementations that cannot be compared, by name, number of implementations and mode. Examining all
+#: values that an implementation can reach takes seconds in some packages, and every compilation asks for the implementations.
+_known_errors: dict[tuple[str, int, bool], Unidentifiable] = {}
 #: The packages with an implementation that can reach too many values, with the message.
 _too_large: dict[str, str] = {}
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def dependency_of(function: Any, *, declined: bool = False) -> Dependency:
     """Return the dependency to record for an implementation.
 
     Args:
         function: the implementation.
-        declined: whether it did not support the types for which the compiler asked.
+        declined: whether the implementation did not support the types that the compiler requested.
 
     Raises:
         Unidentifiable: the implementation cannot be compared.
     """
     name = name_of(function)
     registry.refresh()
-    return _dependency(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
+    return _dependency_on_name(name, registry.by_name.get(name) or [Implementation(function, ())], declined=declined)
 
 
-def _dependency(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
+def _dependency_on_name(name: str, registered: list[Implementation], *, declined: bool = False) -> Dependency:
     """Return the dependency on implementations with a name. Packages with too many values are compared by their files."""
     try:
-        return Dependency(name, _content(name, registered, declined=declined))
+        return Dependency(name, _recorded_content(name, registered, declined=declined))
     except TooLarge:
         files = digest_of_package(package_of_implementation(registered[0].function))
         if files is None:
@@ -108,45 +109,45 @@ def _dependency(name: str, registered: list[Implementation], *, declined: bool =
         return Dependency(name, _FILES + files)
 
 
-def _content(name: str, registered: list[Implementation], *, declined: bool) -> str:
+def _recorded_content(name: str, registered: list[Implementation], *, declined: bool) -> str:
     """Return the digest of implementations. If they declined the types, values without an identity are omitted."""
     try:
-        return _fingerprint(name, registered)
+        return _remembered_digest(name, registered)
     except TooLarge:
         raise
     except Unidentifiable:
         if not declined:
             raise
-        return _DECLINED + _fingerprint(name, registered, overlooks_members=True)
+        return _DECLINED + _remembered_digest(name, registered, overlooks_members=True)
 
 
-def _fingerprint(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
+def _remembered_digest(name: str, registered: list[Implementation], *, overlooks_members: bool = False) -> str:
     """Return the digest of implementations.
 
-    Refusals are remembered, so that a repeated `Unidentifiable` costs nothing. `TooLarge` is remembered for the whole package.
+    `Unidentifiable` is remembered by name, so that repeating it costs nothing. `TooLarge` is remembered for the whole package.
     """
     package = package_of_implementation(registered[0].function)
     if package in _too_large:
         raise TooLarge(_too_large[package])
     key = name, len(registered), overlooks_members
-    if key in _refusals:
-        raise _refusals[key].again()
+    if key in _known_errors:
+        raise _known_errors[key].without_traceback()
     try:
-        return _walk(package, registered, overlooks_members=overlooks_members)
+        return _compute_digest(package, registered, overlooks_members=overlooks_members)
     except TooLarge as error:
         _too_large[package] = str(error)
         raise
     except Unidentifiable as error:
-        _refusals[key] = error.again()
+        _known_errors[key] = error.without_traceback()
         raise
 
 
-def _walk(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
+def _compute_digest(package: str, registered: list[Implementation], *, overlooks_members: bool) -> str:
     """Return the digest of implementations.
 
     Raises:
-        TooLarge: they can reach too many values, and the package has files, which are compared instead.
-        Unidentifiable: they cannot be compared.
+        TooLarge: the implementations can reach too many values, and the package has files, which are compared instead.
+        Unidentifiable: the implementations cannot be compared.
     """
     reads_all = any(isinstance(implementation.function, type) for implementation in registered)  # templates have methods
     try:
@@ -161,15 +162,15 @@ def _walk(package: str, registered: list[Implementation], *, overlooks_members: 
         raise Unidentifiable(str(error)) from error
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def dependency_of_generator(implementation: Any) -> Dependency | None:
-    """Return the dependency to record for a code generator, or None if it is not the user's, or belongs to an intrinsic.
+    """Return the dependency to record for a code generator, or None if the generator is not the user's, or belongs to an intrinsic.
 
     Raises:
         Unidentifiable: the code generator cannot be compared.
     """
     registry.refresh()
-    function = registry.generators.get(id(implementation)) or users_generator(implementation)
+    function = registry.generators.get(id(implementation)) or user_code_generator(implementation)
     if function is None:
         return None
     name = GENERATOR + name_of(function)
@@ -180,12 +181,12 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
         registered = generators_of_other_registries().get(name)
     if registered is None:
         raise Unidentifiable(f"the code generator {name_of(function)} is in no registry that is installed in Numba")
-    return _dependency(name, registered)
+    return _dependency_on_name(name, registered)
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def dependency_of_type(cls: type) -> Dependency:
-    """Return the dependency to record for a user's class of types.
+    """Return the dependency to record for a class of Numba types that a user has defined.
 
     Raises:
         Unidentifiable: the class cannot be compared.
@@ -194,7 +195,7 @@ def dependency_of_type(cls: type) -> Dependency:
     return Dependency(name, content_of_type(name) or "")
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def is_current(dependency: Dependency) -> bool:
     """Return whether the implementation that is registered under a dependency's name still has the recorded content.
 
@@ -210,8 +211,8 @@ def is_current(dependency: Dependency) -> bool:
     if dependency.content.startswith(_FILES):
         return _FILES + (digest_of_package(package_of_implementation(registered[0].function)) or "") == dependency.content
     if dependency.content.startswith(_DECLINED):
-        return _DECLINED + _fingerprint(dependency.name, registered, overlooks_members=True) == dependency.content
-    return _fingerprint(dependency.name, registered) == dependency.content
+        return _DECLINED + _remembered_digest(dependency.name, registered, overlooks_members=True) == dependency.content
+    return _remembered_digest(dependency.name, registered) == dependency.content
 
 
 def _find_in_other_registries(name: str) -> list[Implementation]:

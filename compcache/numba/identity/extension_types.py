@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.implementations import (
     Implementation,
-    is_made_by_library_for_types,
+    is_numbas_attribute_function,
     name_of,
     source_function,
-    users_generator,
+    user_code_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.registered.library import is_library_module, is_made_by_library
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FOR_PACKAGES", "content_of_type", "is_users_type", "name_of_type"]
 
 _PREFIX = "type "
-#: How many values are examined before the package's files are compared instead. To compare files is cheaper.
+#: The maximum numbers of values that are examined before the package's files are compared instead. Comparing files is cheaper.
 FOR_PACKAGES = Limits(1000, 300)
 
 
@@ -38,17 +38,17 @@ _by_files: dict[str, str] = {}
 
 
 def is_users_type(cls: type) -> bool:
-    """Return whether a class of types belongs to a package or program, and not to Numba."""
+    """Return whether a class of Numba types is defined by a package or program, and not by Numba."""
     return not is_library_module(cls.__module__)
 
 
 def name_of_type(cls: type) -> str:
-    """Return the name of the dependency on a class of types."""
+    """Return the name of the dependency on a class of Numba types."""
     return f"{_PREFIX}{cls.__module__}.{cls.__qualname__}"
 
 
 def content_of_type(name: str) -> str | None:
-    """Return the digest of all that is registered for the class of types with this name, or None if there is no such class.
+    """Return the digest of all that is registered for the class of Numba types with this name, or None if there is no such class.
 
     Raises:
         Unidentifiable: a value has no identity by content, and the class belongs to no package with files.
@@ -60,7 +60,7 @@ def content_of_type(name: str) -> str | None:
     classes = [cls for cls in default_manager._handlers if is_users_type(cls) and name_of_type(cls) == name]
     if not classes:
         return None
-    registered = [Implementation(item, ()) for cls in classes for item in _registered_for(cls)]
+    registered = [Implementation(item, ()) for cls in classes for item in _registered_objects(cls)]
     package = classes[0].__module__.partition(".")[0]
     files = digest_of_package(package)
     try:
@@ -72,7 +72,7 @@ def content_of_type(name: str) -> str | None:
     return _by_files[name]
 
 
-def _registered_for(cls: type) -> Iterator[Any]:
+def _registered_objects(cls: type) -> Iterator[Any]:
     """Yield the class, its data model, and the functions and attributes that are registered for it."""
     from numba.core import pythonapi
     from numba.core.datamodel import default_manager
@@ -83,15 +83,15 @@ def _registered_for(cls: type) -> Iterator[Any]:
         function = registry.lookup(cls)
         if function is not None:
             yield function
-    yield from _attributes(cls)
+    yield from _attribute_objects(cls)
 
 
-def _attributes(cls: type) -> Iterator[Any]:
+def _attribute_objects(cls: type) -> Iterator[Any]:
     """Yield the objects that determine the types of attributes and read them.
 
-    The user's overloads and functions are omitted, because they are recorded when the compiler asks for them. The compiler may choose
-    certain functions for any attribute. For these, for conversions and for constants, only the names are yielded: a new one may be
-    preferred.
+    The user's overloads and functions are omitted, because they are recorded when the compiler asks for them. Some functions
+    apply to any attribute. For these functions, for conversions and for constants, only the names are yielded, because the compiler may
+    prefer a new function.
     """
     from numba.core.imputils import builtin_registry as lowering
     from numba.core.typing.templates import builtin_registry as typing
@@ -106,10 +106,10 @@ def _attributes(cls: type) -> Iterator[Any]:
         for implementation, name, types in rows:
             if not _contains_type(cls, types):
                 continue
-            if is_made_by_library_for_types(implementation):
+            if is_numbas_attribute_function(implementation):
                 yield name, *_user_values([implementation])
             elif name is None:
-                yield name_of(users_generator(implementation))
+                yield name_of(user_code_generator(implementation))
     for rows in (lowering.casts, lowering.constants):
         yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache.numba.fingerprints.numba_values import is_plain_type
 from compcache.numba.fingerprints.walk import Part, fingerprint, fingerprint_of_value
 from compcache.numba.identity.settings import config_text, platform_text, versions_text
-from compcache.numba.registered.refusals import Unidentifiable, looks_at_programs
+from compcache.numba.registered.refusals import Unidentifiable, examines_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["Identity", "flags_text", "identify", "signature_text", "type_text", "without_addresses"]
 
-#: Addresses of functions and objects, and numbers of jitclasses, in Numba's text of types.
+#: Addresses of functions and objects, and the serial numbers of jitclasses, in Numba's text of types.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|#[0-9a-f]+(?=<)")
 _MAX_SHOWN = 400
 
@@ -89,9 +89,9 @@ def without_addresses(text: str) -> str:
     return _ADDRESS.sub("", text)
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def type_text(item: Any) -> str:
-    """Return a type as text.
+    """Return the text that identifies a Numba type.
 
     Raises:
         Unidentifiable: the type has no identity by content.
@@ -101,7 +101,7 @@ def type_text(item: Any) -> str:
     return f"{without_addresses(str(item))[:_MAX_SHOWN]} #{fingerprint_of_value(item, 'an argument')}"
 
 
-@looks_at_programs(Unidentifiable)
+@examines_program(Unidentifiable)
 def flags_text(flags: Any) -> str:
     """Return every compiler flag with its value, in a fixed order.
 

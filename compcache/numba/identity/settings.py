@@ -12,7 +12,7 @@ from typing import Any
 
 from compcache.numba.registered.settings import is_harmless
 
-__all__ = ["FORMAT", "chosen_cpu", "compiled_for", "config_text", "platform_text", "versions_text"]
+__all__ = ["FORMAT", "config_text", "platform_text", "requested_cpu", "requested_cpu_and_features", "versions_text"]
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 7
@@ -22,7 +22,7 @@ _config_memo: tuple[Any, str] = (None, "")
 
 
 def config_text() -> str:
-    """Return the present settings of Numba that may change code."""
+    """Reload Numba's configuration, and return the settings that may change code."""
     global _config_memo  # noqa: PLW0603 - each process has one configuration
     from numba.core import config
 
@@ -54,7 +54,7 @@ def versions_text() -> str:
     )
 
 
-def compiled_for() -> tuple[str, str | None]:
+def requested_cpu_and_features() -> tuple[str, str | None]:
     """Return the CPU and the features for which Numba compiles (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES), in the form of `ModuleSource`."""
     from numba.core import codegen, config
 
@@ -66,13 +66,16 @@ def compiled_for() -> tuple[str, str | None]:
     return config.CPU_NAME or "native", features
 
 
-def chosen_cpu() -> str:
-    """Return the CPU that the user has chosen for Numba, so that only code for this CPU is used; "" for the CPU of the host."""
+def requested_cpu() -> str:
+    """Return the CPU and the features that the user requested from Numba, separated by NUL; "" if the user requested neither.
+
+    A process uses only code that was compiled for the same text.
+    """
     from numba.core import config
 
     if config.CPU_NAME is None and config.CPU_FEATURES is None:
         return ""
-    return "\0".join([part or "" for part in compiled_for()])
+    return "\0".join([part or "" for part in requested_cpu_and_features()])
 
 
 def platform_text(codegen: Any) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import FunctionType
     from typing import Any
 
-__all__ = ["DIRECTORY", "Kernels", "decorate_packaged", "find_kernels", "numbered"]
+__all__ = ["DIRECTORY", "Kernels", "decorate_packaged", "find_kernels", "kernel_name"]
 
 #: The name of the directory with the kernels of a module, beside the module.
 DIRECTORY = "__compcache__"
@@ -35,7 +35,7 @@ class Kernels:
         """Call the first kernel that accepts the arguments.
 
         Raises:
-            TypeError: no kernel accepts them.
+            TypeError: no kernel accepts the arguments.
         """
         first: TypeError | None = None
         for target in self._targets:
@@ -104,7 +104,7 @@ def find_kernels(function: FunctionType) -> Any:
     targets: list[Any] = []
     try:
         while True:
-            targets.append(cache.get_target(numbered(name, len(targets))))
+            targets.append(cache.get_target(kernel_name(name, len(targets))))
     except NotCachedError as error:
         if not targets and cache.realizations(name):
             raise ImportError(f"the packaged kernels of {name} cannot be loaded, and numba is not installed: {error}") from error
@@ -134,6 +134,6 @@ def _require_same_owner(place: str, file: str) -> None:
         raise ImportError(f"the kernels in {place} are not used: everybody can write to it; run 'chmod -R o-w {place}', or install numba")
 
 
-def numbered(name: str, number: int) -> str:
-    """Return the func_name of the kernel for a signature. Signatures are numbered from 0."""
+def kernel_name(name: str, number: int) -> str:
+    """Return the func_name of the kernel for a signature. Signatures are kernel_name from 0."""
     return f"{name}#{number}" if number else name

@@ -19,7 +19,7 @@ def has_numba() -> bool:
 
 
 def stand_in_of() -> Any:
-    """Return the stand-in for the module `numba` (`import_hook`), or None if there is none."""
+    """Return the stand-in for the module `numba` (`import_hook`), or None if `numba` is not replaced."""
     module = sys.modules.get("numba")
     return module if module is not None and "_compcache_when_real" in vars(module) else None
 
@@ -36,6 +36,6 @@ def when_imported(callback: Callable[[], None]) -> None:
 
 
 def run_callbacks() -> None:
-    """Run the registered functions, because Numba was imported. Each runs once."""
+    """Run the registered functions, because Numba was imported. Each function runs once."""
     while _callbacks:
         _callbacks.pop(0)()

@@ -1,11 +1,12 @@
 """Provides Numba's C helpers to compiled code in a process that has not imported Numba.
 
-The helpers are in extension modules of Numba that need NumPy and nothing else of Numba. These modules are loaded without their package. If
-Numba is imported later, it uses the same libraries with the same state, because an extension module of this kind is initialized once per
-process.
+The helpers are in extension modules of Numba that need only NumPy, and no other module of Numba. These modules are loaded without their
+package. If Numba is imported later, it uses the same libraries with the same state, because an extension module of this kind is
+initialized once per process.
 
 The threads of parallel code belong to another module, one of Numba's three threading layers. The layer that Numba would choose is started
-in Numba's way, so that a Numba that is imported later has the same threads. If the choice is not clear, Numba is imported to make it.
+in Numba's way, so that a Numba that is imported later has the same threads. If the choice is not clear, Numba is imported and
+chooses the layer.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ _MATHEMATICS = frozenset((
     "tgammaf", "trunc", "truncf", "fmod", "fmodf", "hypot", "hypotf",
 ))  # fmt: skip
 #: The addresses of helpers that need no NumPy, and of helpers in Numba's extension modules.
-_own: dict[str, int] = {}
-_numbas: dict[str, int] = {}
+_own_addresses: dict[str, int] = {}
+_numba_addresses: dict[str, int] = {}
 _unpickled: dict[tuple[int, bytes], Any] = {}
 
 
 def helper_address(name: str) -> int:
-    """Return the address of a C helper, or 0 if there is no helper of this name. A function of Numba's threads starts them.
+    """Return the address of a C helper, or 0 if there is no helper of this name. Start Numba's threads if it belongs to them.
 
     Raises:
         ImportError: Numba is not installed, or its extension modules cannot be loaded.
     """
-    if not _own:
+    if not _own_addresses:
         _add_own_addresses()
-    address = _own.get(name)
-    if address is None and name in _MATHEMATICS and not _numbas:
+    address = _own_addresses.get(name)
+    if address is None and name in _MATHEMATICS and not _numba_addresses:
         address = frontend.address_of(name)
     return address or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
 
@@ -72,15 +73,15 @@ def numbas_address(name: str) -> int:
     Raises:
         ImportError: Numba is not installed, or its extension modules cannot be loaded.
     """
-    if not _numbas:
+    if not _numba_addresses:
         _load_extensions()
-    return _numbas.get(name, 0)
+    return _numba_addresses.get(name, 0)
 
 
 def _add_own_addresses() -> None:
     from compcache.numba.lazy import _dispatch
 
-    _own.update(_dispatch.helper_addresses())
+    _own_addresses.update(_dispatch.helper_addresses())
 
 
 def unpickle(address: int, data: bytes) -> Any:
@@ -120,7 +121,7 @@ def _load_extensions() -> None:
     addresses = {f"numba_{name}": address for name, address in helpers.c_helpers.items()}
     addresses |= helpers.c_helpers
     addresses |= {name if name[0] == "_" else f"NRT_{name}": address for name, address in memory.c_helpers.items()}
-    _numbas.update(addresses)
+    _numba_addresses.update(addresses)
 
 
 def library_function(name: str, version: str) -> int:
@@ -220,13 +221,13 @@ _thread_count = 0  # the number of threads
 def _thread_address(name: str) -> int:
     """Return the address of a function of Numba's threads, which the first request starts.
 
-    Returns 0 for another name, or if only Numba can choose the threading layer.
+    The address is 0 for another name, or if only Numba can choose the threading layer.
     """
     return _layer_address(THREADING[name]) if name in THREADING else 0
 
 
 def _layer_address(name: str) -> int:
-    """Return the address of a function of the threading layer, which is started now; 0 if Numba must choose the layer."""
+    """Return the address of a function of the threading layer, which is started now; 0 if only Numba can choose the layer."""
     global _layer  # noqa: PLW0603 - the threads belong to the process
     with _start_lock:
         if _layer is None:
@@ -236,7 +237,7 @@ def _layer_address(name: str) -> int:
 
 
 def number_of_threads() -> Any:
-    """Implement `numba.get_num_threads`, which starts the threads. Return NotImplemented if Numba must answer."""
+    """Implement `numba.get_num_threads`, which starts the threads. Return NotImplemented if only Numba can determine the number."""
     address = _layer_address("get_num_threads")
     if address:
         from ctypes import CFUNCTYPE, c_int
@@ -262,7 +263,7 @@ def set_number_of_threads(count: object) -> Any:
 
 
 def _start_threads() -> Any:
-    """Start the threads that Numba would start, with its threading layer. Return the layer, or False if Numba must choose it."""
+    """Start the threads that Numba would start, and return the threading layer; False if only Numba can choose the layer."""
     global _thread_count  # noqa: PLW0603 - the threads belong to the process
     count = configured_threads()
     layer = _choose_layer() if count > 0 else None
@@ -280,7 +281,7 @@ def _start_threads() -> Any:
 
 
 def configured_threads() -> int:
-    """Return how many threads Numba would start, or 0 if $NUMBA_NUM_THREADS is not a number."""
+    """Return the number of threads that Numba would start, or 0 if $NUMBA_NUM_THREADS is not a number."""
     text = os.environ.get("NUMBA_NUM_THREADS")
     if text is None:
         affinity = getattr(os, "sched_getaffinity", None)
@@ -293,7 +294,7 @@ def configured_threads() -> int:
 
 
 def _choose_layer() -> Any:
-    """Return the threading layer that Numba would load, after loading it; None if Numba must choose it."""
+    """Return the threading layer that Numba would load, after loading it; None if only Numba can choose it."""
     wanted = os.environ.get("NUMBA_THREADING_LAYER", "default").lower()
     priority = os.environ.get("NUMBA_THREADING_LAYER_PRIORITY", " ".join(_LAYERS)).split()
     if sorted(priority) != sorted(_LAYERS) or wanted not in ("default", "omp", "workqueue"):

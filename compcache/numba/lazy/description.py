@@ -35,10 +35,10 @@ class Request:
 
     Attributes:
         lines: the digest of the present source lines.
-        cpu: the CPU that the user has chosen (`chosen_cpu`), or "".
+        cpu: the CPU that the user has chosen (`requested_cpu`), or "".
         only: the only description to accept, which the process has just stored; None to check the conditions.
         implementations: the digest of implementations that this process is known to have, or "".
-        outdated: returns why this process has other implementations than a description, or "". It needs Numba.
+        outdated: returns why this process has other implementations than a description, or "". A call needs Numba.
         found: the description that was accepted last, or None.
     """
 
@@ -141,7 +141,7 @@ class Description(Record):
 
     @property
     def implementations(self) -> str:
-        """A digest of the implementations that the compiler used or that matched a name; "" if there are none."""
+        """A digest of the implementations that the compiler used or that matched a name; "" if there are no such implementations."""
         if not self.dependencies and not self.answered:
             return ""
         return digest([dump_marshalled(([tuple(d) for d in self.dependencies], self.answered))]).hex()

@@ -90,9 +90,9 @@ class Loaded:
     """Compiled code in this process.
 
     Attributes:
-        address: the address of its wrapper.
-        kept: objects that must live as long as the code.
-        record: its record.
+        address: the address of the wrapper.
+        kept: the objects that must live as long as the code.
+        record: the record of the overload.
     """
 
     __slots__ = ("address", "kept", "record")
@@ -120,24 +120,24 @@ def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[A
     for text in (content.digest, types, settings_and_packages(open_cache)):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
-    shown = types if len(types) <= _MOST_SHOWN else f"{types[:_MOST_SHOWN]}..."
+    shown = types if len(types) <= _MAX_SHOWN else f"{types[:_MAX_SHOWN]}..."
     return Key(f"{function.__module__}.{function.__qualname__}({shown})-{state.hexdigest()}", content, tuple(given))
 
 
-_MOST_SHOWN = 400
+_MAX_SHOWN = 400
 
 
 def open_cache() -> Cache | None:
     """Return the cache of the installed backend, or else the default cache, opened for Numba's pickles.
 
-    Returns None if the default cache cannot be used. The first such call issues a `CacheWarning`.
+    The result is None if the default cache cannot be used. The first such call issues a `CacheWarning`.
     """
-    global _cache, _is_unusable  # noqa: PLW0603 - a process uses one directory
+    global _cache, _is_cache_unusable  # noqa: PLW0603 - a process uses one directory
     backend = installed_backend()
     if backend is not None:
         cache: Cache = backend.cache
         return cache
-    if _cache is None and not _is_unusable:
+    if _cache is None and not _is_cache_unusable:
         from compcache.cache import Cache
 
         try:
@@ -147,14 +147,14 @@ def open_cache() -> Cache | None:
             reraise_interrupt(error)
             import warnings
 
-            _is_unusable = True
+            _is_cache_unusable = True
             warnings.warn(f"functions of Numba are not cached: the default cache cannot be used: {error}", CacheWarning, stacklevel=2)
             _cache = None
     return _cache
 
 
 register_cache_opener(open_cache)
-_is_unusable = False
+_is_cache_unusable = False
 _cache: Cache | None = None
 
 
@@ -166,8 +166,8 @@ def count_hit() -> None:
 
 
 def find_record(cache: Cache, key: Key) -> Record | None:
-    """Return the stored record of an overload, or None if there is none."""
-    fields = find_fields(cache, key, RECORD) or _fields_of(cache, key.anywhere, RECORD)
+    """Return the stored record of an overload, or None if no record is stored."""
+    fields = find_fields(cache, key, RECORD) or _read_fields(cache, key.anywhere, RECORD)
     return None if fields is None else Record(*fields)
 
 
@@ -178,11 +178,11 @@ RECORD = "(uuui[(ib)])"
 
 
 def find_fields(cache: Cache, key: Key, shape: str) -> Any:
-    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if there is none of this shape."""
-    return _fields_of(cache, key.name, shape)
+    """Return the data under a key (tuples, texts, numbers, see `load_marshalled`); None if there are no data of this shape."""
+    return _read_fields(cache, key.name, shape)
 
 
-def _fields_of(cache: Cache, name: str, shape: str) -> Any:
+def _read_fields(cache: Cache, name: str, shape: str) -> Any:
     """Return the data of an entry, or None if the entry is missing or has another shape."""
     data = frontend.get_entry(cache, name, START)
     try:

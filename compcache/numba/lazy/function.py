@@ -14,7 +14,7 @@ from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.lazy.entries import count_hit, find_record, key_of, load_entry, open_cache
 from compcache.numba.lazy.stand_ins import is_probe
 from compcache.numba.lazy.state import STATE, State, state_of
-from compcache.numba.registered.refusals import NotLazy, looks_at_programs
+from compcache.numba.registered.refusals import NotLazy, examines_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from compcache.numba.lazy.entries import Loaded
 
-__all__ = ["LazyFunction", "is_lazy_function", "keep", "make_lazy_function"]
+__all__ = ["LazyFunction", "is_lazy_function", "keep_mapped", "make_lazy_function"]
 
 
 class LazyFunction:
@@ -166,27 +166,27 @@ def _make_real(function: Any) -> Any:
 
 
 def _call(function: Any, positional: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Answer a call with stored code, or else with Numba's dispatcher."""
+    """Run a call with stored code, or else with Numba's dispatcher."""
     state = state_of(function)
     reason = state.reason  # `imports` reads it from this frame
     if not reason and not has_numba():
         try:
-            if _load(function, state, positional, keywords):
+            if _load_for_call(function, state, positional, keywords):
                 return function(*positional, **keywords)
         except NotLazy as error:
             reason = str(error)
     return _make_real(function)(*positional, **keywords)
 
 
-@looks_at_programs(NotLazy)
-def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+@examines_program(NotLazy)
+def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Make stored code for these arguments callable.
 
     Returns:
         Whether such code is stored, and can be used now.
 
     Raises:
-        NotLazy: only Numba can answer the call.
+        NotLazy: only Numba can run the call.
     """
     learn_numpy()
     encoded = _dispatch.arguments_of(function, positional, keywords)
@@ -215,7 +215,7 @@ def _load(function: Any, state: State, positional: tuple[Any, ...], keywords: di
         if loaded is None or has_numba():
             return False
         known = state.loaded[name] = loaded, key
-        keep(loaded)
+        keep_mapped(loaded)
         note_code(key.content.reads)
         count_hit()
     classes = list(_classes_of(arguments))  # the native types contain addresses of classes and functions, which must stay alive
@@ -231,12 +231,12 @@ def _classes_of(arguments: tuple[Any, ...]) -> Iterator[type]:
 
 
 #: All loaded code. It stays mapped, as in Numba, because memory that it has allocated may refer to it.
-_kept: list[Loaded] = []
+_mapped_code: list[Loaded] = []
 
 
-def keep(loaded: Loaded) -> None:
+def keep_mapped(loaded: Loaded) -> None:
     """Keep code mapped until the process ends."""
-    _kept.append(loaded)
+    _mapped_code.append(loaded)
 
 
 _type: Any = _dispatch.setup(LazyFunction, _call)

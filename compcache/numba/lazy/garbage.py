@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["few_collections"]
 
-#: How many new objects start a collection: while functions are compiled, which leaves garbage, and while modules are imported.
+#: The numbers of new objects that start a collection: while functions are compiled, which leaves garbage, and while modules are imported.
 _LIMITS = (50_000, 1_000_000)
 
 
@@ -25,7 +25,7 @@ class _Thresholds:
     """The thresholds for collections.
 
     Attributes:
-        blocks: how many blocks of each kind are running, in all threads.
+        blocks: the number of running blocks of each kind, in all threads.
         own: the thresholds of the program.
         applied: the thresholds that this object has set last.
     """

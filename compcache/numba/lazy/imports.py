@@ -8,14 +8,14 @@ import sys
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
-from compcache.numba.lazy.installed import opened_cache
+from compcache.numba.lazy.installed import open_lazy_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-__all__ = ["LABEL", "Why", "note_import", "why_imported"]
+__all__ = ["LABEL", "Why", "find_import_reason", "record_import"]
 
 #: The name under which imports are recorded, together with the name of the program. ``compcache explain numba`` shows them.
 LABEL = "numba"
@@ -51,7 +51,7 @@ class Why:
         return f"was imported at {self.file}:{self.line}, in {self.function}, for {self.wanted}"
 
 
-def why_imported() -> Why:
+def find_import_reason() -> Why:
     """Return why Numba is being imported, according to the frames of this thread."""
     frame: FrameType | None = sys._getframe(1)
     own = None
@@ -103,14 +103,14 @@ def _name_of(subject: Any) -> str:
     return ".".join(names) or cls.__name__
 
 
-def note_import(why: Why) -> None:
+def record_import(why: Why) -> None:
     """Record the reason for `compcache explain numba` and ``compcache ls --uncached``, and log it if $COMPCACHE_DEBUG is on.
 
     An error of the cache is ignored.
     """
     program = os.path.basename(str(getattr(sys.modules.get("__main__"), "__file__", None) or "-c"))
     try:
-        cache = opened_cache()
+        cache = open_lazy_cache()
         if cache is not None:
             frontend.note_uncached(cache, f"{LABEL}({program})", str(why))
     except (CompcacheError, OSError) as error:

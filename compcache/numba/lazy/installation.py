@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from compcache.cache import Cache
 
-__all__ = ["has_extensions", "packages_are_those_of_keys", "settings_and_packages"]
+__all__ = ["are_packages_unchanged", "has_extensions", "settings_and_packages"]
 
 #: Incremented when the meaning of keys or entries changes.
 FORMAT = 5
@@ -41,22 +41,26 @@ def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) 
         NotLazy: the packages or settings cannot be determined.
     """
     global _known  # noqa: PLW0603 - packages are installed for the whole process
-    settings = _settings()
+    settings = _relevant_variables()
     if os.path.exists(".numba_config.yaml"):
         raise NotLazy("the file .numba_config.yaml changes settings of Numba")
     path = tuple(sys.path)
     if _known[0] != path:
         _known = path, *_find_packages(open_cache)
-    return f"{_python()}, {_known[1]}, {settings}"
+    return f"{_python_text()}, {_known[1]}, {settings}"
 
 
 def _find_packages(open_cache: Callable[[], Cache | None] | None) -> tuple[str, bool]:
     cache = open_cache() if open_cache is not None else None
-    return _packages()[:2] if cache is None else _noted_packages(cache)
+    return _examine_packages()[:2] if cache is None else _read_or_note_packages(cache)
 
 
-def _packages() -> tuple[str, bool, list[str]]:
-    """Return the result of `find_packages`. Raise `NotLazy` in place of its error."""
+def _examine_packages() -> tuple[str, bool, list[str]]:
+    """Return the result of `find_packages`.
+
+    Raises:
+        NotLazy: the packages cannot be determined.
+    """
     from compcache.numba.registered.distributions import UnknownPackagesError, find_packages
 
     try:
@@ -75,7 +79,7 @@ def has_extensions() -> bool:
     return _known[2]
 
 
-def packages_are_those_of_keys(open_cache: Callable[[], Cache | None] | None = None) -> bool:
+def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Return whether the installed packages are still those in the keys of this process.
 
     A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore checks take at most a twentieth of the
@@ -101,7 +105,7 @@ _next_check = 0.0
 _PAUSE_FACTOR = 20
 
 
-def _settings() -> list[tuple[str, str | None]]:
+def _relevant_variables() -> list[tuple[str, str | None]]:
     """Return the environment variables that affect the compiler, with their values.
 
     Raises:
@@ -120,11 +124,11 @@ def _settings() -> list[tuple[str, str | None]]:
     return sorted((name, os.environ.get(name)) for name in os.environ if is_variable(name))
 
 
-#: The value of `sys.path`, the identity of the packages there, and whether others than the compilers register with Numba.
+#: The value of `sys.path`, the identity of the packages there, and whether packages other than the compilers register with Numba.
 _known: tuple[Any, str, bool] = (None, "", False)
 
 
-def _python() -> str:
+def _python_text() -> str:
     return f"lazy {FORMAT}, python {sys.version}, {sys.implementation.cache_tag}, {sys.platform}"
 
 
@@ -139,11 +143,11 @@ _NOTE = "([(u[u])]bbui)"
 _KIND = "packages"
 
 
-def _noted_packages(cache: Cache) -> tuple[str, bool]:
-    """Return the result of `_packages`, from a note if all files are still in the noted state. Otherwise store a note."""
+def _read_or_note_packages(cache: Cache) -> tuple[str, bool]:
+    """Return the result of `_examine_packages`, from a valid note. Otherwise examine the packages, and store a note."""
     places = list(dict.fromkeys(sys.path))
     if not all(type(place) is str for place in places):
-        return _packages()[:2]
+        return _examine_packages()[:2]
     where = "" if all(map(os.path.isabs, places)) else os.getcwd()
     host = os.uname().nodename if hasattr(os, "uname") else ""
     name = "\n".join(["packages of Numba", str(FORMAT), sys.prefix, host, where, *places])
@@ -154,9 +158,9 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
         return noted
     from compcache.numba.registered.distributions import metadata_in
 
-    before = [_stamp_of(place) for place in places]
+    before = [_directory_state(place) for place in places]
     listed = [metadata_in(place) for place in places]
-    packages = _packages()
+    packages = _examine_packages()
     if None not in before and None not in listed:
         data = _encode_note(places, listed, before, packages)
         if data is not None:
@@ -165,6 +169,7 @@ def _noted_packages(cache: Cache) -> tuple[str, bool]:
 
 
 def _store_note(cache: Cache, name: str, data: bytes) -> None:
+    """Store a note. Ignore errors of the cache."""
     try:  # noqa: SIM105 - contextlib is a slow import
         frontend.put_entry(cache, name, data, kind=_KIND)
     except CompcacheError:
@@ -178,7 +183,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
         data: the note, or None.
 
     Returns:
-        The result in the note, or None if the note is not valid; and a new note, or None if the old one stays. A new note replaces states
+        The result in the note, or None if the note is not valid; and a new note, or None if the old note stays. A new note replaces states
         of directories that had just changed when the old note was written.
     """
     if data is None:
@@ -198,7 +203,7 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
         if current[0][len(renewed) : len(renewed) + _STAMP_SIZE] != stamp:
             from compcache.numba.registered.distributions import metadata_in
 
-            stamp = stamp if any(stamp) else _stamp_of(place) or stamp
+            stamp = stamp if any(stamp) else _directory_state(place) or stamp
             current_names = metadata_in(place)
             if current_names is None or sorted(current_names) != names:  # files without metadata in the directory do not matter
                 return None, None
@@ -208,8 +213,8 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
     return (identity, bool(has_others)), dump_marshalled(fields) if renewed_stamps != stamps else None
 
 
-def _stamp_of(place: str) -> bytes | None:
-    """Return the state of a directory of the path, or None if it cannot be read.
+def _directory_state(place: str) -> bytes | None:
+    """Return the state of a directory of the path, or None if the directory cannot be read.
 
     The state is zeros if the directory has just changed, because another change may leave the same state. Such a directory is listed each
     time.
@@ -232,7 +237,7 @@ def _encode_note(places: list[str], listed: list[Any], states: list[Any], packag
     files += [f"{directory}/{file}" for directory in packages[2] for file in ("RECORD", "direct_url.json")]
     paths = [b"".join([os.fsencode(path or ".") + b"\0" for path in part]) for part in (places, files)]
     read = _dispatch.file_stamps(paths[1])
-    if read is None or not frontend.has_settled(read[1]) or _packages() != packages:  # the noted result was read after the states
+    if read is None or not frontend.has_settled(read[1]) or _examine_packages() != packages:  # the noted result was read after the states
         return None
     identity, has_others, _ = packages
     rows = [(place, sorted(in_place)) for place, in_place in zip(places, listed, strict=True)]

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["installed_backend", "installed_hook", "opened_cache", "register_cache_opener", "set_installed"]
+__all__ = ["installed_backend", "installed_hook", "open_lazy_cache", "register_cache_opener", "set_installed"]
 
 _installed: list[tuple[Any, Any]] = []  # the backend and its hook, or nothing
 
@@ -32,8 +32,8 @@ def register_cache_opener(open_cache: Any) -> None:
     _opener[:] = [open_cache]
 
 
-def opened_cache() -> Any:
-    """Open and return the cache of lazy functions. Return None if it cannot be used, or if no function is registered."""
+def open_lazy_cache() -> Any:
+    """Open and return the cache of lazy functions; None if it cannot be used, or if no function is registered."""
     return _opener[0]() if _opener else None
 
 

@@ -48,7 +48,7 @@ register_prange(prange)
 
 
 def real_numba() -> Any:
-    """Return Numba itself. Import it if necessary.
+    """Return the module `numba` itself, after importing it if necessary.
 
     One thread performs the import. Other threads wait for it.
     """
@@ -73,14 +73,14 @@ when_imported(_replace_everywhere)
 
 
 def original(value: Any) -> Any:
-    """Return Numba's own object for a stand-in, and import Numba if necessary. Return any other value unchanged."""
+    """Return Numba's own object for a stand-in, after importing Numba if necessary. Return any other value unchanged."""
     if not _is_named_stand_in(value):
         return value
     return real_numba().prange if value is prange else type(value)._compcache_original(value)
 
 
 def _is_named_stand_in(value: Any) -> bool:
-    """Return whether a value is a stand-in for an object of Numba that has a name there."""
+    """Return whether a value is a stand-in for an object that has a name in Numba."""
     return value is prange or is_marked(type(value), "_compcache_original")
 
 
@@ -89,7 +89,7 @@ _decorators: dict[str, Any] = {}
 
 
 def numba_decorator(name: str) -> Any:
-    """Return one of Numba's own decorators, and import Numba if necessary."""
+    """Return one of Numba's own decorators, after importing Numba if necessary."""
     numba = real_numba()
     return _decorators.get(name) or getattr(numba, name)
 
@@ -239,7 +239,7 @@ def _function_attribute(name: str, lazy: LazyWrapper) -> Any:
 
 
 def numbas_object(lazy: LazyObject) -> Any:
-    """Return the original of a lazy object. Import Numba and create the original if necessary."""
+    """Return the original of a lazy object, after importing Numba and creating the original if necessary."""
     known = object.__getattribute__(lazy, "_made")
     if known is not None:
         return known
@@ -260,6 +260,6 @@ def numbas_object(lazy: LazyObject) -> Any:
 
 
 def note_original(real: Any, lazy: Any) -> Any:
-    """Record that an original and its lazy object are equal in keys of functions. Return the original."""
+    """Record that an original and its lazy object are equal in keys of functions, and return the original."""
     note_real(real, lazy)
     return real

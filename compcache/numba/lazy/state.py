@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
-from compcache.numba.registered.options import of_compiler
-from compcache.numba.registered.refusals import NotLazy, looks_at_programs
+from compcache.numba.registered.options import compiler_options
+from compcache.numba.registered.refusals import NotLazy, examines_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ class State:
     Attributes:
         function: the Python function.
         decorator: the name of its decorator.
-        signatures: the declared signatures as text; None if there are none.
+        signatures: the declared signatures as text; None for a function without declared signatures.
         options: the options of the decorator.
         make_real: creates Numba's dispatcher for a lazy function.
         loaded: the code that runs without Numba, and its key at that time, by the text of the argument types.
         loaded_signatures: the signatures of the overloads that the dispatcher received when it was created.
         reason: why only Numba can run the function, or "".
-        key: the key of a declared function at the time of the declaration; None if it has none.
+        key: the key of a declared function at the time of the declaration; None if the function has no key.
         declared: the code of a declared function that was found, or None.
         compiled: the identities of a declared function's code, or None if they are unknown.
     """
@@ -65,13 +65,13 @@ class State:
         self.make_real = make_real
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
         self.loaded_signatures: set[Any] = set()
-        self.reason = _why_numba_is_needed(function, decorator, signatures, options)
+        self.reason = _reason_for_numba(function, decorator, signatures, options)
         self.key: Key | None = None
         self.declared: Any = None
         self.compiled: list[Compiled] | None = None
 
     @property
-    def asks_for_caching(self) -> bool:
+    def requests_caching(self) -> bool:
         """Whether the program has requested caching. Then Numba warns if it cannot cache the function."""
         return bool(self.options.get("cache"))
 
@@ -83,7 +83,7 @@ class State:
     @property
     def key_options(self) -> dict[str, Any]:
         """The options that are part of the key, because they affect the compiler."""
-        return of_compiler(self.options)
+        return compiler_options(self.options)
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the data of the function that compiled code can use: the function and its options.
@@ -99,20 +99,20 @@ class State:
         walk.feed_jitted(self.function, self.key_options)
 
 
-def _why_numba_is_needed(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
+def _reason_for_numba(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> str:
     """Return why only Numba can run a function, or "".
 
     `cache=False` is a reason if the program uses the decorators of this package. For Numba's own decorators it is the default.
     """
     try:
-        reason = _why_options_need_numba(decorator, options)
+        reason = _reason_in_options(decorator, options)
     except NotLazy as error:
         reason = str(error)
-    return reason or _why_parameters_need_numba(function, is_plain=signatures is None and decorator in ("jit", "njit"))
+    return reason or _reason_in_parameters(function, is_plain=signatures is None and decorator in ("jit", "njit"))
 
 
-@looks_at_programs(NotLazy)
-def _why_options_need_numba(decorator: str, options: dict[str, Any]) -> str:
+@examines_program(NotLazy)
+def _reason_in_options(decorator: str, options: dict[str, Any]) -> str:
     """Return why the options of the decorator need Numba, or ""."""
     if options.get("cache") is False and stand_in_of() is None and not are_decorators_replaced():
         return "the function is declared with cache=False"
@@ -127,7 +127,7 @@ def _why_options_need_numba(decorator: str, options: dict[str, Any]) -> str:
     return ""
 
 
-def _why_parameters_need_numba(function: Any, *, is_plain: bool) -> str:
+def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
     """Return why the parameters need Numba, or "".
 
     Args:

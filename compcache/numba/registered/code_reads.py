@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-__all__ = ["MISSING", "Reads", "imported_reads", "names_stored", "reads_of", "resolve"]
+__all__ = ["MISSING", "Reads", "imported_reads", "names_used_by", "reads_of", "resolve"]
 
 _Module = type(sys)
 MISSING = object()
@@ -90,7 +90,7 @@ _SHIFTS = {_ATTRIBUTE: _ATTRIBUTE_SHIFT, _SUPER: 2}
 
 
 def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callable[[Any], bool] | None = None) -> tuple[Any, int]:
-    """Return the value to which a chain of attributes leads, as far as the chain passes through modules, and the number of names used.
+    """Follow a chain of attributes as far as it passes through modules.
 
     Args:
         chain: a global and attributes.
@@ -98,7 +98,7 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
         stops_at: returns whether to stop at a module; None to stop at none.
 
     Returns:
-        The value, or `MISSING` if it does not exist; and the number of names that lead to it.
+        The value, or `MISSING` if it does not exist; and the number of names that were followed.
     """
     value = namespace.get(chain[0], MISSING)
     if value is MISSING:
@@ -111,7 +111,7 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
     return value, at
 
 
-def names_stored(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
+def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
     """Yield the names that instructions use in a code object and its nested code objects.
 
     Args:
@@ -126,14 +126,13 @@ def names_stored(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:
         more = argument << 8 if raw[at] == opmap["EXTENDED_ARG"] else 0
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
-            yield from names_stored(constant, instructions)
+            yield from names_used_by(constant, instructions)
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:
     """Yield the modules that a code object imports, each with the chains of attributes that are read from it.
 
-    The chains are None if the code may read any attribute, because it does more with the module than read attributes, or the import is
-    relative.
+    The chains are None if the import is relative, or if the code also uses the module in another way and may therefore read any attribute.
     """
     if opmap["IMPORT_NAME"] not in code.co_code[::2]:
         return

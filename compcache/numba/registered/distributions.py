@@ -30,7 +30,7 @@ __all__ = [
 _COMPILERS = ("numba", "llvmlite", "numpy")
 _OWN = "compcache"
 _GROUP = b"numba_extensions"
-_MOST_FILES = 20_000
+_MAX_FILES = 20_000
 _FIRST_READ = 1 << 12  # bytes; most files of metadata are shorter
 _NEXT_READ = 1 << 18
 #: The last five characters of metadata names.
@@ -45,7 +45,8 @@ def find_packages() -> tuple[str, bool, list[str]]:
     """Find Numba, llvmlite, NumPy and every distribution with an entry point in the group ``numba_extensions``.
 
     Returns:
-        The text that identifies these distributions; whether there are others than the first three; and the directories of their metadata.
+        The text that identifies these distributions; whether distributions other than the first three were found; and the directories of
+        their metadata.
 
     Raises:
         UnknownPackagesError: a distribution is missing or cannot be identified.
@@ -58,7 +59,7 @@ def find_packages() -> tuple[str, bool, list[str]]:
         if name in _COMPILERS or _has_entry_point(directory):
             seen.add(name)  # an import also uses the first match on the path
             chosen.append(directory)
-            rows.append(f"{name}: {_identity_of(directory)}")
+            rows.append(f"{name}: {_distribution_digest(directory)}")
     missing = [name for name in _COMPILERS if name not in seen]
     if missing:
         raise UnknownPackagesError(f"the distribution {missing[0]} is not on sys.path")
@@ -146,11 +147,11 @@ def _read(path: str) -> bytes:
     return b"".join(parts)
 
 
-def _identity_of(directory: str) -> str:
+def _distribution_digest(directory: str) -> str:
     """Return the digest of an installed distribution: of its record, or of its files if it is editable.
 
     Raises:
-        UnknownPackagesError: it has no record.
+        UnknownPackagesError: the distribution has no record.
     """
     record = _read(f"{directory}/RECORD")
     if record and not is_editable(directory):
@@ -182,8 +183,8 @@ def _digest_of_files(root: str) -> str:
         for name in sorted(files):
             if name.endswith((".py", ".so", ".pyd", ".toml", ".cfg", ".json")):
                 count += 1
-                if count > _MOST_FILES:
-                    raise UnknownPackagesError(f"the source checkout {root} has more than {_MOST_FILES} files")
+                if count > _MAX_FILES:
+                    raise UnknownPackagesError(f"the source checkout {root} has more than {_MAX_FILES} files")
                 path = os.path.join(folder, name)
                 state.update(f"{os.path.relpath(path, root)}\0".encode() + _read(path))
     return state.hexdigest()

@@ -122,7 +122,7 @@ def _is_library_path(path: str) -> bool:
 
 
 def package_of(function: Any) -> str:
-    """Return the top-level package of a function. For Numba's closure around a user's function, return the package of the latter."""
+    """Return the top-level package of a function. For Numba's closure around a user's function, return the user's package."""
     if is_made_by_library(function):
         inner = [cell.cell_contents for cell in function.__closure__ or ()]
         function = next((item for item in inner if hasattr(item, "__globals__") and not is_made_by_library(item)), function)

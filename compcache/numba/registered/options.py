@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["of_compiler", "of_jitable", "of_overload"]
+__all__ = ["compiler_options", "jitable_options", "overload_options"]
 
 #: The default values of options.
 _DEFAULTS: dict[str, Any] = {"boundscheck": None, "nopython": True, "no_cpython_wrapper": True}
 _OVERLOAD_DEFAULTS: dict[str, Any] = {"jit_options": {}, "strict": True, "inline": "never", "prefer_literal": False}
 
 
-def of_compiler(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def compiler_options(options: Mapping[str, Any], types_of_variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options that affect the compiler, without default values.
 
     Args:
@@ -37,17 +37,17 @@ def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:
     return name in defaults and type(value) is type(defaults[name]) and value == defaults[name]
 
 
-def of_overload(options: Mapping[str, Any]) -> dict[str, Any]:
+def overload_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `overload` and similar functions, without default values."""
-    jit_options = of_compiler(options.get("jit_options", {}))
+    jit_options = compiler_options(options.get("jit_options", {}))
     effective = {**options, "jit_options": jit_options, "inline": _inline_text(options.get("inline", "never"))}
     return {name: value for name, value in effective.items() if not _is_default(_OVERLOAD_DEFAULTS, name, value)}
 
 
-def of_jitable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `register_jitable`, in the form of `of_overload`."""
-    rest = {name: value for name, value in options.items() if name != "inline"}
-    return of_overload({"jit_options": rest, "inline": options.get("inline", "never")})
+def jitable_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `register_jitable`, in the form of `overload_options`."""
+    jit_options = {name: value for name, value in options.items() if name != "inline"}
+    return overload_options({"jit_options": jit_options, "inline": options.get("inline", "never")})
 
 
 def _inline_text(value: Any) -> Any:

@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
 __all__ = ["digest_of_package"]
 
-_MOST_FILES = 20_000
+_MAX_FILES = 20_000
 _imported = time.time()
 
 
 def digest_of_package(name: str) -> str | None:
     """Return the digest of the names, sizes and times of a package's files.
 
-    Returns None if the package has no files, has too many files, or if a file has changed since this process started.
+    The result is None if the package has no files, has too many files, or if a file has changed since this process started.
     """
     if name not in _known:
-        _known[name] = _digest(list(getattr(sys.modules.get(name), "__path__", ())))
+        _known[name] = _digest_directories(list(getattr(sys.modules.get(name), "__path__", ())))
     return _known[name]
 
 
 _known: dict[str, str | None] = {}
 
 
-def _digest(places: list[str]) -> str | None:
+def _digest_directories(places: list[str]) -> str | None:
     """Return the digest of the files in these directories, by the rules of `digest_of_package`."""
     state = blake2b(digest_size=16, person=b"compcache-files")
     started, count = _process_start(), 0
     for place in places:
-        for path, status in _files_below(place):
+        for path, status in _walk_files(place):
             count += 1
-            if count > _MOST_FILES or max(status.st_mtime, status.st_ctime) >= started:
+            if count > _MAX_FILES or max(status.st_mtime, status.st_ctime) >= started:
                 return None
             state.update(f"{os.path.relpath(path, place)}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
     return state.hexdigest() if count else None
 
 
-def _files_below(place: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the paths below a directory, each with its status. Files that cannot be examined are skipped."""
+def _walk_files(place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the paths in a directory tree, each with its status. Files that cannot be examined are skipped."""
     for folder, folders, names in os.walk(place):
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):

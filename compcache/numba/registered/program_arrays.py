@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgramArray", "addresses", "is_copied", "name_of"]
 
-#: Numba's limit in bytes (`BaseContext.make_constant_array`).
-_MOST_COPIED = 10**6
+#: The maximum size in bytes of an array that Numba copies (`BaseContext.make_constant_array`).
+_MAX_COPIED_BYTES = 10**6
 DATA, OBJECT = "data", "object"
 #: The named arrays that are alive. A name belongs to one object as long as the object lives.
 _named: dict[str, ref[Any]] = {}
@@ -35,11 +35,11 @@ _latest: dict[int, str] = {}
 def is_copied(array: Any) -> bool:
     """Return whether Numba copies a global array into the code of a function."""
     flags = array.flags
-    return bool(array.nbytes <= _MOST_COPIED and (flags.c_contiguous or flags.f_contiguous))
+    return bool(array.nbytes <= _MAX_COPIED_BYTES and (flags.c_contiguous or flags.f_contiguous))
 
 
 def name_of(array: Any) -> str:
-    """Return the name of an array in stored code. Register the array under this name.
+    """Register an array under its name in stored code, and return the name.
 
     The name consists of a digest of the present content, and a number that distinguishes arrays with the same content.
     """
@@ -120,11 +120,15 @@ class ProgramArray(GlobalDefinition):
         return self._find()[0]
 
     def _find(self) -> tuple[int, Any]:
-        """Return the address and the array. Raise `ImportError` if there is no such array."""
+        """Return the address and the array.
+
+        Raises:
+            ImportError: no array of this process has this content.
+        """
         reference = _named.get(self.name)
         array = reference() if reference is not None else None
         if array is None:
-            raise ImportError(f"no array of this process has the content {self.name}")
+            raise ImportError(f"this process has no array with the recorded content (digest {self.name})")
         return array.ctypes.data if self.part == DATA else id(array), array
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:

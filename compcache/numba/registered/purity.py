@@ -16,18 +16,18 @@ import types
 from contextvars import ContextVar
 from opcode import opmap
 
-from compcache.numba.registered.code_reads import MISSING, names_stored, reads_of, resolve
+from compcache.numba.registered.code_reads import MISSING, names_used_by, reads_of, resolve
 from compcache.numba.registered.library import is_library_module
-from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, LEADS_ANYWHERE, NAMES
+from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-__all__ = ["is_outside_state", "is_reviewed", "looks_outside", "outside"]
+__all__ = ["external_state_of", "is_external_state", "is_reviewed", "reads_external_state"]
 
-_MOST_VALUES = 2000
+_MAX_VALUES = 2000
 _STORES = frozenset(opmap[name] for name in ("STORE_GLOBAL", "DELETE_GLOBAL"))
 _DESCRIPTORS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
@@ -42,10 +42,10 @@ _known: dict[int, tuple[Any, str]] = {}
 _assigned_globals: dict[str, frozenset[str]] = {}
 
 
-def outside(value: Any) -> str:
-    """Return the description of a value that an object of a library reads and that does not follow from its arguments.
+def external_state_of(value: Any) -> str:
+    """Return the description of external state that a library's object reads: a value that does not follow from its arguments.
 
-    Returns "" if the object is known to read no such value.
+    The description is "" if the object is known to read no external state.
     """
     known = _known.get(id(value))
     if known is not None and known[0] is value:
@@ -55,9 +55,9 @@ def outside(value: Any) -> str:
     while waiting:
         item = waiting.pop()
         known = _known.get(id(item))
-        reason = known[1] if known is not None and known[0] is item else _examine(item, seen, waiting)
-        if not reason and len(seen) > _MOST_VALUES:
-            reason = f"{name_of(item)} and more than {_MOST_VALUES} other values"
+        reason = known[1] if known is not None and known[0] is item else _find_external_state(item, seen, waiting)
+        if not reason and len(seen) > _MAX_VALUES:
+            reason = f"{name_of(item)} and more than {_MAX_VALUES} other values"
         if reason:
             _known[id(value)] = value, reason
             return reason
@@ -65,20 +65,20 @@ def outside(value: Any) -> str:
     return ""
 
 
-def _examine(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
-    """Return the description of a value from outside that the object itself reads, or "". Queue the other objects that it reads."""
+def _find_external_state(item: Any, seen: dict[int, tuple[Any, str]], waiting: list[Any]) -> str:
+    """Return the description of external state that the object itself reads, or "". Queue the other objects that it reads."""
     try:
-        for read in _reads(item):
+        for read in _referenced_objects(item):
             if id(read) not in seen:
                 seen[id(read)] = read, ""
                 waiting.append(read)
-    except _OutsideError as error:
+    except _ExternalStateError as error:
         return str(error)
     return ""
 
 
-class _OutsideError(Exception):
-    """Raised if an object reads a value from outside. The message describes the value."""
+class _ExternalStateError(Exception):
+    """Raised if an object reads external state. The message describes this state."""
 
 
 def name_of(value: Any) -> str:
@@ -107,29 +107,29 @@ def is_reviewed(module: str, name: str) -> bool:
         return top not in exceptions
     if top in NAMES.get(module, ()):
         return True
-    return module.partition(".")[0] in CODE_GENERATORS and not looks_outside(module)
+    return module.partition(".")[0] in CODE_GENERATORS and not reads_external_state(module)
 
 
-def looks_outside(module: str) -> bool:
+def reads_external_state(module: str) -> bool:
     """Return whether a module of a code generator, or an object with this full name, reads the process, the host or files."""
     return any(module == excluded or module.startswith(excluded + ".") for excluded in CODE_GENERATORS.get(module.partition(".")[0], ()))
 
 
-def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
-    """Yield the objects to which an object leads.
+def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
+    """Yield the objects to which an object refers.
 
     Raises:
-        _OutsideError: the object reads a value from outside.
+        _ExternalStateError: the object reads external state.
     """
     if isinstance(value, types.FunctionType):
-        yield from _reads_of_function(value)
+        yield from _objects_read_by_function(value)
     elif isinstance(value, type):
-        yield from _reads_of_class(value)
+        yield from _objects_read_by_class(value)
     elif isinstance(value, types.ModuleType):
         if not is_reviewed(value.__name__, ""):
-            raise _OutsideError(f"the module {value.__name__}")
+            raise _ExternalStateError(f"the module {value.__name__}")
     elif isinstance(value, _DESCRIPTORS):
-        yield from _reads_of_c_function(value)
+        yield from _owner_of_c_function(value)
     elif isinstance(value, types.MethodType):
         yield value.__func__
         yield type(value.__self__)
@@ -142,39 +142,39 @@ def _reads(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kin
     elif callable(getattr(value, "_implementation", None)):  # a NumPy function that the class of an argument may override
         yield value._implementation
     elif isinstance(value, _STATES):
-        raise _OutsideError(f"the state of {name_of(value)}")
+        raise _ExternalStateError(f"the state of {name_of(value)}")
     elif not isinstance(value, _PLAIN):
         yield type(value)
 
 
-def _reads_of_c_function(value: Any) -> Iterator[Any]:
-    """Yield the class of a method that is written in C. A function must be reviewed."""
+def _owner_of_c_function(value: Any) -> Iterator[Any]:
+    """Yield the class of a method that is written in C. Raise `_ExternalStateError` for a function that was not reviewed."""
     owner = getattr(value, "__objclass__", None) or getattr(value, "__self__", None)
     if owner is None or isinstance(owner, types.ModuleType):
         if not is_reviewed(_module_of(value), value.__name__):
-            raise _OutsideError(name_of(value))
+            raise _ExternalStateError(name_of(value))
     else:
         yield owner if isinstance(owner, type) else type(owner)
 
 
-def _reads_of_class(cls: type) -> Iterator[Any]:
+def _objects_read_by_class(cls: type) -> Iterator[Any]:
     """Yield the metaclass and the members of the bases of a class. Reviewed bases are skipped."""
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
         if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not _is_plain_error(base):
             for item in vars(base).values():
-                yield from _reads_of_member(item, base)
+                yield from _functions_in_member(item, base)
 
 
 def _is_plain_error(cls: type) -> bool:
     return issubclass(cls, BaseException) and cls.__module__ != "builtins" and "__init__" not in vars(cls)
 
 
-def _reads_of_member(item: Any, cls: type) -> Iterator[Any]:
-    """Yield the functions in a member of a class. A class that is written in C must be reviewed."""
+def _functions_in_member(item: Any, cls: type) -> Iterator[Any]:
+    """Yield the functions in a member of a class. Raise `_ExternalStateError` if the class is written in C."""
     if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
-        raise _OutsideError(name_of(cls))  # the class is written in C
+        raise _ExternalStateError(name_of(cls))  # the class is written in C
     if isinstance(item, (staticmethod, classmethod)):
         yield item.__func__
     elif isinstance(item, property):
@@ -185,16 +185,16 @@ def _reads_of_member(item: Any, cls: type) -> Iterator[Any]:
         yield item
 
 
-def _reads_of_function(function: Any) -> Iterator[Any]:
-    """Yield the objects to which the defaults, the closure and the code of a function lead. Reviewed functions are skipped."""
+def _objects_read_by_function(function: Any) -> Iterator[Any]:
+    """Yield the objects to which a function's defaults, closure and code refer. Reviewed functions are skipped."""
     namespace = function.__globals__
     module = namespace.get("__name__")
     if is_reviewed(function.__module__, function.__qualname__) and is_library_module(function.__module__):
         return
     if str(module).startswith("namedtuple_"):  # the `__new__` of named tuples has its own namespace
         return
-    if not is_library_module(module) or looks_outside(str(module)):
-        raise _OutsideError(name_of(function))
+    if not is_library_module(module) or reads_external_state(str(module)):
+        raise _ExternalStateError(name_of(function))
     yield from filter(callable, function.__defaults__ or ())
     for cell in function.__closure__ or ():
         try:
@@ -202,38 +202,40 @@ def _reads_of_function(function: Any) -> Iterator[Any]:
         except ValueError:
             continue
         yield value
-    yield from _reads_of_code(function.__code__, namespace, _globals_assigned_in(str(module)), name_of(function))
+    yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), name_of(function))
 
 
-def _reads_of_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
+def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state: frozenset[str], name: str) -> Iterator[Any]:
     """Yield the objects that a code object and its nested code objects read."""
     reads = reads_of(code)
-    anywhere = LEADS_ANYWHERE.intersection(reads.attributes)
+    anywhere = NAMESPACE_ATTRIBUTES.intersection(reads.attributes)
     if anywhere:
-        raise _OutsideError(f"{name}, which reads {min(anywhere)}")
+        raise _ExternalStateError(f"{name}, which reads {min(anywhere)}")
     for chain in reads.chains:
         if chain[0] in state:
-            raise _OutsideError(f"{name}, which reads the state of {chain[0]}")
+            raise _ExternalStateError(f"{name}, which reads the state of {chain[0]}")
         value, at = resolve(chain, namespace)
         if value is not MISSING:
-            if is_outside_state(value):
-                raise _OutsideError(".".join(chain[:at]))
+            if is_external_state(value):
+                raise _ExternalStateError(".".join(chain[:at]))
             yield value
     for imported in reads.imports:
         module = sys.modules.get(imported) or sys.modules.get(f"{namespace.get('__package__')}.{imported}")
         if module is None and imported not in EVERYTHING:
-            raise _OutsideError(f"{name}, which imports {imported}")
+            raise _ExternalStateError(f"{name}, which imports {imported}")
         attributes = {} if module is None else vars(module)
         yield from [attributes[attribute] for attribute in reads.attributes if attribute in attributes]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _reads_of_code(constant, namespace, state, name)
+            yield from _objects_read_by_code(constant, namespace, state, name)
 
 
-def is_outside_state(value: Any) -> bool:
-    """Return whether a value of a library represents a state outside of the program's code."""
-    outside_values = [getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)]
-    return value is not None and any(value is item for item in outside_values)
+def is_external_state(value: Any) -> bool:
+    """Return whether a value of a library represents state outside of the program's code."""
+    external_values = [
+        getattr(sys.modules.get(module), attribute, None) for module, _, attribute in (name.rpartition(".") for name in HELD)
+    ]
+    return value is not None and any(value is item for item in external_values)
 
 
 def _globals_assigned_in(module: str) -> frozenset[str]:
@@ -243,5 +245,5 @@ def _globals_assigned_in(module: str) -> frozenset[str]:
         functions = [item for item in vars(sys.modules[module]).values() if isinstance(item, (types.FunctionType, type))]
         inner = [item for cls in functions if isinstance(cls, type) and cls.__module__ == module for item in vars(cls).values()]
         codes = [item.__code__ for item in [*functions, *inner] if isinstance(item, types.FunctionType)]
-        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_stored(code, _STORES))
+        known = _assigned_globals[module] = frozenset(name for code in codes for name in names_used_by(code, _STORES))
     return known

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
 
-__all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "looks_at_programs"]
+__all__ = ["NotLazy", "TooLarge", "Unidentifiable", "Unrepeatable", "examines_program"]
 
 _EXAMINING_PACKAGE = "compcache.numba."
 
@@ -22,7 +22,7 @@ _EXAMINING_PACKAGE = "compcache.numba."
 class Unidentifiable(Exception):  # noqa: N818 - a result, not a failure
     """Raised if a value that a function reads has no identity by content. The message names the value and the function."""
 
-    def again(self) -> Self:
+    def without_traceback(self) -> Self:
         """Return an equal error without a cause and a traceback."""
         return type(self)(*self.args)
 
@@ -43,13 +43,13 @@ class NotLazy(Unidentifiable):
     """Raised if a function cannot be used without Numba. The message says why."""
 
 
-def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Return a decorator for functions that examine objects of the program. Errors of the program's own code become refusals.
+def examines_program(error_class: type[Unidentifiable]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator for functions that examine objects of the program. Errors of the program's own code become `error_class`.
 
     Exceptions from signal handlers, and exceptions that do not derive from `Exception`, are raised unchanged.
 
     Args:
-        refusal: the class of the refusal.
+        error_class: the class of the errors to raise.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -62,7 +62,7 @@ def looks_at_programs(refusal: type[Unidentifiable]) -> Callable[[Callable[_P, _
                 raise
             except Exception as error:
                 reraise_interrupt(error)
-                raise refusal(f"{_examined_value(error)} raised {type(error).__name__} when it was examined") from error
+                raise error_class(f"{_examined_value(error)} raised {type(error).__name__} when it was examined") from error
 
         return guarded
 

@@ -7,7 +7,7 @@ Therefore a function that a later version of Python or NumPy adds is refused unt
 
 from __future__ import annotations
 
-__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "LEADS_ANYWHERE", "NAMES", "NOT_IN_KEYS", "REGISTERED"]
+__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "REGISTERED"]
 
 #: Modules whose names are all listed, except for the names that follow. The exceptions read files, settings, frames or the names of a
 #: namespace, or they return an address or the hash seed of the process.
@@ -110,8 +110,8 @@ NOT_IN_KEYS = frozenset((
     "co_positions", "ctypes", "dispatcher", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm", "isEnabledFor",
     "locked", "nopython_signatures", "overloads", "signatures",
 ))  # fmt: skip
-#: Attributes of Python's objects that lead to namespaces which the code does not name.
-LEADS_ANYWHERE = frozenset((
+#: Attributes of Python's objects that refer to namespaces that the code does not name.
+NAMESPACE_ATTRIBUTES = frozenset((
     "__builtins__", "__globals__", "__loader__", "__spec__", "f_back", "f_builtins", "f_globals", "f_locals",
     "gi_frame", "tb_frame",
 ))  # fmt: skip

@@ -44,5 +44,5 @@ def note_jitable(function: Any, options: dict[str, Any]) -> None:
 
 
 def registered_for(function: Any) -> Registered | None:
-    """Return the registrations for a plain function, or None if there are none."""
+    """Return the registrations for a plain function, or None if the function has no registrations."""
     return _table.get(id(function))

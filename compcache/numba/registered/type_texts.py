@@ -20,7 +20,7 @@ NUMBERS = (
 
 #: Types that Numba prints in another way than it names them.
 _NAMES = {"bool": "boolean", "void*": "voidptr"}
-#: The classes of types whose text is a name.
+#: The classes of Numba types whose text is a name.
 SCALARS = frozenset(("Boolean", "Complex", "Float", "Integer", "NoneType", "PyObject", "RawPointer", "UnicodeType"))
 #: Other types whose text follows from the texts of their parts, which are attributes.
 _PARTS = {
@@ -53,7 +53,7 @@ def text_of(value: Any) -> str | None:
 
 
 def _text_of_numba_type(value: Any) -> str | None:
-    """Return the text of a type of Numba, or None for a type without a text, and for any other object."""
+    """Return the text of a Numba type, or None for a type without a text, and for any other object."""
     kind = type(value)
     if not kind.__module__.startswith("numba.core.types."):
         return None

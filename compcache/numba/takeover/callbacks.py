@@ -35,16 +35,16 @@ def make_callback(state: State) -> Any:
     bases = [code.record.base for code in declared.loaded] if declared is not None else []
     pinned = pinned_rows([signature], bases) if bases else {}
     real._cache = PinnedCache(backend, real, state, pinned)
-    compile_and_record(state, backend, real.compile, lambda: _fields_of(real, backend))
+    compile_and_record(state, backend, real.compile, lambda: _callback_fields(real, backend))
     return real
 
 
-def _fields_of(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+def _callback_fields(real: Any, backend: Backend) -> tuple[Any, ...] | None:
     """Return the data of a callback's record, or None if only Numba can use the callback."""
     entry = find_stored(real._cache, backend.cache, real._sig)
     if entry is None:
         return None
-    record = entry.record(entry.fndesc.llvm_cfunc_wrapper_name)
+    record = entry.create_record(entry.fndesc.llvm_cfunc_wrapper_name)
     type_names = [_type_and_depth(type_) for type_ in (real._sig.return_type, *real._sig.args)]
     if record is None or any(name not in _C_TYPES for name, _ in type_names):
         return None

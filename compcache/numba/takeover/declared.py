@@ -14,7 +14,7 @@ from compcache.errors import CacheWarning, CompcacheError
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.function_cache import FunctionCache
 from compcache.numba.entries.load import load_result
-from compcache.numba.entries.starts import find_stored, settings_are_the_environments, store_fields, text_of
+from compcache.numba.entries.starts import are_settings_from_environment, argument_text, find_stored, store_fields
 from compcache.numba.fingerprints.fixed_code import Compiled, fixed_code, note_compiled
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.entries import key_of
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["PinnedCache", "compile_and_record", "is_key_current", "make_declared", "note_compiled_of"]
+__all__ = ["PinnedCache", "compile_and_record", "is_key_current", "make_declared", "record_compiled_identities"]
 
 
 class PinnedCache(FunctionCache):
-    """A cache object that returns the entries which were found when a function was declared.
+    """A cache object that returns the entries that were found when a function was declared.
 
     For any other signature, it behaves like the cache of the backend. `pinned` maps argument types to the name, the lines and, if known,
     the implementations of an entry (`Record`).
     """
 
     def __init__(self, backend: Backend, owner: Any, state: State, pinned: Mapping[Any, tuple[str, ...]]) -> None:
-        super().__init__(backend, owner, state.function, is_asked_for=state.asks_for_caching)
+        super().__init__(backend, owner, state.function, is_requested=state.requests_caching)
         self._pinned = pinned
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result for a signature, or None if there is none."""
+        """Return the stored compile result for a signature, or None if no entry is valid."""
         from numba.core import sigutils
 
         args = tuple(sigutils.normalize_signature(sig)[0])
@@ -77,7 +77,7 @@ def make_declared(state: State, backend: Backend) -> Any:
 
     entrypoints.init_all()
     decorator = numba_decorator(state.decorator)
-    options = lazy_dispatchers.real_options({k: v for k, v in state.options.items() if k != "cache"})
+    options = lazy_dispatchers.numba_options({k: v for k, v in state.options.items() if k != "cache"})
     real = decorator(**options)(state.function)
     lazy_dispatchers.note_unfinished(state, real)
     declared = state.declared
@@ -93,13 +93,13 @@ def make_declared(state: State, backend: Backend) -> Any:
                     real.compile(signature)
             real.disable_compile()
 
-    compile_and_record(state, backend, compile_all, lambda: _fields_of_function(real, backend, state.key))
-    note_compiled_of(state, real)
+    compile_and_record(state, backend, compile_all, lambda: _function_fields(real, backend, state.key))
+    record_compiled_identities(state, real)
     lazy_dispatchers.dispatchers.append(lazy_dispatchers.LazyDispatcher(state, real, backend))
     return real
 
 
-def note_compiled_of(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
+def record_compiled_identities(state: State, dispatcher: Any, *, is_frozen: bool = False) -> None:
     """Set `state.compiled` to the identities of a declared function's code, for the keys of its callers.
 
     If an identity is unknown, set it to None.
@@ -128,7 +128,7 @@ def compile_and_record(state: State, backend: Backend, compile_all: Callable[[],
         note_code(lazy_dispatchers.parts_of(state, state.key) if state.key is not None else ())
         return
     compile_all()
-    if state.key is None or not is_key_current(state) or not settings_are_the_environments():
+    if state.key is None or not is_key_current(state) or not are_settings_from_environment():
         return
     name = state.function.__qualname__
     try:
@@ -154,14 +154,14 @@ def is_key_current(state: State) -> bool:
 # ----------------------------------------------------------------------------------------- fields of the record
 
 
-def _fields_of_function(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
+def _function_fields(real: Any, backend: Backend, key: Key | None) -> tuple[Any, ...] | None:
     """Return the data of a function's record; None if only Numba can use its code."""
     rows, records = [], []
     signatures = list(real.overloads)
     for args in signatures:
         cres = real.overloads[args]
         entry = find_stored(real._cache, backend.cache, cres.signature, key)
-        record = entry.record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
+        record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
         if record is None:
             return None
         rows.append([
@@ -172,8 +172,8 @@ def _fields_of_function(real: Any, backend: Backend, key: Key | None) -> tuple[A
     return rows, records, None
 
 
-#: The most tuples of arrays in all layouts that are recorded. Beyond it, only the exact type is recorded, and Numba handles other types.
-_MOST_TUPLES = 300
+#: The maximum number of tuples of arrays in all layouts that are recorded. If there are more, only the exact type is recorded.
+_MAX_TUPLES = 300
 
 
 def _layouts_of(type_: Any) -> list[Any]:
@@ -199,7 +199,7 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
 
     is_optional = isinstance(type_, types.Optional) and isinstance(type_.type, (types.Number, types.Boolean))
     try:
-        accepted = {} if is_optional else {text_of(type_): 0}  # no argument itself has an optional type
+        accepted = {} if is_optional else {argument_text(type_): 0}  # no argument itself has an optional type
     except NotLazy:
         return {}
     candidates: list[Any] = [types.none] if is_optional else []
@@ -209,12 +209,12 @@ def _accepted_types(type_: Any, typing_context: Any, types_in_signatures: Sequen
         candidates = _layouts_of(type_)
     elif type(type_) in (types.Tuple, types.UniTuple) and len(types_in_signatures) == 1:
         parts = [_layouts_of(part) if type(part) is types.Array else [part] for part in type_]
-        if math.prod(map(len, parts)) <= _MOST_TUPLES:
+        if math.prod(map(len, parts)) <= _MAX_TUPLES:
             candidates = list(map(types.Tuple, itertools.product(*parts)))
     for candidate in candidates:
         conversion = typing_context.can_convert(candidate, type_)
         if conversion is not None and candidate != type_:
-            accepted[text_of(candidate)] = int(conversion) - 1
+            accepted[argument_text(candidate)] = int(conversion) - 1
     return accepted
 
 

@@ -15,8 +15,8 @@ from compcache.numba.takeover.lazy_dispatchers import (
     backend_for_lazy,
     dispatchers,
     note_unfinished,
+    numba_options,
     parts_of,
-    real_options,
     unfinished,
 )
 
@@ -76,14 +76,14 @@ def _make_dispatcher(state: State) -> Any:
     if hasattr(real, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
-        real._cache = FunctionCache(backend, real, state.function, is_asked_for=state.asks_for_caching, explains_starts=True)
+        real._cache = FunctionCache(backend, real, state.function, is_requested=state.requests_caching, explains_starts=True)
         _load_earlier_overloads(state, real, backend)
         dispatchers.append(LazyDispatcher(state, real, backend))
     return real
 
 
 def _apply_decorator(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
-    options = real_options(options)
+    options = numba_options(options)
     if signatures is not None:
         return decorator(list(signatures), **options)(function)
     return decorator(**options)(function) if options else decorator(function)

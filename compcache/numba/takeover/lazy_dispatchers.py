@@ -21,8 +21,8 @@ __all__ = [
     "backend_for_lazy",
     "dispatchers",
     "note_unfinished",
+    "numba_options",
     "parts_of",
-    "real_options",
     "state_of_dispatcher",
     "unfinished",
 ]
@@ -45,8 +45,8 @@ def state_of_dispatcher(dispatcher: Any) -> State | None:
     return next((lazy.state for lazy in dispatchers if lazy.real is dispatcher), None)
 
 
-#: Unfinished dispatchers by the id of the state. A function that refers to itself needs its own while it is created. The compiler lock of
-#: Numba keeps other threads from reading this table.
+#: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher while the dispatcher is created.
+#: Numba's compiler lock keeps other threads from reading this table.
 unfinished: dict[int, Any] = {}
 
 
@@ -55,7 +55,7 @@ def note_unfinished(state: State, real: Any) -> None:
     unfinished[id(state)] = real
 
 
-def real_options(options: dict[str, Any]) -> dict[str, Any]:
+def numba_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a decorator, with Numba's types in place of stand-ins in `locals`."""
     if "locals" not in options:
         return options
@@ -72,12 +72,12 @@ def backend_for_lazy() -> Backend | None:
         The backend; None if this version of Numba is not supported, or if the default cache cannot be opened.
     """
     global _private_backend  # noqa: PLW0603 - Numba is one per process
-    from compcache.numba.versions.supported import is_unsupported
+    from compcache.numba.versions.supported import warn_if_unsupported
 
     installed: Backend | None = installed_backend()
     if installed is not None:
         return installed
-    if is_unsupported():
+    if warn_if_unsupported():
         return None
     if _private_backend is None:
         from numba.core import entrypoints

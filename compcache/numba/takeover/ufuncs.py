@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from compcache import frontend
 from compcache.errors import CompcacheError
 from compcache.numba.dispatch.gufunc_cache import wrapper_symbol
-from compcache.numba.entries.starts import environments_of, find_stored, settings_are_the_environments, store_fields
+from compcache.numba.entries.starts import are_settings_from_environment, environments_of, find_stored, store_fields
 from compcache.numba.fingerprints.history import note_code
 from compcache.numba.lazy.description import Description
 from compcache.numba.lazy.entries import START, Record, key_of
@@ -86,7 +86,7 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `vectorize` decorates."""
     from numba.np.ufunc.dufunc import DUFunc
 
-    from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
+    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
 
     real = DUFunc(state.function, identity=state.options.get("identity"), targetoptions=_options_of(state))
     signatures: Any = state.signatures if state.signatures is not None else [_types_of(loop) for loop in loops]
@@ -101,8 +101,8 @@ def _make_dufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
             real.add(signature)
         real.disable_compile()
 
-    compile_and_record(state, backend, compile_all, lambda: _fields_of_dufunc(real, backend))
-    note_compiled_of(state, real._dispatcher, is_frozen=True)
+    compile_and_record(state, backend, compile_all, lambda: _dufunc_fields(real, backend))
+    record_compiled_identities(state, real._dispatcher, is_frozen=True)
     return real
 
 
@@ -139,7 +139,7 @@ def _compile_and_record_loop(
     key = _key_for(state, types) if types is not None else None
     is_known = key is not None and frontend.get_entry(backend.cache, key.name, START) is not None
     result = compile_()
-    if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not settings_are_the_environments():
+    if is_known or key is None or key.name != getattr(_key_for(state, types), "name", None) or not are_settings_from_environment():
         return result
     try:
         fields = fields_of(result)
@@ -157,11 +157,11 @@ def _key_for(state: State, types: Any) -> Key | None:
         return None
 
 
-def _fields_of_dufunc(real: Any, backend: Backend) -> tuple[Any, ...] | None:
-    return _fields_of_loops([_loop_of_dufunc(real, backend, cres) for cres in real._dispatcher.overloads.values()])
+def _dufunc_fields(real: Any, backend: Backend) -> tuple[Any, ...] | None:
+    return _loop_fields([_loop_of_dufunc(real, backend, cres) for cres in real._dispatcher.overloads.values()])
 
 
-def _fields_of_loops(loops: Sequence[Any]) -> tuple[Any, ...] | None:
+def _loop_fields(loops: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the data of a ufunc's record; None if only Numba can use one of its loops."""
     usable = [loop for loop in loops if loop is not None]
     if len(usable) < len(loops):
@@ -173,7 +173,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
     """Return the record of a loop, NumPy's type numbers, and the entry of the function that the loop calls.
 
     Returns:
-        These three; None if only Numba can use the loop.
+        These three values; None if only Numba can use the loop.
     """
     from numba.np.ufunc.wrappers import build_ufunc_wrapper
 
@@ -184,7 +184,7 @@ def _loop_of_dufunc(real: Any, backend: Backend, cres: Any) -> tuple[Any, list[i
 
 
 def _loop_of_function(cache: Any, backend: Backend, cres: Any, build: Callable[[], Any]) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """Return the record of a loop that calls a function, NumPy's type numbers, and the entry of the function; None if unusable."""
+    """Return a loop's record, NumPy's type numbers, and the entry of the function that it calls; None if only Numba can use the loop."""
     from numba.np.numpy_support import as_dtype
 
     entry = find_stored(cache, backend.cache, cres.signature)
@@ -204,7 +204,7 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
     """Return Numba's ufunc for a function that `guvectorize` decorates."""
     from numba.np.ufunc.gufunc import GUFunc
 
-    from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
+    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
 
     options = state.options
     real = GUFunc(
@@ -229,8 +229,8 @@ def _make_gufunc(state: State, backend: Backend, loops: Sequence[Loop]) -> Any:
         real.disable_compile()
         real.build_ufunc()
 
-    compile_and_record(state, backend, compile_all, lambda: _fields_of_gufunc(builder, backend))
-    note_compiled_of(state, builder.nb_func, is_frozen=True)
+    compile_and_record(state, backend, compile_all, lambda: _gufunc_fields(builder, backend))
+    record_compiled_identities(state, builder.nb_func, is_frozen=True)
     return real
 
 
@@ -251,9 +251,9 @@ def _element_type(type_: Any) -> Any:
     return type_.dtype if isinstance(type_, types.Array) else type_
 
 
-def _fields_of_gufunc(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
+def _gufunc_fields(builder: Any, backend: Backend, wrappers: Any = None) -> tuple[Any, ...] | None:
     """Return the data of the record of a `guvectorize` ufunc; None if only Numba can use one of its loops."""
-    fields = _fields_of_loops([_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs])
+    fields = _loop_fields([_loop_of_gufunc(builder, backend, signature, wrappers) for signature in builder._sigs])
     if fields is None:
         return None
     rows, records, numbers_and_bases = fields
@@ -270,7 +270,7 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
         wrappers: the module of Numba that builds the loop; None for loops that run on one thread.
 
     Returns:
-        These three; None if only Numba can use the loop.
+        These three values; None if only Numba can use the loop.
     """
     from numba.np.numpy_support import as_dtype
     from numba.np.ufunc import wrappers as plain_wrappers
@@ -283,7 +283,7 @@ def _loop_of_gufunc(builder: Any, backend: Backend, signature: Any, wrappers: An
     record = None
     if wrappers is None:  # the loop is Numba's wrapper, which the backend stored when it was compiled
         wrapper = plain_wrappers._GufuncWrapper(*operands, backend, is_parfors=False)
-        record = _stored_loop(entry, wrapper.cache.find(cres.signature, cres.target_context), wrapper_symbol(cres))
+        record = _find_stored_loop(entry, wrapper.cache.find(cres.signature, cres.target_context), wrapper_symbol(cres))
     if record is None:
         info = (wrappers or plain_wrappers).build_gufunc_wrapper(*operands, cache=False, is_parfors=False)
         record = _store_loop(entry, backend, info, cres.signature, f"loop of {builder.signature}")
@@ -298,7 +298,7 @@ def _make_parallel(state: State, backend: Backend) -> Any:
     """Return a NumPy ufunc with declared signatures, whose loops run on Numba's threads."""
     from numba.np.ufunc import parallel
 
-    from compcache.numba.takeover.declared import compile_and_record, note_compiled_of
+    from compcache.numba.takeover.declared import compile_and_record, record_compiled_identities
 
     common = {"identity": state.options.get("identity"), "cache": False, "targetoptions": _options_of(state)}
     is_general = state.decorator == "guvectorize"
@@ -321,16 +321,16 @@ def _make_parallel(state: State, backend: Backend) -> Any:
 
     def fields() -> tuple[Any, ...] | None:
         if is_general:
-            return _fields_of_gufunc(builder, backend, parallel)
-        return _fields_of_loops([_loop_of_parallel(builder, backend, signature) for signature in builder._sigs])
+            return _gufunc_fields(builder, backend, parallel)
+        return _loop_fields([_loop_of_parallel(builder, backend, signature) for signature in builder._sigs])
 
     compile_and_record(state, backend, compile_all, fields)
-    note_compiled_of(state, builder.nb_func, is_frozen=True)
+    record_compiled_identities(state, builder.nb_func, is_frozen=True)
     return built[0]
 
 
 def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[Any, list[int], tuple[str, str]] | None:
-    """Return the record of a loop for Numba's threads, NumPy's type numbers, and the entry of its function; None if unusable."""
+    """Return the record of a parallel loop, NumPy's type numbers, and the entry of its function; None if only Numba can use the loop."""
     from numba.np.ufunc.parallel import build_ufunc_wrapper
 
     cres = builder._cres[signature]
@@ -344,7 +344,7 @@ def _loop_of_parallel(builder: Any, backend: Backend, signature: Any) -> tuple[A
 # -------------------------------------------------------------------------------------------------------- loops
 
 
-def _stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
+def _find_stored_loop(entry: Entry, library: Any, symbol: str) -> tuple[Any, ...] | None:
     """Return the fields of the record for a loop in a stored library; None if the library is not an image, or lacks the loop."""
     stored = getattr(library, "stored", None)
     if stored is None or symbol not in stored.symbols:
@@ -366,13 +366,12 @@ def _store_loop(entry: Entry, backend: Backend, info: Any, signature: Any, kind:
     from numba.core.environment import lookup_environment
 
     from compcache.numba.entries.image_source import CannotLink, prepare_image
-    from compcache.numba.entries.save import publish
-    from compcache.numba.entries.save import text_of as text_of_code
+    from compcache.numba.entries.save import assembly_of, publish
 
     with global_compiler_lock:
         info.library.finalize()
     symbol = info.name.replace(_number_of_kernel(info), "")
-    text = text_of_code(info.library, info.library._final_module, (info.name,))
+    text = assembly_of(info.library, info.library._final_module, (info.name,))
     if text is None:
         return None
     try:

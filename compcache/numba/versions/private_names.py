@@ -1,7 +1,7 @@
 """Lists the private names of Numba that the backend replaces or uses, with the reason for each.
 
-Numba has no interface for other caches. `moved` returns the names that the Numba of this process lacks. If it returns any, nothing is
-replaced.
+Numba has no interface for other caches. `missing_names` returns the names that the Numba of this process lacks. If any name is missing,
+nothing is replaced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from compcache.files import reraise_interrupt
 
-__all__ = ["REPLACED", "USED", "PrivateName", "moved"]
+__all__ = ["REPLACED", "USED", "PrivateName", "missing_names"]
 
 
 class PrivateName(NamedTuple):
@@ -111,7 +111,7 @@ USED = (
 )
 
 
-def moved() -> tuple[PrivateName, ...]:
+def missing_names() -> tuple[PrivateName, ...]:
     """Return the names that the Numba of this process lacks; empty if it has all of them."""
     return tuple([private for private in (*REPLACED, *USED) if not _exists(private.name)])
 

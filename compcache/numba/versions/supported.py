@@ -13,7 +13,7 @@ from compcache.errors import CacheWarning
 from compcache.numba.lazy.awaited import has_numba
 from compcache.numba.registered.distributions import numba_version
 
-__all__ = ["is_supported", "is_unsupported", "problem", "series_supported"]
+__all__ = ["is_supported", "series_supported", "unsupported_reason", "warn_if_unsupported"]
 
 _FOLDER = os.path.dirname(__file__)
 _ENDING = ".json"
@@ -31,7 +31,7 @@ def series_supported() -> tuple[tuple[int, int], ...]:
     return tuple(sorted((int(major), int(minor)) for major, minor in names))
 
 
-def problem() -> str:
+def unsupported_reason() -> str:
     """Return why the Numba of this process is not supported, or "" if it is supported, or if no Numba is installed."""
     is_imported = has_numba()
     version = str(sys.modules["numba"].__version__) if is_imported else numba_version()
@@ -39,30 +39,34 @@ def problem() -> str:
         series = [".".join(map(str, series)) for series in series_supported()]
         return f"compcache {_own_version()} does not support Numba {version}, only Numba {series[0]} to {series[-1]}"
     if is_imported:
-        from compcache.numba.versions.private_names import moved
+        from compcache.numba.versions.private_names import missing_names
 
-        names = ", ".join([private.name for private in moved()])
+        names = ", ".join([private.name for private in missing_names()])
         return f"compcache {_own_version()} does not support this Numba {version}, which lacks {names}" if names else ""
     return ""
 
 
-def is_unsupported() -> bool:
-    """Return whether the backend must not be used with the Numba of this process. If so, issue one `CacheWarning` per process."""
+def warn_if_unsupported() -> bool:
+    """Issue one `CacheWarning` per process if the backend does not support the Numba of this process.
+
+    Returns:
+        Whether the Numba is unsupported. Then the backend must not be used.
+    """
     global _warned  # noqa: PLW0603 - Numba is one per process
-    reason = problem()
+    reason = unsupported_reason()
     if reason and not _warned:
         _warned = True
         import warnings
 
-        warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_levels_to_caller())
+        warnings.warn(f"{reason}; Numba works as without compcache", CacheWarning, stacklevel=_stack_level_of_caller())
     return bool(reason)
 
 
 _warned = False
 
 
-def _levels_to_caller() -> int:
-    """Return the stack level, from `is_unsupported`, of the first frame outside this package."""
+def _stack_level_of_caller() -> int:
+    """Return the stack level, from `warn_if_unsupported`, of the first frame outside this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         level, frame = level + 1, frame.f_back

@@ -84,13 +84,13 @@ class Backend(Protocol):
         """
 
     async def create(self, key: str, data: bytes) -> bool:
-        """Store an object unless one with this key exists. Returns whether it was stored."""
+        """Store an object unless one with this key exists. Return whether it was stored."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store an object, replacing any object with this key."""
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        """Replace an object if its bytes are `expected`. Returns whether it was replaced.
+        """Replace an object if its bytes are `expected`. Return whether it was replaced.
 
         If the store cannot compare (`compares` is False), a change that another host makes at the same moment is lost.
         """
@@ -102,7 +102,7 @@ class Backend(Protocol):
         """Remove an object. Do nothing if it does not exist."""
 
     def list(self, prefix: str) -> AsyncIterator[Listed]:
-        """Yield the objects whose keys begin with `prefix`. Raises `NotImplementedError` if the store cannot list."""
+        """Yield the objects whose keys begin with `prefix`. Raise `NotImplementedError` if the store cannot list."""
 
     def pause_after(self, error: Exception) -> float | None:
         """Return the least pause in seconds before a request that failed with this error is repeated, or None if repeating cannot help."""

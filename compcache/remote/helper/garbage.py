@@ -202,7 +202,7 @@ class GarbageCollector:
     # ----------------------------------------------------------------- deciding
 
     async def _remove(self, item: Listed, is_removable: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object if it is unchanged and `is_removable` confirms it. Returns whether it was removed.
+        """Remove an object if it is unchanged and `is_removable` confirms it. Return whether it was removed.
 
         Raises:
             TimeoutError: the decision took longer than `DECISION_SECONDS`.
@@ -219,7 +219,7 @@ class GarbageCollector:
         return True
 
     async def _is_useless(self, key: str) -> bool:
-        """Request an object and everything that could make it useful. Returns whether the object is useless now."""
+        """Request an object and everything that could make it useful. Return whether the object is useless now."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
@@ -249,7 +249,7 @@ class GarbageCollector:
     # -------------------------------------------------------------------- marks
 
     async def _write_mark(self, useless: list[Listed]) -> float:
-        """Write a mark for later collections. Returns its modification time by the store's clock.
+        """Write a mark for later collections. Return its modification time by the store's clock.
 
         Raises:
             UncertainError: the store does not show the mark, or its time.

@@ -79,7 +79,7 @@ class Room:
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Reserve space for the module of this card. Returns whether there was enough."""
+        """Reserve space for the module of this card. Return whether there was enough."""
         fits = card.size <= self._remaining
         self._remaining -= card.size if fits else 0
         if fits and not card.module:
@@ -192,7 +192,7 @@ class Reads:
         except Exception as error:
             self._note_failure(key, PROBE_SECONDS, error)
             raise
-        self.breaker.succeeded()
+        self.breaker.record_success()
         return data
 
     async def fetch_module(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
@@ -241,13 +241,13 @@ class Reads:
             raise
 
     async def _save(self, key: str, largest: int, path: str, seconds: float, patience: float) -> str | None:
-        """Fetch an object into a file. Returns the path, or None if the object is missing or too large. Otherwise like `get`."""
+        """Fetch an object into a file. Return the path, or None if the object is missing or too large. Otherwise like `get`."""
         most = max(seconds, patience)
         saving = self.requests.save(key, largest, path, seconds=seconds, patience=most, require=self._require_service)
         return path if await self._count_request(saving) else None
 
     async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
-        """Return an object, or None if it is missing or too large. Raises the errors of the store's client."""
+        """Return an object, or None if it is missing or too large. Raise the errors of the store's client."""
         most, stores = max(seconds, patience), self._stores
         data = await self._count_request(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
         if data is None and stores == self._stores:  # if the number changed, the object may have been stored meanwhile
@@ -268,7 +268,7 @@ class Reads:
         self._missed.pop(key, None)
 
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:
-        """Await a request and count it, with the bytes that it transferred. Returns None if the object is too large."""
+        """Await a request and count it, with the bytes that it transferred. Return None if the object is too large."""
         try:
             data = await request
         except TooLargeError:
@@ -293,7 +293,7 @@ class Reads:
         """Record that all tries of a request for this key failed. The store becomes doubtful, and is probed in the background."""
         if isinstance(error, _SkippedError):
             return
-        self.breaker.failed(doubt=True)
+        self.breaker.record_failure(doubt=True)
         if self.breaker.is_doubtful():
             self._unanswered = key, allowed
             self.probe()
@@ -312,9 +312,9 @@ class Reads:
                 await asyncio.wait_for(self._backend.get(key, LARGEST_MODULE), seconds)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 self.note_error(error)
-                self.breaker.failed(probe=True)
+                self.breaker.record_failure(probe=True)
             else:
-                self.breaker.succeeded()
+                self.breaker.record_success()
                 return
             if not self.breaker.is_doubtful():
                 return

@@ -99,7 +99,7 @@ class Requests:
         return self._backend.parts(key, largest)
 
     async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part. Returns its size, or None if the object does not exist.
+        """Write an object into a new file, part by part. Return its size, or None if the object does not exist.
 
         See `get` for the other arguments.
         """
@@ -175,7 +175,7 @@ class Requests:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _try(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
-        """Make one try, with copies, and return the first answer. Raises the errors of the client, and `TimeoutError` after `seconds`."""
+        """Make one try, with copies, and return the first answer. Raise the errors of the client, and `TimeoutError` after `seconds`."""
         begun = asyncio.Event()
         copy = partial(request, begun.set)
         running = {asyncio.ensure_future(copy())}
@@ -195,7 +195,7 @@ class Requests:
                 task.cancel()
 
     def _spend(self, size: int) -> bool:
-        """Spend one try for an object of this size from the budget. Returns whether the budget was large enough."""
+        """Spend one try for an object of this size from the budget. Return whether the budget was large enough."""
         price = 1.0 + size / _COSTLY
         is_affordable = price <= self._credit
         if is_affordable:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compcache.remote.address import RemoteSettings
-from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, SKIPPED, TIMED_OUT, UNAVAILABLE, Said
+from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, TIMED_OUT, UNAVAILABLE, HelperAnswer
 from compcache.remote.breaker import Breaker
 from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
@@ -173,14 +173,14 @@ class Helper:
             gone: returns whether the asker has closed its connection.
 
         Returns:
-            The fields of `Said` for each function, and for each store the seconds that its answers took.
+            The fields of `HelperAnswer` for each function, and for each store the seconds that its answers took.
         """
         chain = self._chain
         if patience and not chain.is_in_service():
             await chain.probe()
         if not chain.is_in_service():
-            by_store = SAID_NOTHING * len(chain.tiers)
-            return [[list(Said(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
+            by_store = STORE_ERROR * len(chain.tiers)
+            return [[list(HelperAnswer(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
         is_known = self._packs.knows(token)
@@ -192,13 +192,13 @@ class Helper:
         tier = self._choose_lease_store(writes, stake, tell) if not patience else None
         before = list(chain.seconds)
 
-        async def find(name: str) -> Said:
+        async def find(name: str) -> HelperAnswer:
             packed = await start_up.find(name, wait) if start_up is not None else None
             if start_up is not None and packed is not None and is_intact(packed.card, packed.module):
                 chain.tiers[start_up.store].reads.count("found_in_packs")
                 self._note_use(name)
-                by_store = "-" * start_up.store + HAD
-                return Said(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
+                by_store = "-" * start_up.store + STORE_HIT
+                return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
             asks = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
             found = await asks(patience=min(patience, PATIENCE), fresh=patience > 0)
             if found.said.outcome == MISSING and name == names[0] and tier is not None:
@@ -251,7 +251,7 @@ class Helper:
             await tier.leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
-        """Probe the stores. Returns whether a store may be asked again."""
+        """Probe the stores. Return whether a store may be asked again."""
         return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:
@@ -280,11 +280,11 @@ class Helper:
         }  # fmt: skip
 
     async def _do_states(self, key: str) -> list[str]:
-        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
+        """Request an object from each store now. Return the problem of each store, or "" if it answers."""
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups. Returns the number of uploads to these stores that are left."""
+        """Upload all waiting files, then store the packs of all start-ups. Return the number of uploads to these stores that are left."""
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
         await self._chain.settle()
@@ -328,7 +328,7 @@ class Helper:
     async def _do_collect(
         self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
     ) -> list[list[list[Any]]] | str:
-        """Collect garbage. Returns the objects that were removed and those left for a later collection, or a message if the store fails."""
+        """Collect garbage. Return the objects that were removed and those left for a later collection, or a message if the store fails."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
             found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
@@ -358,14 +358,14 @@ class Helper:
         await self._chain.store_in_each(writes, put)
 
 
-async def _gather_answers(questions: list[Coroutine[Any, Any, Said]], seconds: float | None, stores: int) -> list[Said]:
+async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], seconds: float | None, stores: int) -> list[HelperAnswer]:
     """Return the answers that come within `seconds`. The other functions are unavailable. `stores` is the number of stores."""
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]
     for task in late:
         task.cancel()
-    unavailable = Said(UNAVAILABLE, TIMED_OUT, by_store=SAID_NOTHING * stores)
+    unavailable = HelperAnswer(UNAVAILABLE, TIMED_OUT, by_store=STORE_ERROR * stores)
     return [unavailable if task in late else task.result() for task in tasks]
 
 
@@ -386,7 +386,7 @@ def _code_version() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Serve stores until the helper is idle. Returns the exit status.
+    """Serve stores until the helper is idle. Return the exit status.
 
     `arguments` is the directory of the socket. Standard input has the URL, the mode and two directories of each store. If a store
     cannot be served, the reason is written to the file `REFUSED`.

@@ -91,7 +91,7 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """Decode a survey. Returns its rows by key.
+    """Decode a survey. Return its rows by key.
 
     Raises:
         FormatError: the bytes are not a survey of a known version, or are damaged.
@@ -164,7 +164,7 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
 
 def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
-    """Group the keys of cards by the key of their survey. Returns nothing if there are few cards."""
+    """Group the keys of cards by the key of their survey. Return nothing if there are few cards."""
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from compcache.remote.answer import FOUND, HAD, MISSING, SAID_NOTHING, SKIPPED, UNAVAILABLE, WAS_MISSING, Said, map_file
+from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, STORE_MISS, UNAVAILABLE, HelperAnswer, map_file
 from compcache.remote.card import encode_cards
 from compcache.remote.helper.leases import Leases
 from compcache.remote.helper.packs import LARGEST_PACK
@@ -82,7 +82,7 @@ class Tier:
 class Found:
     """The result of a look-up: the answer for the asker, and the card and shelf of the module if one was found."""
 
-    def __init__(self, said: Said, card: Card | None = None, shelf: str = "") -> None:
+    def __init__(self, said: HelperAnswer, card: Card | None = None, shelf: str = "") -> None:
         self.said = said
         self.card = card
         self.shelf = shelf
@@ -124,7 +124,7 @@ class Chain:
                     tier = self.tiers[place]
                     if not tier.is_asked():
                         problems.append(SKIPPED)
-                        letters[place] = SAID_NOTHING
+                        letters[place] = STORE_ERROR
                         continue
                     asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
                     running[asyncio.ensure_future(self._measure(place, asked))] = place
@@ -134,15 +134,15 @@ class Chain:
                     place = running.pop(task)
                     outcome, *rest = task.result()
                     if outcome == FOUND:
-                        letters[place] = HAD
+                        letters[place] = STORE_HIT
                         return self._accept(name, platform, place, rest, letters, first, writes)
-                    letters[place] = WAS_MISSING if outcome == MISSING else SAID_NOTHING
+                    letters[place] = STORE_MISS if outcome == MISSING else STORE_ERROR
                     problems += rest if outcome == UNAVAILABLE else []
         finally:
             for task in running:
                 task.cancel()
         outcome, why = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
-        return Found(Said(outcome, why, by_store="".join(letters)))
+        return Found(HelperAnswer(outcome, why, by_store="".join(letters)))
 
     async def _measure(self, place: int, asked: Any) -> list[Any]:
         """Await the answer of a store, and add the time that it takes to the store's total."""
@@ -159,10 +159,10 @@ class Chain:
         """Copy a module that was found into nearer stores, and return the result of the look-up."""
         module, card, shelf = rest
         for nearer in writes:
-            if nearer < first or (nearer < place and letters[nearer] == WAS_MISSING):
+            if nearer < first or (nearer < place and letters[nearer] == STORE_MISS):
                 self._copy(nearer, card_key(platform, name), shelf, card, module, replaces=nearer < first)
         imports = tuple([(each.name, each.module, each.signatures) for each in card.imports if is_intact(each, each.module)])
-        return Found(Said(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
+        return Found(HelperAnswer(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Return whether a store has a card of a function on one of the shelves.
@@ -312,7 +312,7 @@ class Chain:
         return candidates[-1] if candidates else None
 
     async def states(self, key: str) -> list[str]:
-        """Request an object from each store now. Returns the problem of each store, or "" if it answers."""
+        """Request an object from each store now. Return the problem of each store, or "" if it answers."""
 
         async def ask(tier: Tier) -> str:
             try:
@@ -324,7 +324,7 @@ class Chain:
         return list(await asyncio.gather(*map(ask, self.tiers)))
 
     async def probe(self) -> bool:
-        """Probe the stores that are not asked after failures. Returns whether any store may be asked now."""
+        """Probe the stores that are not asked after failures. Return whether any store may be asked now."""
         probes = [tier.reads.probe() for tier in self.tiers if tier.breaker.is_half_open() or tier.breaker.is_doubtful()]
         await asyncio.gather(*map(asyncio.shield, probes))
         return self.is_in_service()

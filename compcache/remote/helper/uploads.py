@@ -89,7 +89,7 @@ class Uploads:
 
     def has_work(self) -> bool:
         """Return whether an upload can be made now, or a finished upload must be checked again."""
-        return not self.is_paused() and bool(self._outbox.names() or self._outbox.stored())
+        return not self.is_paused() and bool(self._outbox.names() or self._outbox.finished())
 
     def is_paused(self) -> bool:
         """Return whether uploads pause after failures."""
@@ -139,7 +139,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload one file of the outbox if that is worth it. Returns False if it failed and must be tried again."""
+        """Upload one file of the outbox if that is worth it. Return False if it failed and must be tried again."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -149,7 +149,7 @@ class Uploads:
         if not self._is_worthwhile(upload):
             self._reads.count("not_worth_uploading")
         elif await self._upload(upload):
-            self._stored[self._outbox.keep(name)] = _now()
+            self._stored[self._outbox.mark_finished(name)] = _now()
             return True
         else:
             return False
@@ -164,7 +164,7 @@ class Uploads:
         Raises:
             Exception: an error of the store's client.
         """
-        kept = self._outbox.stored()
+        kept = self._outbox.finished()
         self._stored = {name: self._stored.get(name, _now()) for name in kept}
         for name in kept:
             if _now() - self._stored[name] < SETTLE_SECONDS:
@@ -172,7 +172,7 @@ class Uploads:
             with suppress(OSError, FormatError):
                 upload = self._outbox.read(name)
                 if not await self._is_complete(upload):
-                    self._outbox.put_back(name)
+                    self._outbox.requeue(name)
                     self._reads.count("uploads_repeated")
                     self.news.set()
                     continue
@@ -213,7 +213,7 @@ class Uploads:
         return upload.always or upload.seconds > requests.latency + size * requests.rate
 
     async def _upload(self, upload: Upload) -> bool:
-        """Store the module, then its cards, so that no card names a missing module. Returns False if the store fails."""
+        """Store the module, then its cards, so that no card names a missing module. Return False if the store fails."""
         try:
             if upload.module and (upload.replaces or self._reads.forget_damaged(upload.key)):
                 await self._requests.replace(upload.key, upload.module)

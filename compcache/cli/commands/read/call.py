@@ -29,31 +29,31 @@ def command(session: Session, name: str, arguments: tuple[str, ...], allow_pickl
 
     NAME may also be the label of a function named by content, if only one function has this label.
 
-    The signature of the function says how arguments are read: integers (also 0x..), floats, true or false, text. A buffer
+    The signature of the function determines how arguments are parsed: integers (also 0x..), floats, true or false, text. A buffer
     is a list of its elements (1,2,3; 0*1000 repeats), or @FILE for the bytes of a file (@- for standard input). A pointer is
     an address, null, text:TEXT or @FILE. Buffers that the call changed are printed after the result.
     """
     with session.open_existing(allow_pickle=allow_pickle) as cache:
         target = cache.get_target(resolve(cache, name))
         values = parse_arguments(target.signature, arguments, name)
-        before = [_content(value) for value in values]
+        before = [_buffer_bytes(value) for value in values]
         try:
             result = target(*values)
         except (TypeError, ValueError, OverflowError) as error:
             raise click.ClickException(str(error)) from error
         names = target.signature.parameter_names()
         buffers = zip(names, values, before, strict=True)
-        changed = {name: value.tolist() for name, value, content in buffers if content != _content(value)}
+        changed = {name: value.tolist() for name, value, content in buffers if content != _buffer_bytes(value)}
         is_void = target.signature.result.kind == "void"
-    _print(result, changed, is_void=is_void, as_json=as_json)
+    _print_result(result, changed, is_void=is_void, as_json=as_json)
 
 
-def _content(value: object) -> bytes | None:
+def _buffer_bytes(value: object) -> bytes | None:
     """Return the bytes of a buffer; None for other values."""
     return value.tobytes() if isinstance(value, memoryview) else None
 
 
-def _print(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json: bool) -> None:
+def _print_result(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json: bool) -> None:
     """Print the result of a call, and the elements of the buffers that it changed, by parameter name."""
     if as_json:
         print_json({"result": result, "buffers": changed})
@@ -62,5 +62,5 @@ def _print(result: Any, changed: dict[str, list[Any]], *, is_void: bool, as_json
         print_text(result_text(result))
     for name, elements in changed.items():
         shown = ",".join(map(result_text, elements[:_MOST_ELEMENTS]))
-        rest = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _MOST_ELEMENTS else ""
-        print_text(f"{name}={shown}{rest}")
+        omitted = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _MOST_ELEMENTS else ""
+        print_text(f"{name}={shown}{omitted}")

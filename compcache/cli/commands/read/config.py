@@ -24,7 +24,7 @@ def command(session: Session, as_json: bool) -> None:
 
     In a pipe each line is one setting: name, value, source and purpose, separated by tabs.
     """
-    rows = [_row(setting, session) for setting in SETTINGS]
+    rows = [_setting_row(setting, session) for setting in SETTINGS]
     if as_json:
         print_json([dict(zip(("name", "value", "source", "purpose"), row, strict=True)) for row in rows])
     else:
@@ -32,8 +32,8 @@ def command(session: Session, as_json: bool) -> None:
         print_rows(columns, rows)
 
 
-def _row(setting: Setting, session: Session) -> tuple[str, str, str, str]:
-    """Return name, value, source and purpose of a setting. The value of a secret setting is hidden."""
+def _setting_row(setting: Setting, session: Session) -> tuple[str, str, str, str]:
+    """Return the name, value, source and purpose of a setting. The value of a secret setting is hidden."""
     value = text_of(setting.name)
     source = "environment" if os.environ.get(setting.name) else setting_source(setting.name)
     if setting.name == "COMPCACHE_DIR":

@@ -27,7 +27,7 @@ OK, NOTE, PROBLEM = "ok", "note", "error"
 _LITTLE_SPACE = 256 << 20  # bytes
 
 
-class _Finding(NamedTuple):
+class _Result(NamedTuple):
     """A result of an examination. `severity` is OK, NOTE or PROBLEM."""
 
     severity: str
@@ -43,131 +43,131 @@ def command(session: Session, as_json: bool) -> int:
 
     Nothing is created or changed. Exit status 1 if there is a problem.
     """
-    findings = [*_examine_settings()]
-    if all(finding.subject != CONFIGURATION_VARIABLE for finding in findings):
-        findings += [*_examine_cache(session), *_examine_numba()]
+    results = [*_examine_settings()]
+    if all(result.subject != CONFIGURATION_VARIABLE for result in results):
+        results += [*_examine_cache(session), *_examine_numba()]
     if as_json:
-        print_json([finding._asdict() for finding in findings])
+        print_json([result._asdict() for result in results])
     else:
-        print_rows([Column("severity"), Column("subject"), Column("message", flexible=True)], findings)
-    return 1 if any(finding.severity == PROBLEM for finding in findings) else 0
+        print_rows([Column("severity"), Column("subject"), Column("message", flexible=True)], results)
+    return 1 if any(result.severity == PROBLEM for result in results) else 0
 
 
-def _examine_settings() -> Iterator[_Finding]:
+def _examine_settings() -> Iterator[_Result]:
     """Report invalid and misspelt settings, and where the settings come from. Stop at an invalid configuration file."""
     for name, message in invalid_settings():
-        yield _Finding(PROBLEM, name, message.removeprefix(f"{name}: "))
+        yield _Result(PROBLEM, name, message.removeprefix(f"{name}: "))
         if name == CONFIGURATION_VARIABLE:
             return
     for name, near in misspelt_settings(os.environ):
-        yield _Finding(PROBLEM, name, f"this variable is not a setting of compcache and is ignored; did you mean {near}?")
+        yield _Result(PROBLEM, name, f"this variable is not a setting of compcache and is ignored; did you mean {near}?")
     in_environment = [row.name for row in SETTINGS if os.environ.get(row.name)]
     if in_environment:
-        yield _Finding(OK, "settings", f"from the environment: {', '.join(in_environment)}")
+        yield _Result(OK, "settings", f"from the environment: {', '.join(in_environment)}")
     files = [path for path in configuration_files() if os.path.exists(path)]
     if files:
-        yield _Finding(OK, "settings", f"from {' and '.join(files)}: {', '.join(sorted(configuration())) or 'no setting'}")
+        yield _Result(OK, "settings", f"from {' and '.join(files)}: {', '.join(sorted(configuration())) or 'no setting'}")
     elif not in_environment:
-        yield _Finding(OK, "settings", "every setting has its default value")
+        yield _Result(OK, "settings", "every setting has its default value")
 
 
-def _examine_cache(session: Session) -> Iterator[_Finding]:
-    """Examine the cache of a session in all respects. A cache that cannot be opened is the only finding."""
+def _examine_cache(session: Session) -> Iterator[_Result]:
+    """Run all examinations of the cache of a session. If the cache cannot be opened, yield only this problem."""
     try:
         load_runtime()
         cache = session.open_or_empty()
     except ImportError as error:
-        yield _Finding(PROBLEM, "runtime", str(error))
+        yield _Result(PROBLEM, "runtime", str(error))
         return
     except (CompcacheError, ValueError, OSError) as error:
-        yield _Finding(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
+        yield _Result(PROBLEM, "directory", getattr(error, "reason", "") or str(error))
         return
     with cache:
         for subject, examine in _EXAMINATIONS.items():
             try:
                 yield from examine(cache, session)
             except (CompcacheError, ValueError, OSError) as error:
-                yield _Finding(PROBLEM, subject, str(error))
+                yield _Result(PROBLEM, subject, str(error))
 
 
-def _examine_directory(cache: Cache, session: Session) -> Iterator[_Finding]:
-    """Report who can write to the cache directory, or to the directory in which it would be created, and a lack of space."""
-    described = f"{cache.path} (chosen by: {session.chosen_by})"
+def _examine_directory(cache: Cache, session: Session) -> Iterator[_Result]:
+    """Report who can write to the cache directory, or to the directory in which it would be created. Report a lack of space."""
+    description = f"{cache.path} (chosen by: {session.chosen_by})"
     existing = cache.path
     while not os.path.isdir(existing):
         if os.path.lexists(existing):
-            problem = f"{described} cannot be used, because {existing} is not a directory: functions compiled here are not stored"
-            yield _Finding(PROBLEM, "directory", problem)
+            problem = f"{description} cannot be used, because {existing} is not a directory: functions compiled here are not stored"
+            yield _Result(PROBLEM, "directory", problem)
             return
         existing = os.path.dirname(existing)
     if not os.access(existing, os.W_OK):
-        yield _Finding(NOTE, "directory", f"{described} is not writable for this user: functions compiled here are not stored")
+        yield _Result(NOTE, "directory", f"{description} is not writable for this user: functions compiled here are not stored")
     elif not cache.exists:
-        yield _Finding(OK, "directory", f"{described} does not exist yet: the first addition creates it")
+        yield _Result(OK, "directory", f"{description} does not exist yet: the first addition creates it")
     else:
         is_shared = os.stat(existing).st_mode & 0o022
         writers = "this user and others" if is_shared or os.stat(existing).st_uid != os.getuid() else "this user alone"
-        yield _Finding(NOTE if is_shared else OK, "directory", f"{described} is writable for {writers}")
+        yield _Result(NOTE if is_shared else OK, "directory", f"{description} is writable for {writers}")
     system = os.statvfs(existing)
     free_size = system.f_bavail * system.f_frsize
     if free_size < _LITTLE_SPACE:
         problem = f"only {size_text(free_size)} are free on the file system of {existing}: additions will fail; free some space"
-        yield _Finding(PROBLEM, "space", problem)
+        yield _Result(PROBLEM, "space", problem)
 
 
-def _examine_content(cache: Cache, _: Session) -> Iterator[_Finding]:
+def _examine_content(cache: Cache, _: Session) -> Iterator[_Result]:
     """Report the content of the cache, the processor, and the tools that additions use."""
     info = cache.info()
     content = f"{plural(info.functions, 'function')} in {plural(info.modules, 'module')}"
-    yield _Finding(OK, "content", f"{content}, {fullness_text(info.size, info.max_size)}")
+    yield _Result(OK, "content", f"{content}, {fullness_text(info.size, info.max_size)}")
     if info.quarantined:
-        yield _Finding(NOTE, "quarantine", f"{plural(info.quarantined, 'damaged file')} in quarantine: 'compcache check' says more")
+        yield _Result(NOTE, "quarantine", f"{plural(info.quarantined, 'damaged file')} in quarantine: 'compcache check' shows details")
     if info.other_formats:
         names = ", ".join(info.other_formats)
-        yield _Finding(NOTE, "other formats", f"{names}: not used by this version; 'compcache prune --stale 0s' removes them")
-    yield _Finding(OK, "processor", f"{info.platform}, {info.cpu}")
-    yield _Finding(OK, "llvm", f"{info.llvm_version}, from llvmlite")
-    yield _Finding(OK, "linker", info.linker)
-    yield _Finding(OK, "loader", info.loader)
+        yield _Result(NOTE, "other formats", f"{names}: not used by this version; 'compcache prune --stale 0s' removes them")
+    yield _Result(OK, "processor", f"{info.platform}, {info.cpu}")
+    yield _Result(OK, "llvm", f"{info.llvm_version}, from llvmlite")
+    yield _Result(OK, "linker", info.linker)
+    yield _Result(OK, "loader", info.loader)
 
 
-def _examine_layers(cache: Cache, _: Session) -> Iterator[_Finding]:
+def _examine_layers(cache: Cache, _: Session) -> Iterator[_Result]:
     """Report the content of each layer of the cache. A layer that does not exist or holds no cache is a problem."""
     from compcache.cache import Cache as Opened
 
     for layer in cache.layers:
         if not os.path.exists(layer):
-            yield _Finding(PROBLEM, "layer", f"{layer} does not exist and is not used: correct the path, or leave the layer out")
+            yield _Result(PROBLEM, "layer", f"{layer} does not exist and is not used: correct the path, or leave the layer out")
         elif os.path.isdir(layer):
             with Opened(layer, readonly=True, layers=()) as opened:
                 functions = opened.info().functions if opened.exists else None
             if functions is None:
-                yield _Finding(PROBLEM, "layer", f"{layer} is not a cache: correct the path, or leave the layer out")
+                yield _Result(PROBLEM, "layer", f"{layer} is not a cache: correct the path, or leave the layer out")
             else:
-                yield _Finding(OK, "layer", f"{layer}: {plural(functions, 'function')}")
+                yield _Result(OK, "layer", f"{layer}: {plural(functions, 'function')}")
         else:
-            yield _Finding(OK, "layer", f"{layer}: a bundle of {size_text(os.stat(layer).st_size)}")
+            yield _Result(OK, "layer", f"{layer}: a bundle of {size_text(os.stat(layer).st_size)}")
 
 
-def _examine_rules(_: Cache, __: Session) -> Iterator[_Finding]:
+def _examine_rules(_: Cache, __: Session) -> Iterator[_Result]:
     """Report which code the settings allow to run, and which keys sign additions."""
     from compcache.signing.keys import read_own, read_publics
 
     if setting("COMPCACHE_SIGNING_KEY"):
-        yield _Finding(OK, "keys", "COMPCACHE_SIGNING_KEY signs added modules; modules without its signature are not used")
+        yield _Result(OK, "keys", "COMPCACHE_SIGNING_KEY signs added modules; modules without its signature are not used")
     trusted = from_environment("COMPCACHE_TRUSTED_KEYS", read_publics)
     if trusted:
         names = ", ".join(key.name for key in trusted)
-        yield _Finding(OK, "keys", f"code compiled elsewhere is used if one of these keys signed it: {names}")
+        yield _Result(OK, "keys", f"code compiled elsewhere is used if one of these keys signed it: {names}")
     own = from_environment("COMPCACHE_PUBLISH_KEY", read_own)
     if own is not None:
-        yield _Finding(OK, "keys", f"the key {own.name} signs added modules for other users")
+        yield _Result(OK, "keys", f"the key {own.name} signs added modules for other users")
     oldest = setting("COMPCACHE_MIN_LLVM")
     if oldest:
-        yield _Finding(OK, "keys", f"code compiled by an LLVM older than {oldest} is not used")
+        yield _Result(OK, "keys", f"code compiled by an LLVM older than {oldest} is not used")
 
 
-def _examine_remote(_: Cache, __: Session) -> Iterator[_Finding]:
+def _examine_remote(_: Cache, __: Session) -> Iterator[_Result]:
     """Report whether each remote store answers this process, and how many modules wait for their upload."""
     from compcache.remote.address import read_mode, read_settings, read_url
     from compcache.remote.maintenance import status
@@ -177,12 +177,12 @@ def _examine_remote(_: Cache, __: Session) -> Iterator[_Finding]:
         return
     for store in status(settings):
         problem = store["last_error"]
-        yield _Finding(PROBLEM if problem else OK, "remote", f"{store['url']} ({store['mode']}): {problem or 'answers'}")
+        yield _Result(PROBLEM if problem else OK, "remote", f"{store['url']} ({store['mode']}): {problem or 'answers'}")
         if store["waiting_uploads"]:
-            yield _Finding(NOTE, "remote", f"uploads to {store['url']}: {plural(store['waiting_uploads'], 'module')} waiting")
+            yield _Result(NOTE, "remote", f"uploads to {store['url']}: {plural(store['waiting_uploads'], 'module')} waiting")
 
 
-#: The examinations of an open cache, by the subject of a finding about an examination that fails.
+#: The examinations of an open cache, by the subject of the reported problem if the examination raises an exception.
 _EXAMINATIONS = {
     "directory": _examine_directory,
     "content": _examine_content,
@@ -192,21 +192,21 @@ _EXAMINATIONS = {
 }
 
 
-def _examine_numba() -> Iterator[_Finding]:
+def _examine_numba() -> Iterator[_Result]:
     """Report whether the installed Numba is supported, and whether its functions are cached."""
     from importlib.metadata import PackageNotFoundError, version
 
     from compcache.numba.versions.supported import is_supported, series_supported
 
     try:
-        found = version("numba")
+        installed = version("numba")
     except PackageNotFoundError:
-        yield _Finding(OK, "numba", "not installed")
+        yield _Result(OK, "numba", "not installed")
         return
-    if not is_supported(found):
+    if not is_supported(installed):
         oldest, *_, newest = [".".join(map(str, series)) for series in series_supported()]
-        yield _Finding(NOTE, "numba", f"{found} is not supported and works as without compcache; {oldest} to {newest} are supported")
+        yield _Result(NOTE, "numba", f"{installed} is not supported and works without compcache; {oldest} to {newest} are supported")
     else:
         is_on = "COMPCACHE_NUMBA" not in dict(invalid_settings()) and frontend.is_on("COMPCACHE_NUMBA")
         verb = "caches" if is_on else "would cache"
-        yield _Finding(OK, "numba", f"{found}: COMPCACHE_NUMBA=1 {verb} functions with cache=True")
+        yield _Result(OK, "numba", f"{installed}: COMPCACHE_NUMBA=1 {verb} functions with cache=True")

@@ -39,16 +39,16 @@ def command(session: Session, name: str, as_json: bool) -> int:
     function is a miss. COMPCACHE_DEBUG=1 logs the same reasons while a program runs.
     """
     with session.open_to_read() as cache:
-        explanation = cache.explain(_resolve(cache, name), progress=show_progress)
+        explanation = cache.explain(_resolve_name(cache, name), progress=show_progress)
     if as_json:
         print_json(explanation)
     else:
-        _print(explanation)
+        _print_explanation(explanation)
     return 0 if explanation.hit else 1
 
 
-def _resolve(cache: Cache, name: str) -> str:
-    """Return the function or the label that a NAME means; the NAME itself if it matches no function."""
+def _resolve_name(cache: Cache, name: str) -> str:
+    """Return the function or label that a NAME matches; the NAME itself if it matches no function."""
     if cache.has(name):
         return name
     labelled = cache.labelled(name)
@@ -57,7 +57,7 @@ def _resolve(cache: Cache, name: str) -> str:
     return labelled[0] if labelled else resolve_last_part(cache, resolve(cache, name))
 
 
-def _print(explanation: Explanation) -> None:
+def _print_explanation(explanation: Explanation) -> None:
     """Print an explanation as text: the answer, then its reasons."""
     if explanation.hit:
         answer = style("hit", fg="green")
@@ -95,25 +95,25 @@ def _print_variants(variants: Sequence[Variant]) -> None:
 
 
 def _print_verdict(verdict: Verdict) -> None:
-    """Print a realization, whether it is usable, and the inlined or passed over code that concerns it."""
+    """Print a realization, whether it is usable, the code inlined into it, and the realizations that it passes over."""
     copy = verdict.realization
     state = "usable" if not verdict.reason else f"not used ({verdict.reason}): {printable(verdict.message)}"
     click.echo(f"  module {short_id(copy.module_id)}, {printable(copy.cpu)}, LLVM {printable(copy.llvm_version)}: {state}")
     for inlined in verdict.inlined:
-        click.echo(f"    with inlined code of {printable(inlined)}")
+        click.echo(f"    with code inlined from {printable(inlined)}")
     for reason in verdict.passed_over:
         click.echo(f"    passed over: {printable(reason)}")
 
 
 def _print_change(variant: Variant, indent: str) -> None:
     """Print how a function differs from a variant stored before: each component, texts side by side."""
-    described = f"{printable(short_name(variant.func_name))} (module {short_id(variant.module_id)}, {age_text(variant.created)} old)"
+    description = f"{printable(short_name(variant.func_name))} (module {short_id(variant.module_id)}, {age_text(variant.created)} old)"
     if variant.differences is None:
-        click.echo(f"{indent}the changes since {described} are not known: one of the two functions was stored without an Identity")
+        click.echo(f"{indent}the changes since {description} are not known: one of the two functions was stored without an Identity")
         return
-    click.echo(f"{indent}changed since {described}:")
-    readable = [difference for difference in variant.differences if not is_of_digests(difference)]
-    for difference in readable or variant.differences:
+    click.echo(f"{indent}changed since {description}:")
+    text_differences = [difference for difference in variant.differences if not is_of_digests(difference)]
+    for difference in text_differences or variant.differences:
         for line in comparison(difference):
             click.echo(f"{indent}  {line}")
 
@@ -121,5 +121,5 @@ def _print_change(variant: Variant, indent: str) -> None:
 def _print_variant(variant: Variant) -> None:
     """Print a variant on one line, with the names of the components in which it differs."""
     names = ", ".join([difference.component for difference in variant.differences or ()])
-    differs = f": differs in {printable(names)}" if names else ""
-    click.echo(f"    {printable(short_name(variant.func_name))}, {age_text(variant.created)} old{differs}")
+    difference_text = f": differs in {printable(names)}" if names else ""
+    click.echo(f"    {printable(short_name(variant.func_name))}, {age_text(variant.created)} old{difference_text}")

@@ -22,8 +22,8 @@ __all__ = ["command"]
     "--closure/--no-closure", default=True, show_default=True, help="Include the functions that the named functions import, transitively."
 )
 @click.option("--targets", metavar="LIST", help="Include only the realizations that these CPUs use, e.g. x86-64-v2,x86-64-v3.")
-@click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the signature of the whole file, for `minisign -V`.")
-@click.option("--linked", is_flag=True, help="Include the linked closures all of whose parts are in the bundle.")
+@click.option("--minisign", is_flag=True, help="Also write FILE.minisig, the signature of the file, for `minisign -V`.")
+@click.option("--linked", is_flag=True, help="Include the linked closures whose parts are all in the bundle.")
 @json_option
 @pass_session
 def command(
@@ -34,7 +34,7 @@ def command(
     The same modules give the same bytes. With COMPCACHE_PUBLISH_KEY, the key signs the modules in the bundle.
     """
     if minisign and not setting(PUBLISH_VARIABLE):
-        raise click.UsageError(f"--minisign needs a secret key: set {PUBLISH_VARIABLE} to the key, or to @ and its file")
+        raise click.UsageError(f"--minisign requires a secret key: set {PUBLISH_VARIABLE} to the key, or to @ and its file")
     with session.open_to_read() as cache:
         functions = cache.export(resolve_all(cache, names), output, targets=targets, closure=closure, minisign=minisign, linked=linked)
     if as_json:

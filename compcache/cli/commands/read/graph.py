@@ -33,7 +33,7 @@ _FORMATS = ("text", "dot", "svg", "html", "json", "jsonl")
 @click.command("graph")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_names)
 @click.option("--all", "everything", is_flag=True, help="Draw every function of the cache.")
-@click.option("--format", "format_", type=click.Choice(_FORMATS), help="The format. Default: by the ending of FILE, else text.")
+@click.option("--format", "format_", type=click.Choice(_FORMATS), help="The format. Default: by the extension of FILE, else text.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write to FILE, not to standard output.")
 @click.option("--reverse", is_flag=True, help="Show dependents instead of dependencies.")
 @click.option("--functions-only", is_flag=True, help="Leave out globals, variables and native symbols.")
@@ -60,13 +60,13 @@ def command(
     if bool(names) == everything:
         raise click.UsageError("give the names of functions, or --all" if not names else "--all cannot be combined with NAMEs")
     requested = "jsonl" if as_lines else "json" if as_json else format_
-    chosen = requested or _format_of_file(output)
+    chosen = requested or _file_format(output)
     with session.open_to_read() as cache:
         chosen_names = None if everything else resolve_all(cache, names)
         graph = cache.graph(chosen_names, reverse, progress=show_progress)
-        sizes = _sizes(cache, graph) if chosen == "html" else {}
+        sizes = _module_sizes(cache, graph) if chosen == "html" else {}
     if functions_only:
-        graph = _without_data(graph)
+        graph = _functions_only(graph)
     if chosen == "html" and len(graph.nodes) > _MAX_SHOWN:
         raise click.UsageError(
             f"the graph has {len(graph.nodes):,} nodes, more than the {_MAX_SHOWN:,} that a page can show: give NAMEs or "
@@ -78,16 +78,16 @@ def command(
         )
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
-        _write(graph, chosen, title, sizes)
+        _write_graph(graph, chosen, title, sizes)
         return
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        _write(graph, chosen, title, sizes)
+        _write_graph(graph, chosen, title, sizes)
     with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text.getvalue())
 
 
-def _sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
+def _module_sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
     """Return the sizes of a graph's modules in bytes by module_id; empty for a graph too large for a page."""
     wanted = {node.module_id for node in graph.nodes if node.module_id}
     if len(graph.nodes) > _MAX_SHOWN:
@@ -95,19 +95,19 @@ def _sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
     return {row.module_id: row.size for row in cache.modules() if row.module_id in wanted}
 
 
-def _without_data(graph: FunctionGraph) -> FunctionGraph:
+def _functions_only(graph: FunctionGraph) -> FunctionGraph:
     """Return a graph without globals, variables and native symbols."""
-    kept = [n for n, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
+    kept = [number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
     numbers = {old: new for new, old in enumerate(kept)}
     edges = [(numbers[user], numbers[needed]) for user, needed in graph.edges if user in numbers and needed in numbers]
-    return type(graph)(tuple(graph.nodes[n] for n in kept), tuple(edges))
+    return type(graph)(tuple(graph.nodes[number] for number in kept), tuple(edges))
 
 
-def _format_of_file(output: str | None) -> str:
-    """Return the format that the ending of a file name gives; text without a file or for an unknown ending.
+def _file_format(output: str | None) -> str:
+    """Return the format for the extension of a file name; "text" without a file or for an unknown extension.
 
     Raises:
-        click.UsageError: the ending is that of a format that this command cannot write.
+        click.UsageError: this command cannot write the format of the extension.
     """
     suffix = (output or "").rpartition(".")[2].lower()
     if suffix in _PICTURES:
@@ -117,19 +117,19 @@ def _format_of_file(output: str | None) -> str:
     return {"gv": "dot", "htm": "html"}.get(suffix, "text")
 
 
-def _write(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
+def _write_graph(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
     """Write a graph to standard output."""
     if format_ == "json":
         print_json(graph)
         return
     if format_ == "jsonl":
-        print_json_lines(_with_uses(graph))
+        print_json_lines(_nodes_with_edges(graph))
         return
-    sys.stdout.writelines(_parts(graph, format_, title, sizes))
+    sys.stdout.writelines(_drawing_parts(graph, format_, title, sizes))
 
 
-def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
-    """Yield the nodes, each with the numbers of the nodes that its edges lead to."""
+def _nodes_with_edges(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each node, with its number and the numbers of the nodes to which it refers."""
     used: list[list[int]] = [[] for _ in graph.nodes]
     for user, needed in graph.edges:
         used[user].append(needed)
@@ -137,8 +137,8 @@ def _with_uses(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
         yield {"number": number, **fields_of(node), "edges": uses}
 
 
-def _parts(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Return the text of a drawing in parts."""
+def _drawing_parts(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Return the text of a drawing in a format, in parts."""
     if format_ == "html":
         from compcache.cli.render.html import html
 

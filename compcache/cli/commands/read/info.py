@@ -27,21 +27,21 @@ def command(session: Session, as_json: bool) -> None:
         known = {"directory": info.directory, "chosen_by": session.chosen_by}
         print_json({**known, **fields_of(info), "hit_rate": info.hit_rate})
     else:
-        print_fields(_fields(info, session.chosen_by))
+        print_fields(_summary_fields(info, session.chosen_by))
 
 
-def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
+def _summary_fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
     """Return the fields of the summary as pairs of name and text."""
     state = "" if info.exists else ", does not exist yet"
     return [
         ("directory", f"{info.directory} ({chosen_by}{state})"),
         ("format", info.format),
-        *_other_formats(info),
+        *_other_formats_field(info),
         ("modules", f"{info.modules:,}"),
         ("functions", f"{info.functions:,}"),
         ("realizations", f"{info.realizations:,}"),
         ("size", f"{fullness_text(info.size, info.max_size)}, and {size_text(info.other_size)} of index and support files"),
-        ("hit rate", _hit_rate(info)),
+        ("hit rate", _hit_rate_text(info)),
         ("quarantine", f"{info.quarantined:,}"),
         ("linker", info.linker),
         ("loader", info.loader),
@@ -51,15 +51,15 @@ def _fields(info: CacheInfo, chosen_by: str) -> list[tuple[str, str]]:
     ]
 
 
-def _other_formats(info: CacheInfo) -> list[tuple[str, str]]:
-    """Return the field about directories of other formats; an empty list if there are none."""
+def _other_formats_field(info: CacheInfo) -> list[tuple[str, str]]:
+    """Return a list with the field about directories of other formats; an empty list without such directories."""
     if not info.other_formats:
         return []
     names = ", ".join(info.other_formats)
     return [("other formats", f"{names}: not used by this version; `compcache prune --stale 0s` removes them")]
 
 
-def _hit_rate(info: CacheInfo) -> str:
+def _hit_rate_text(info: CacheInfo) -> str:
     """Return the share of hits in all requests as text."""
     if not info.hits + info.misses:
         return "no requests yet"

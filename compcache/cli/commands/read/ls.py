@@ -80,10 +80,10 @@ def command(
     if is_refused and (by_module or unfolds):
         raise click.UsageError("--uncached cannot be combined with --modules or --all")
     with session.open_to_read() as cache:
-        rows = _find(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
+        rows = _read_rows(cache, patterns, by_module=by_module, unfolds=unfolds, is_refused=is_refused)
         if sort != "name" or reverse:  # rows are read in the order of their names, and need not be in memory together
             key = _SORTS[sort] if sort != "name" else lambda _: 0
-            rows = _sorted(rows, key, reverse=reverse, limit=limit, is_refused=is_refused)
+            rows = _sort_rows(rows, key, reverse=reverse, limit=limit, is_refused=is_refused)
         rows = islice(rows, limit)
         listed = list(rows) if is_terminal() else rows  # in a pipe, rows are printed while they are read
         if as_lines:
@@ -107,7 +107,7 @@ def _nothing_found_text(directory: str, patterns: tuple[str, ...], *, is_refused
     return f"nothing {'was refused' if is_refused else 'is cached'} in {printable(directory)}"
 
 
-def _sorted(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
+def _sort_rows(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, limit: int | None, is_refused: bool) -> Iterator[Any]:
     """Return the first `limit` rows in the order of `key`. Only rows of functions and modules may be too many for memory."""
     if is_refused:
         refused = sorted(rows, key=key)
@@ -117,15 +117,15 @@ def _sorted(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool, li
     return in_order(rows, key, reverse=reverse, limit=limit)
 
 
-def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
-    """Return an iterator that reads the rows in the order of their names."""
+def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
+    """Return an iterator over the selected rows, which are read in the order of their names."""
     matches = _matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
         return iter(sorted(refusals, key=lambda row: row.name))
     if by_module:
         modules = list_modules(cache, progress=show_progress)
-        return (row for row in modules if not matches or _selects(row, patterns, matches))
+        return (row for row in modules if not matches or _is_selected(row, patterns, matches))
     rows: Iterator[Any] = list_functions(cache, literal_prefix(patterns), matches, folded=not unfolds, progress=show_progress)
     if not unfolds:
         return rows
@@ -134,13 +134,13 @@ def _find(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: 
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """Return a predicate that is true for names that match one of the globs, or whose label matches one."""
+    """Return a predicate that is true for a name if the name or its label matches one of the globs."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
 
 
-def _selects(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
-    """Return whether a module holds a function that a glob matches, or its module_id starts with a pattern."""
+def _is_selected(row: ModuleSummary, patterns: tuple[str, ...], matches: Callable[[str], object]) -> bool:
+    """Return whether a module holds a function that matches a glob, or whether its module_id starts with a pattern."""
     return row.module_id.startswith(patterns) or any(matches(name) for name, _ in row.functions)
 
 
@@ -188,7 +188,7 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
         "identity": not any(identity for _, identity in names), "problem": not any(row.problem for row in rows), "in": not layers,
         "with": not any(row.parts or row.entries for row in rows),
     }  # fmt: skip
-    kept = [n for n, column in enumerate(columns) if not empty.get(column.head)]
+    kept = [number for number, column in enumerate(columns) if not empty.get(column.head)]
     cells = [
         (
             label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
@@ -197,11 +197,11 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
         for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _, _, _, parts, entries)
         in zip(names, rows, strict=True)
     ]  # fmt: skip
-    print_rows([columns[n] for n in kept], [[row[n] for n in kept] for row in cells])
+    print_rows([columns[number] for number in kept], [[row[number] for number in kept] for row in cells])
 
 
 def _attachments_text(parts: int, entries: int) -> str:
-    """Return the numbers of the parts and entries of data of a function as text; a number of 0 is left out."""
+    """Return the numbers of a function's parts and data entries as text. A number of 0 is left out."""
     counts = (parts, "part", "parts"), (entries, "entry", "entries")
     return ", ".join(f"{number} {singular if number == 1 else plural}" for number, singular, plural in counts if number)
 

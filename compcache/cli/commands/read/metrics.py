@@ -30,7 +30,7 @@ _Metric = tuple[str, str, str, float, str]
 
 
 @click.command("metrics")
-@click.option("--textfile", type=click.Path(dir_okay=False), help="Write to this file. It is replaced as a whole.")
+@click.option("--textfile", type=click.Path(dir_okay=False), help="Write to this file. The file is replaced atomically.")
 @pass_session
 def command(session: Session, textfile: str | None) -> None:
     """Show the counters in the text format of Prometheus: hits, misses, seconds, sizes, and the work of remote stores.
@@ -39,7 +39,7 @@ def command(session: Session, textfile: str | None) -> None:
     """
     with session.open_to_read() as cache:
         metrics = [*_cache_metrics(cache.stats()), *_remote_metrics(cache.stats(), cache.remote)]
-    text = "".join(_lines(metrics))
+    text = "".join(_format_metrics(metrics))
     if textfile is None:
         print_text(text.rstrip("\n"))
         return
@@ -78,7 +78,7 @@ def _store_metrics(store: str, counts: RemoteStats, breaker: Breaker, outbox: Ou
     failures, seconds = breaker.state()
     yield "remote_hits_total", "counter", "Modules fetched from the store.", counts.hits, store
     yield "remote_fetched_bytes_total", "counter", "Size of the modules fetched from the store.", counts.size, store
-    yield "remote_misses_total", "counter", "Requested functions that the store did not have.", counts.misses, store
+    yield "remote_misses_total", "counter", "Requested functions that were not in the store.", counts.misses, store
     yield "remote_rejected_total", "counter", "Fetched modules that failed a check and were not used.", counts.rejected, store
     yield "remote_errors_total", "counter", "Look-ups that failed.", counts.errors, store
     yield "remote_answers_total", "counter", "Requested functions for which the store gave an answer.", counts.answers, store
@@ -89,15 +89,15 @@ def _store_metrics(store: str, counts: RemoteStats, breaker: Breaker, outbox: Ou
     yield "remote_waiting_bytes", "gauge", "Size of the uploads waiting in the queue.", outbox.size(), store
 
 
-def _lines(metrics: list[_Metric]) -> Iterator[str]:
+def _format_metrics(metrics: list[_Metric]) -> Iterator[str]:
     """Yield the lines of the text format, the lines of each metric in one group, as the format requires."""
     for (name, kind, description), rows in groupby(sorted(metrics), lambda metric: metric[:3]):
         yield f"# HELP compcache_{name} {description}\n# TYPE compcache_{name} {kind}\n"
         for *_, value, store in rows:
-            yield f"compcache_{name}{_labels(store)} {value:.17g}\n"
+            yield f"compcache_{name}{_label_text(store)} {value:.17g}\n"
 
 
-def _labels(store: str) -> str:
+def _label_text(store: str) -> str:
     """Return the label that names a store, escaped as the format requires; empty for a metric of the whole cache."""
     escaped = store.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'{{store="{escaped}"}}' if store else ""

@@ -37,7 +37,7 @@ _SIGNERS = {
     "trusted": "trusted here",
     "wrong": "NOT VALID for the trusted key of this name",
     "unknown": "no key of this name is trusted here",
-    "unchecked": "not checked: needs PyNaCl",
+    "unchecked": "not checked: PyNaCl is not installed",
 }
 _UNNAMED = "<string>"  # LLVM's name for assembly without the name of a file
 
@@ -54,7 +54,7 @@ _UNNAMED = "<string>"  # LLVM's name for assembly without the name of a file
 def command(
     session: Session, names: tuple[str, ...], code: str | None, whole_module: bool, module_id: str | None, provenance: bool, as_json: bool
 ) -> None:
-    """Show the details of functions: signature, realizations, dependencies, globals, parts and entries. Of a group, show the members.
+    """Show the details of functions: signature, realizations, dependencies, globals, parts and entries. For a group, show the members.
 
     With --provenance show the recorded origin.
 
@@ -63,7 +63,7 @@ def command(
     if code is not None and provenance:
         raise click.UsageError("--provenance cannot be combined with --ir or --asm")
     if code is None and (whole_module or module_id is not None):
-        raise click.UsageError("--module and --whole-module need --ir or --asm")
+        raise click.UsageError("--module and --whole-module require --ir or --asm")
     with session.open_to_read() as cache:
         groups = {} if code or provenance else groups_among(cache, names)
         functions = [name for name in names if name not in groups]
@@ -87,7 +87,7 @@ def command(
         if isinstance(report, GroupSummary):
             _print_group(report)
         else:
-            _print(report)
+            _print_function(report)
 
 
 def _print_code(texts: list[tuple[str, str]], code: str, *, as_json: bool) -> None:
@@ -141,7 +141,7 @@ def _print_group(group: GroupSummary) -> None:
     print_fields(fields)
 
 
-def _print(report: FunctionReport) -> None:
+def _print_function(report: FunctionReport) -> None:
     """Print the details of a function and a table of its realizations."""
     fields = [("function", report.func_name), ("signature", report.signature)]
     fields += [("compiled", f"in {seconds_text(report.seconds)}, {'with' if report.has_code else 'without'} its code")]
@@ -149,8 +149,10 @@ def _print(report: FunctionReport) -> None:
         fields.append(("calls", " ".join(report.dependencies)))
     if report.natives:
         fields.append(("native symbols", " ".join(report.natives)))
-    fields += [(f"global {g.name}", f"{g.kind}, {g.form} of {size_text(g.size)}: {_abridged(g.definition)}") for g in report.globals]
-    fields += [(f"identity {key}", _abridged(value)) for key, value in report.identity]
+    fields += [
+        (f"global {var.name}", f"{var.kind}, {var.form} of {size_text(var.size)}: {_abridge(var.definition)}") for var in report.globals
+    ]
+    fields += [(f"identity {key}", _abridge(value)) for key, value in report.identity]
     fields += [("part", f"{short_name(part.func_name)}, {size_text(part.size)}, {plural(part.uses, 'use')}") for part in report.parts]
     fields += [
         (f"entry {entry.kind}", f"{size_text(entry.size)}, in {'pack' if entry.pack else 'module'} {short_id(entry.module_id)}"
@@ -186,5 +188,6 @@ def _print_realizations(report: FunctionReport) -> None:
         print_fields(("realization", ", ".join(row)) for row in rows)
 
 
-def _abridged(text: str) -> str:
+def _abridge(text: str) -> str:
+    """Return a text cut to at most 100 characters."""
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

@@ -36,11 +36,11 @@ def command(session: Session, since: float | None, zero: bool, as_json: bool) ->
     if as_json:
         print_json({**fields_of(stats), "hit_rate": stats.hit_rate})
     else:
-        print_fields(_fields(stats))
+        print_fields(_statistics_fields(stats))
 
 
 def _remote_text(remote: RemoteStats) -> str:
-    """Return the counters of the remote stores as text."""
+    """Return the counters of all remote stores as text."""
     parts = [f"{plural(remote.hits, 'hit')} ({size_text(remote.size)})", f"{remote.misses:,} {'miss' if remote.misses == 1 else 'misses'}"]
     for count, text in ((remote.late, "late"), (remote.skipped, "not asked"), (remote.rejected, "rejected"), (remote.dropped, "dropped")):
         parts += [f"{count:,} {text}"] * bool(count)
@@ -48,7 +48,7 @@ def _remote_text(remote: RemoteStats) -> str:
     return ", ".join(parts)
 
 
-def _fields(stats: CacheStats) -> list[tuple[str, str]]:
+def _statistics_fields(stats: CacheStats) -> list[tuple[str, str]]:
     """Return the statistics as pairs of name and text."""
     remote = [("remote store", _remote_text(stats.remote))] if any(stats.remote) else []
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in stats.miss_reasons.items())

@@ -60,17 +60,17 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
         (print_json_lines if as_lines else print_json)(shown)
         return
     if shown or not is_terminal():
-        _print(shown)
+        _print_costs(shown)
     if is_terminal():
         print_note(f"{len(shown)} of {plural(matching, 'function')} shown; the whole cache took {seconds_text(total_seconds)} to compile")
 
 
-def _print(shown: list[Cost]) -> None:
+def _print_costs(shown: list[Cost]) -> None:
     """Print a table of costs."""
     columns = [
         Column("function", flexible=True), Column("compiled in", True), Column("size", True), Column("misses", True, spare=1),
         Column("uses", True, spare=2), Column("copies", True, spare=3),
     ]  # fmt: skip
     seconds, size = (seconds_text, size_text) if is_terminal() else ("{:.6f}".format, str)
-    rows = [(c.name, seconds(c.seconds), size(c.size), str(c.misses), str(c.uses), str(c.realizations)) for c in shown]
+    rows = [(row.name, seconds(row.seconds), size(row.size), str(row.misses), str(row.uses), str(row.realizations)) for row in shown]
     print_rows(columns, rows)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _FLAGS = "compcache.cli.flags"  # a key in the `meta` of a context of click
-#: The most names on a line of output.
+#: The maximum number of names on a line of output.
 _MOST_NAMED = 8
 #: Line starts that occur in LLVM assembly and hardly in other text.
 _CODE = re.compile(
@@ -45,9 +45,9 @@ _OPTIONS = {
 _OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _QUOTED = re.compile(r"'([^']*)'")
-#: The most files whose names are joined to the name of their group.
+#: The maximum number of files whose names are joined to the name of their group.
 _MOST_IN_NAME = 3
-#: A member of a group, as errors name it.
+#: The reference to a member of a group in an error message.
 _SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 
 
@@ -55,11 +55,11 @@ class _WithFlags(click.Command):
     """A command whose arguments after ``--`` are flags of a compiler."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the arguments after ``--`` into the meta data of the context, and parse the arguments before it."""
+        """Store the arguments after ``--`` in the metadata of the context, and parse the arguments before ``--``."""
         if "--" in args:
-            at = args.index("--")
-            ctx.meta[_FLAGS] = tuple(args[at + 1 :])
-            args = args[:at]
+            position = args.index("--")
+            ctx.meta[_FLAGS] = tuple(args[position + 1 :])
+            args = args[:position]
         return super().parse_args(ctx, args)
 
 
@@ -112,12 +112,12 @@ class _WithFlags(click.Command):
     help="Compile source files with the flags in this compile_commands.json, or in the compile_commands.json of this directory. "
     "CMake, Meson and Bear write such files. Without FILE, compile all its files in C, C++ and Fortran. Flags after -- come last.",
 )
-@click.option("--name", metavar="GROUP", help="The name of the group of several files. By default it is made of the file names.")
+@click.option("--name", metavar="GROUP", help="The name of the group of several files. The default is the joined file names.")
 @click.option("--replace", is_flag=True, help="Remove the older group of this name, or the older module of one FILE.")
 @click.option("--cc", metavar="COMPILER", help="The compiler for source files, instead of clang, clang++, flang or rustc.")
 @click.option(
     "--untrusted", is_flag=True,
-    help="Compile the code in a child process first, with limits of time and memory, because it may crash LLVM.",
+    help="Compile the code in a child process first, with time and memory limits, because it may crash LLVM.",
 )  # fmt: skip
 @click.option("--no-bitcode", is_flag=True, help="Do not store the optimized code, which 'show --ir' prints.")
 @json_option
@@ -156,7 +156,7 @@ def command(
     """
     options = {
         "functions": _parse_exports(exports, nogil=nogil),
-        "globals": dict(_parse_pair(text, "--global") for text in globals_) or None,
+        "globals": dict(_parse_global_option(text, "--global") for text in globals_) or None,
         "imports": _parse_imports(imports),
         "optimize": optimize,
         "cpu": cpu,
@@ -175,28 +175,28 @@ def command(
     group = name or (_group_name(files) if len(files) > 1 else None)
     with session.open_or_create() as cache, ProgressBar("files added") as bar:
         reading = _Reading(files, options, cc, flags, commands if database is not None else None, bar)
-        added = _add(cache, reading, group, replace=replace)
-        cells = [] if as_json else [_cells(cache, row) for row in added]
-    for line in [*_error_lines(files, reading.errors), *reading.contradictions]:
+        added = _add_files(cache, reading, group, replace=replace)
+        cells = [] if as_json else [_row_cells(cache, row) for row in added]
+    for line in [*_error_lines(files, reading.errors), *reading.common_errors]:
         print_message("error", line)
-    if len(files) == len(added) == 1 and group is None and _is_hidden(added[0]["functions"]):
+    if len(files) == len(added) == 1 and group is None and _is_completely_hidden(added[0]["functions"]):
         print_message(
             "warning",
-            f"{files[0]}: no function can be called, because all are hidden: name functions with --export, or add the file together "
+            f"{files[0]}: all functions are hidden, and none can be called: name functions with --export, or add the file together "
             "with files that use its functions",
         )
     if as_json:
         print_json(added)
     elif added:
         print_rows(_COLUMNS, cells)
-    return 2 if reading.errors or reading.contradictions else 0
+    return 2 if reading.errors or reading.common_errors else 0
 
 
 class _Reading:
     """An iterable that reads each file, compiles it if necessary, and yields its source.
 
     Iterating fills three fields: `numbers`, the positions of the files that were yielded; `errors`, by position, the
-    errors of the other files; and `contradictions`, which `_add` fills too, the errors that concern several files.
+    errors of the other files; and `common_errors`, which `_add_files` fills too, the errors that concern several files.
     """
 
     def __init__(
@@ -211,14 +211,14 @@ class _Reading:
         self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
         self.numbers: list[int] = []
         self.errors: dict[int, Exception] = {}
-        self.contradictions: list[str] = []
+        self.common_errors: list[str] = []
 
     def __iter__(self) -> Iterator[ModuleSource]:
         for number, path in enumerate(self.files):
             self._bar.update(number, len(self.files))
             try:
                 unit = _make_unit(path, self._cc, self._flags, self._commands)
-                source = _compile(unit, self._options) if unit is not None else ModuleSource(_read(path), **self._options)
+                source = _compile(unit, self._options) if unit is not None else ModuleSource(_read_code(path), **self._options)
             except (CompcacheError, OSError) as error:
                 self.errors[number] = error
                 continue
@@ -233,10 +233,10 @@ def _group_name(files: Sequence[str]) -> str:
     return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory
 
 
-def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
+def _add_files(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
     """Add the files to the cache, and return a row for each added file.
 
-    Put the errors of other files into `reading.errors` and `reading.contradictions`. With `replace`, an error of any file
+    Put the errors of other files into `reading.errors` and `reading.common_errors`. With `replace`, an error of any file
     keeps all files from being added.
     """
     from compcache import ModulesNotAddedError
@@ -255,23 +255,23 @@ def _add(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -
             reading.errors[reading.numbers[number]] = failure
     except (LinkError, CompileError) as error:
         paths = {str(number): reading.files[position] for number, position in enumerate(reading.numbers)}
-        reading.contradictions += [_SOURCE.sub(lambda match: paths[match[1]], line.strip()) for line in _reason(error).splitlines()]
+        reading.common_errors += [_SOURCE.sub(lambda match: paths[match[1]], line.strip()) for line in _error_text(error).splitlines()]
         return []
     added = [
         (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
     ]
     members = [member.functions for summary in list_groups(cache, [group]) for member in summary.members] if group else []
-    return [_row(cache, path, module_id, members[n] if group else None) for n, (path, module_id) in enumerate(added)]
+    return [_added_row(cache, path, module_id, members[position] if group else None) for position, (path, module_id) in enumerate(added)]
 
 
-def _row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:
+def _added_row(cache: Cache, path: str, module_id: str, member: Sequence[str] | None) -> dict[str, Any]:
     """Return the row of an added file. `member` are the names that the file exports; None: all names of the module."""
     summary = cache.module(module_id)
     functions = [function for function in summary.functions if member is None or function.func_name in member]
     return {"file": path, "module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
 
 
-def _reason(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the message of an error about a file, with command-line options in place of Python parameters."""
     if isinstance(error, OSError) and not isinstance(error, CompcacheError):
         return f"cannot be read: {error.strerror}"
@@ -287,11 +287,11 @@ def _option_text(match: re.Match[str]) -> str:
 
 
 def _error_lines(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterator[str]:
-    """Yield a message for each file with its own error, and one message for all files that only lack definitions of such files."""
-    dependents = _dependents(files, errors)
+    """Yield a message for each file with its own error, and one message for all files that only lack definitions in such files."""
+    dependents = _dependent_files(files, errors)
     for number, error in sorted(errors.items()):
         if number not in dependents:
-            yield f"{files[number]}: {_reason(error)}"
+            yield f"{files[number]}: {_error_text(error)}"
     if dependents:
         names = [files[number] for number in sorted(dependents)]
         rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
@@ -299,28 +299,28 @@ def _error_lines(files: Sequence[str], errors: Mapping[int, Exception]) -> Itera
         yield f"{subject} definitions of the files above: {', '.join(names[:_MOST_NAMED])}{rest}"
 
 
-def _dependents(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
-    """Return the positions of files whose only error is that a symbol is undefined which another failed file seems to define.
+def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
+    """Return the positions of files whose only errors are undefined symbols that other failed files seem to define.
 
-    A failed file cannot be parsed. It seems to define a symbol if the name occurs in it, and the symbol is not undefined in it.
-    Empty if that would explain all errors.
+    A failed file cannot be parsed. A file seems to define a symbol if it contains the name, and the symbol is not undefined in it.
+    Return an empty set if all files would be in the result.
     """
     lacking = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
     if len(errors) == 1 or not lacking:
         return set()
     from compcache.images.libraries import demangle
 
-    words = {number: _words_in(files[number]) for number in errors}
+    words = {number: _read_words(files[number]) for number in errors}
 
-    def is_elsewhere(symbol: str) -> bool:
+    def is_defined_elsewhere(symbol: str) -> bool:
         names = {symbol.lower(), symbol.lower().strip("_"), demangle(symbol).partition("(")[0].rpartition(":")[2].lower()}
         return any(symbol not in lacking.get(number, ()) and not found.isdisjoint(names) for number, found in words.items())
 
-    dependents = {number for number, symbols in lacking.items() if all(map(is_elsewhere, symbols))}
+    dependents = {number for number, symbols in lacking.items() if all(map(is_defined_elsewhere, symbols))}
     return dependents if len(dependents) < len(errors) else set()
 
 
-def _words_in(path: str) -> frozenset[str]:
+def _read_words(path: str) -> frozenset[str]:
     """Return the words of a file in lower case, because Fortran ignores case; empty for a file that cannot be read."""
     try:
         content = b"" if path == "-" else Path(path).read_bytes()
@@ -331,10 +331,10 @@ def _words_in(path: str) -> frozenset[str]:
 
 
 def _parse_exports(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
-    """Return the functions that --export names, by name; None without --export."""
+    """Return the functions given by --export, by name; None without --export."""
     if not exports:
         if nogil:
-            raise click.UsageError("--nogil needs --export: name the functions that release the GIL")
+            raise click.UsageError("--nogil requires --export: name the functions that release the GIL")
         return None
     functions = {}
     for text in exports:
@@ -344,18 +344,18 @@ def _parse_exports(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] |
 
 
 def _parse_imports(texts: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the names that --import gives, by symbol; None without --import."""
+    """Return the names given by --import, by symbol; None without --import."""
     pairs = [text.partition("=") for text in texts]
     return {symbol: name or symbol for symbol, _, name in pairs} or None
 
 
-def _parse_pair(text: str, option: str) -> tuple[str, Any]:
-    """Return the name and the definition of a global variable from NAME=VALUE. An invalid text is a usage error."""
+def _parse_global_option(text: str, option: str) -> tuple[str, Any]:
+    """Return the name and the definition of a global variable from NAME=VALUE. Raise `click.UsageError` for an invalid text."""
     from compcache.cli.values import parse_global
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"{option} {text!r} is not of the form NAME=VALUE")
+        raise click.UsageError(f"{option} {text!r} does not have the form NAME=VALUE")
     try:
         return name, parse_global(value)
     except (ValueError, OSError) as error:
@@ -419,7 +419,7 @@ def _compile(unit: Unit, options: dict[str, Any]) -> ModuleSource:
     return ModuleSource(code, identity=identity_of_unit(unit, translation), makers=makers_of_unit(translation), **options)
 
 
-def _read(path: str) -> bytes:
+def _read_code(path: str) -> bytes:
     """Return the content of a file of LLVM code; of standard input for "-".
 
     Raises:
@@ -435,8 +435,8 @@ def _read(path: str) -> bytes:
         from compcache.clang.compilers import LANGUAGES
 
         known = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
-        name = f"the ending {ending!r} of its name" if ending else "its name without an ending"
-        raise CompileError(f"the file is not LLVM code, and {name} does not show its language; known endings: {known}")
+        name = f"the extension {ending!r}" if ending else "its name without an extension"
+        raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {known}")
     return content
 
 
@@ -447,12 +447,12 @@ def _is_text(content: bytes) -> bool:
 _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions", flexible=True), Column("size", True)]
 
 
-def _cells(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
+def _row_cells(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
     """Return the row of an added file as text, one cell for each of `_COLUMNS`."""
     return short_id(row["module_id"]), row["file"], _names_text(cache, row["functions"]), size_text(row["size"])
 
 
-def _is_hidden(exported: Sequence[ExportedFunction]) -> bool:
+def _is_completely_hidden(exported: Sequence[ExportedFunction]) -> bool:
     """Return whether a module has functions and all are hidden."""
     return bool(exported) and all(function.signature == "hidden function" for function in exported)
 
@@ -460,7 +460,7 @@ def _is_hidden(exported: Sequence[ExportedFunction]) -> bool:
 def _names_text(cache: Cache, exported: Sequence[ExportedFunction]) -> str:
     """Return the names of the callable functions, and the number of symbols that only other modules can use.
 
-    The latter are hidden functions and variables. On a terminal, many names are replaced by their number.
+    Hidden functions and variables are such symbols. On a terminal, many names are replaced by their number.
     """
     functions = [function.func_name for function in exported if cache.has(function.func_name)]
     words = [plural(len(functions), "function")] if is_terminal() and len(functions) > _MOST_NAMED else functions

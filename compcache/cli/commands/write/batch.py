@@ -30,12 +30,12 @@ _INTERRUPTED = 130
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="The time limit of one job. Default: no limit.")
 @click.option(
     "--untrusted", is_flag=True,
-    help="Compile the code of files in a child process first, with limits of time and memory, because it may crash LLVM.",
+    help="Compile the code of files in a child process first, with time and memory limits, because it may crash LLVM.",
 )  # fmt: skip
 @click.option("--scheduler", metavar="ADDRESS", help="Run the jobs on the Dask cluster at this address, like tcp://host:8786.")
 @click.option(
     "--worker-dir", metavar="DIR",
-    help="With --scheduler: the directory of the cache on the host of each worker. $COMPCACHE_REMOTE receives the compiled modules.",
+    help="With --scheduler: the cache directory on each worker's host. $COMPCACHE_REMOTE receives the compiled modules.",
 )  # fmt: skip
 @click.option("--link", metavar="SET", help="Link the functions of all jobs into one image of this name, unless the batch was interrupted.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress; failures are reported at the end.")
@@ -73,8 +73,8 @@ def command(
     except SpecError as error:
         raise click.UsageError(str(error)) from error
     if worker_dir is not None and scheduler is None:
-        raise click.UsageError("--worker-dir needs --scheduler: it is a directory on the hosts of a cluster")
-    with session.open_or_create() as cache, _cluster(scheduler) as executor:
+        raise click.UsageError("--worker-dir requires --scheduler: it is a directory on the hosts of a cluster")
+    with session.open_or_create() as cache, _open_cluster(scheduler) as executor:
         try:
             report = compile_many(
                 cache, jobs, workers=workers, executor=executor, timeout=timeout, progress=not quiet,
@@ -87,14 +87,14 @@ def command(
         if link is not None and not report.interrupted:
             names = [job.functions for job in report.built] + [job.functions for job in report.cached]
             cache.link([name for functions in names for name in functions], into=link)
-    _print(report, quiet=quiet, as_json=as_json)
+    _print_report(report, quiet=quiet, as_json=as_json)
     if report.interrupted:
         return _INTERRUPTED
     return _FAILED if report.failed else 0
 
 
 @contextmanager
-def _cluster(address: str | None) -> Iterator[Executor | None]:
+def _open_cluster(address: str | None) -> Iterator[Executor | None]:
     """Yield the executor of the Dask cluster at an address, and close the connection at the end; None without an address."""
     if address is None:
         yield None
@@ -102,7 +102,7 @@ def _cluster(address: str | None) -> Iterator[Executor | None]:
     try:
         client_type: Any = import_module("distributed").Client
     except ImportError as error:
-        raise click.UsageError("--scheduler needs Dask: pip install distributed") from error
+        raise click.UsageError("--scheduler requires Dask: pip install distributed") from error
     try:
         client = client_type(address, timeout="10s")
     except (OSError, ValueError) as error:
@@ -111,7 +111,7 @@ def _cluster(address: str | None) -> Iterator[Executor | None]:
         yield client.get_executor()
 
 
-def _print(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
+def _print_report(report: BatchReport, *, quiet: bool, as_json: bool) -> None:
     """Print the report of a batch. A quiet batch has shown no failures, so they come first."""
     from compcache.cli.output import print_message, print_text
 

@@ -28,8 +28,8 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
 
     The steps: permissions (other users cannot write), leftovers, manifests (records can be decoded), checksums (every byte is
     as published, images match their records), code (with --recompile), edges (imports that no module provides), index,
-    statistics. Exit status 1 if an error was not repaired; a note is not an error. In a pipe each line is one finding:
-    severity, kind, subject, message. --jsonl prints the findings.
+    statistics. Exit status 1 if an error was not repaired; a note is not an error. In a pipe each line is one problem or note:
+    severity, kind, subject, message. --jsonl prints the problems and notes.
     """
     with session.open_existing() if repair else session.open_to_read() as cache:
         report = cache.check(repair=repair, checksums=not no_checksums, recompile=recompile, progress=show_progress)
@@ -38,12 +38,12 @@ def command(session: Session, repair: bool, no_checksums: bool, recompile: bool,
     elif as_json:
         print_json({"healthy": bool(report), **fields_of(report)})
     else:
-        _print(report)
+        _print_report(report)
     return 0 if report else 1
 
 
-def _print(report: CheckReport) -> None:
-    """Print the findings, on a terminal also the steps, and a summary on standard error."""
+def _print_report(report: CheckReport) -> None:
+    """Print the problems and notes, on a terminal also the steps, and a summary on standard error."""
     if is_terminal():
         columns = [Column("step"), Column("checked", True), Column("time", True), Column("found", flexible=True, spare=1)]
         rows = [(step.name, f"{step.checked:,}", seconds_text(step.seconds), _counts_text(step.numbers)) for step in report.steps]
@@ -53,7 +53,7 @@ def _print(report: CheckReport) -> None:
             state = "repaired" if finding.repaired else finding.severity
             click.echo(f"{style(state, fg=colour)}: {printable(finding.message)}")
     else:
-        print_rows([], [_cells(finding) for finding in report.findings])
+        print_rows([], [_finding_cells(finding) for finding in report.findings])
     repaired = sum(finding.repaired for finding in report.findings)
     notes = sum(finding.severity == "note" and not finding.repaired for finding in report.findings)
     text = ", ".join([
@@ -62,7 +62,7 @@ def _print(report: CheckReport) -> None:
     print_note(f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}")
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
+def _finding_cells(finding: Finding) -> tuple[str, ...]:
     state = "repaired" if finding.repaired else finding.severity
     return state, finding.kind, finding.subject, finding.message
 

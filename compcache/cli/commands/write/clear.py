@@ -20,7 +20,7 @@ def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Remove every module from the cache.
 
     Loaded code stays loaded; later look-ups are misses. The command asks for confirmation, unless -y is given. Without a terminal,
-    -y is needed.
+    -y is required.
     """
     with session.open_to_read() as cache:
         info = cache.info()
@@ -48,6 +48,6 @@ def _confirm(text: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}")
+        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort

@@ -33,11 +33,11 @@ def command(session: Session, grace: float, as_json: bool) -> int:
     if as_json:
         print_json(fields_of(report))
     else:
-        _print(report)
+        _print_report(report)
     return 0
 
 
-def _print(report: CompactReport) -> None:
+def _print_report(report: CompactReport) -> None:
     """Print the number of packed modules, and the sizes before and after as a note."""
     removed = f", {plural(len(report.merged), 'duplicate')} removed" if report.merged else ""
     print_text(f"{plural(report.packed, 'module')} packed{removed}")

@@ -22,7 +22,7 @@ def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json:
     """Add the functions of bundles to the cache.
 
     Each module is checked against its digest. If there are trusted keys (`compcache key trust`, COMPCACHE_TRUSTED_KEYS), a trusted
-    key must have signed the module. Modules with pickled values always need a signature by a trusted key.
+    key must have signed the module. Modules with pickled values always require a signature by a trusted key.
     """
     trusted = None if unsigned else _trusted_keys()
     imported: list[str] = []

@@ -37,7 +37,7 @@ def new(name: str, output: str | None) -> None:
 
     NAME identifies the owner of the key, like example.org-1.
     """
-    key = _call_or_refuse(lambda: new_key(name))
+    key = _call_or_exit(lambda: new_key(name))
     public = key.public()
     path = output or f"{name}.secret"
     try:
@@ -68,7 +68,7 @@ def show(file: str | None, minisign: bool) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise click.ClickException(f"cannot read {file}: {reason}") from error
-    print_text(format_key(_call_or_refuse(lambda: parse_secret(text)).public()))
+    print_text(format_key(_call_or_exit(lambda: parse_secret(text)).public()))
 
 
 @command.command("trust")
@@ -78,13 +78,13 @@ def trust(key: str) -> None:
 
     `compcache import` requires a signature by one of these keys. COMPCACHE_TRUSTED_KEYS=@FILE makes every cache require it.
     """
-    public = _call_or_refuse(lambda: parse_public(key))
+    public = _call_or_exit(lambda: parse_public(key))
     path = add_trusted(public)
     click.echo(f"`compcache import` trusts the key {public.name}; set COMPCACHE_TRUSTED_KEYS=@{path} for all caches", err=True)
 
 
-def _call_or_refuse(make: Callable[[], _T]) -> _T:
-    """Return the result of `make`, with a ValueError turned into an error of the command line."""
+def _call_or_exit(make: Callable[[], _T]) -> _T:
+    """Call `make` and return its result. Raise `click.ClickException` if it raises a `ValueError`."""
     try:
         return make()
     except ValueError as error:

@@ -36,14 +36,16 @@ def command(session: Session, names: tuple[str, ...], all_functions: bool, into:
     with session.open_existing() as cache:
         report = cache.link(None if all_functions else resolve_all(cache, names), into=into)
     if as_json:
-        rows = [{"module_id": c.module_id, "functions": c.functions, "module_ids": c.parts, "size": c.size} for c in report.linked]
+        rows = [
+            {"module_id": row.module_id, "functions": row.functions, "module_ids": row.parts, "size": row.size} for row in report.linked
+        ]
         print_json({"linked": rows, "left": report.left})
     else:
-        _print(report, with_failures=not all_functions)
+        _print_report(report, with_failures=not all_functions)
     return 1 if report.left and not all_functions else 0
 
 
-def _print(report: LinkReport, *, with_failures: bool) -> None:
+def _print_report(report: LinkReport, *, with_failures: bool) -> None:
     """Print the linked functions. With `with_failures`, also write the functions that were not linked to standard error."""
     for closure in report.linked:
         shown = closure.functions[0] if len(closure.functions) == 1 else plural(len(closure.functions), "function")

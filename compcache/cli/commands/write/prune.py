@@ -32,7 +32,7 @@ __all__ = ["command"]
 
 
 @click.command("prune")
-@click.option("--max-size", "max_bytes", type=SIZE, help="Remove modules until the rest is within this size (500M, 2GiB).")
+@click.option("--max-size", "max_bytes", type=SIZE, help="Remove modules until the total size is at most this size (500M, 2GiB).")
 @click.option("--max-modules", type=click.IntRange(0), metavar="N", help="Keep at most N modules.")
 @click.option("--unused-for", type=DURATION, help="Remove modules not used for this long (30d, 12h).")
 @click.option("--older-than", type=DURATION, help="Remove modules created longer ago than this.")
@@ -56,7 +56,7 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
     are modules that a kept module needs. Without options, only leftovers are removed. --match without other options removes
     every matching module. Programs that have loaded a module keep its code; in other programs, its functions are misses.
 
-    The command asks before it removes modules, unless -y is given. Without a terminal, -y is needed. In a pipe each line is one
+    The command asks before it removes modules, unless -y is given. Without a terminal, -y is required. In a pipe each line is one
     module, with tabs between reason, module, size in bytes, time of the last use and functions. --jsonl prints the removed
     modules, then the removed leftovers.
     """
@@ -82,7 +82,7 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
         after = {"modules_after": report.modules_after, "size_after": report.size_after}
         print_json({**fields_of(report), "freed_size": report.freed_size, **after})
     else:
-        _print(report)
+        _print_report(report)
 
 
 def _confirm(planned: PruneReport, directory: str) -> None:
@@ -98,19 +98,19 @@ def _confirm(planned: PruneReport, directory: str) -> None:
     packs = f" and {plural(len(planned.removed_packs), 'pack')} of data" if planned.removed_packs else ""
     text = f"{plural(len(planned.removed), 'module')}{packs} ({size}) from {directory}"
     if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}, or --dry-run to list the modules")
+        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}, or --dry-run to list the modules")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort
 
 
-def _print(report: PruneReport) -> None:
+def _print_report(report: PruneReport) -> None:
     """Print the removed modules, and a summary on standard error."""
     columns = [
         Column("reason"), Column("module"), Column("size", True), Column("last use", True), Column("functions", flexible=True),
     ]  # fmt: skip
     rows = (*report.removed, *report.removed_packs)
     if rows or not is_terminal():
-        print_rows(columns, map(_cells(), rows))
+        print_rows(columns, map(_row_formatter(), rows))
     verb = "would remove" if report.dry_run else "removed"
     parts = [f"{verb} {plural(len(report.removed), 'module')}"]
     if report.removed_packs:
@@ -121,7 +121,7 @@ def _print(report: PruneReport) -> None:
         parts.append(plural(len(report.leftovers), "leftover"))
     print_note(
         f"{' and '.join(parts)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
-        f"({size_text(report.size_after)}) {'would stay' if report.dry_run else 'left'}"
+        f"({size_text(report.size_after)}) {'would remain' if report.dry_run else 'remain'}"
     )
     if report.indexed:
         verb = "would be indexed" if report.dry_run else "indexed"
@@ -137,7 +137,7 @@ def _print(report: PruneReport) -> None:
         )
 
 
-def _cells() -> Callable[[PrunedModule], tuple[str, ...]]:
+def _row_formatter() -> Callable[[PrunedModule], tuple[str, ...]]:
     """Return a function that makes the row of a removed module, for a terminal or for a pipe."""
     shorten = id_shortener()
     size, age = (size_text, age_text) if is_terminal() else (str, time_text)

@@ -78,7 +78,7 @@ def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: boo
 
 @command.command("push", epilog="Example: compcache remote push kernels.scale --timeout 5min")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names)
-@click.option("--timeout", type=DURATION, default="1min", show_default=True, help="The longest time to wait for the upload, like 30s.")
+@click.option("--timeout", type=DURATION, default="1min", show_default=True, help="The maximum time to wait for the upload, like 30s.")
 @_url_option
 @json_option
 @pass_session
@@ -91,7 +91,7 @@ def push(session: Session, names: tuple[str, ...], timeout: float, url: str | No
     if as_json:
         print_json({"modules": count, "uploaded": is_done})
     else:
-        state = "uploaded" if is_done else "queued and not uploaded yet: 'compcache remote status' says why"
+        state = "uploaded" if is_done else "queued and not uploaded yet: 'compcache remote status' shows the reason"
         print_text(f"{plural(count, 'module')} {state}")
     return 0 if is_done else 1
 
@@ -133,7 +133,7 @@ def _store_prefix(store: str, stores: Sized) -> str:
     type=DURATION,
     default="1d",
     show_default=True,
-    help="The time for which useless objects stay in the store. It must be longer than any upload.",
+    help="The time for which garbage stays in the store. It must be longer than any upload.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @_url_option
@@ -144,7 +144,7 @@ def gc(
 ) -> None:
     """Remove damaged cards, cards without their module, modules without a card, and on demand old or unused cards.
 
-    A run notes useless objects in the store. A later run removes the objects if they are still useless. If the store does not
+    A run records garbage objects in the store. A later run removes the objects if they are still garbage. If the store does not
     answer a request, the command ends with status 1.
     """
     with session.open_with_remote(url, "write") as cache:
@@ -160,12 +160,12 @@ def gc(
     verb = "would remove" if dry_run else "removed"
     for store, report in zip(stores, reports, strict=True):
         size = size_text(sum(item.size for item in report.removed))
-        left = f"; {plural(len(report.left), 'useless object')} left for a later run" if report.left else ""
+        left = f"; {plural(len(report.left), 'garbage object')} left for a later run" if report.left else ""
         print_text(f"{_store_prefix(store, stores)}{verb} {plural(len(report.removed), 'object')}, {size}{left}")
 
 
 def _require_remote(remote: RemoteStore | None) -> RemoteStore:
-    """Return the remote store of a cache. A cache without a remote store is a usage error."""
+    """Return the remote store of a cache; raise `click.UsageError` if it is None."""
     if remote is None:
         raise click.UsageError("no remote store is set: give --remote URL, or set COMPCACHE_REMOTE and not COMPCACHE_REMOTE_MODE=off")
     return remote

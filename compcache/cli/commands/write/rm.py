@@ -34,25 +34,25 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
     NAME is a function, a group, a label, which selects all functions of this label, or a glob over functions: 'old.*'. A function
     is kept if it shares its module with another function, if another function imports it, or if it is pinned. --force removes it
     nevertheless. Programs that have loaded a function keep its code; in other programs it is a miss. The command asks before it
-    removes the matches of a glob or label. Without a terminal, -y is needed. Exit status 1 if a function was kept.
+    removes the matches of a glob or label. Without a terminal, -y is required. Exit status 1 if a function was kept.
     """
     with session.open_to_read() as cache:
         groups = groups_among(cache, names)
         functions = [name for name in names if name not in groups]
         chosen = [*groups, *(resolve_all(cache, functions) if functions else ())]
     if dry_run:
-        _print(chosen, [], "would remove", as_json=as_json)
+        _print_removed(chosen, [], "would remove", as_json=as_json)
         return 0
     if derived:
         return _remove_derived(session, chosen, as_json=as_json)
     if any(name not in chosen for name in names):
         _confirm(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}", yes=yes)
     with session.open_existing() as cache:
-        removed, kept = _remove(cache, chosen, force=force)
+        removed, kept = _remove_functions(cache, chosen, force=force)
     for message in kept.values():
         click.echo(printable(message), err=True)
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
-    _print([name for name in chosen if name in removed], modules, "removed", as_json=as_json)
+    _print_removed([name for name in chosen if name in removed], modules, "removed", as_json=as_json)
     return 1 if kept else 0
 
 
@@ -61,11 +61,11 @@ def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int
     with session.open_existing() as cache:
         removed = {name: cache.remove(name, derived=True) for name in names}
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
-    _print([name for name in names if removed[name]], modules, "removed", as_json=as_json)
+    _print_removed([name for name in names if removed[name]], modules, "removed", as_json=as_json)
     return 0
 
 
-def _remove(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+def _remove_functions(cache: Cache, names: list[str], *, force: bool) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
     """Remove functions, importers before the functions that they import.
 
     Return the removed modules by function, and the reason for each function that was kept.
@@ -98,13 +98,13 @@ def _confirm(text: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation needs a terminal: give --yes to remove {text}")
+        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}")
     if not click.confirm(f"Remove {text}?", err=True):
         raise click.Abort
 
 
-def _print(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:
-    """Print the removed functions. `verb` says whether they were removed, or would be."""
+def _print_removed(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:
+    """Print the functions, each after `verb`: "removed" or "would remove"."""
     if as_json:
         print_json({"functions": functions, "modules": modules, "dry_run": verb != "removed"})
         return
