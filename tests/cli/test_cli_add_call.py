@@ -102,7 +102,8 @@ def test_a_file_that_is_no_code_is_named_by_its_ending(
     (tmp_path / name).write_bytes(content)
     done = compcache("--dir", directory, "add", tmp_path / name)
     assert done.status == 2
-    assert f"{name}: {reason}" in done.err
+    assert f"{name}: " in done.err
+    assert reason in done.err
 
 
 def test_llvm_code_is_code_under_any_name(directory: Path, tmp_path: Path) -> None:

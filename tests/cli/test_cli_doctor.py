@@ -30,7 +30,7 @@ INVALID = {
     "COMPCACHE_CONFIG": ("/nowhere/config.toml", "No such file"),
     "COMPCACHE_DEBUG": ("maybe", "use 1 or 0"),
     "COMPCACHE_NUMBA": ("maybe", "use 1 or 0"),
-    "COMPCACHE_MIN_LLVM": ("newest", "expected numbers"),
+    "COMPCACHE_MIN_LLVM": ("newest", "is not a version of LLVM: use numbers"),
     "COMPCACHE_LINKER": ("/nowhere/ld", "not an executable file"),
     "COMPCACHE_SIGNING_KEY": ("@/nowhere/key", "/nowhere/key"),
     "COMPCACHE_REMOTE": ("s4://bucket", "not a URL of a known kind"),

@@ -240,18 +240,18 @@ def test_check_notes_it_and_every_prune_removes_it(directory: Path, monkeypatch:
 
 
 def test_a_module_made_again_for_this_host_names_the_makers_of_both(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compcache.miss.retarget import _rebuild
+    from compcache.miss.retarget import _recompile
 
     module_id = stored(directory, version="0.66.1")
     with Cache(directory) as cache:
-        built, _ = _rebuild(cache._session(), bytes.fromhex(module_id))
+        built, _ = _recompile(cache._session(), bytes.fromhex(module_id))
         assert built is not None
         with cache._store.open_module(bytes.fromhex(module_id)) as module:
             assert dict(read_makers(module.read_record, module.records))["numba"] == "0.66.1"
         assert "numba 0.66.1" in built.makers.splitlines()
         set_faults(monkeypatch, "numba==0.66.1")
     with Cache(directory) as cache:
-        assert _rebuild(cache._session(), bytes.fromhex(module_id))[0] is None
+        assert _recompile(cache._session(), bytes.fromhex(module_id))[0] is None
 
 
 def test_files_without_the_record_are_of_an_older_version_of_the_package(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -417,7 +417,7 @@ def test_a_plain_look_up_that_a_replacement_overtakes_finds_the_new_one(
         left = [version(2)]
         open_owned = Door.open_owned
 
-        def replace_and_open(door: Door, path: str, *arguments: int, **keywords: Any) -> Any:
+        def replace_and_open(door: Door, path: str, *arguments: Any, **keywords: Any) -> Any:
             """What is to be opened has been looked up in the index."""
             if left and path.endswith(".ccm") and door is reader._plain._files:
                 cache.replace(left.pop())
