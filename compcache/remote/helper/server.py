@@ -155,7 +155,7 @@ class Helper:
         """Look up functions.
 
         With a `patience` of 0, the question is one urgent look-up. With more, requests are repeated for longer, doubtful stores are
-        waited for, and recent misses are requested again. If `compile_seconds` is given, the client compiles missing functions and keeps its
+        waited for, and recent misses are requested again. If `compile_seconds` is set, the client compiles missing functions and keeps its
         connection until then; of many hosts one does so (`leases.py`).
 
         Args:
