@@ -35,7 +35,7 @@ PARTS = (
     (ffi._lib_fn_wrapper, "__call__", "LLVM"),
     (codegen, "run", "what LLVM is asked, and its answers"),
     (making, "make_image", "image"),
-    (linker, "_assemble", "records"),
+    (linker, "_assemble_module", "records"),
     (build, "publish_built", "publication"),
     (writer, "_publish_files", "files"),
     (writer, "_publish_index", "index"),

@@ -142,11 +142,11 @@ def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an
     except (SettingError, tomllib.TOMLDecodeError, AttributeError) as error:
         reraise_interrupt(error)
         return {}  # other tools report its errors
-    if refused := sorted(set(table) & KEYS - PROJECT_KEYS):
+    if forbidden := sorted(set(table) & KEYS - PROJECT_KEYS):
         raise SettingError(
-            f"{path}: [tool.compcache] {refused[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}; move other settings to "
+            f"{path}: [tool.compcache] {forbidden[0]}: a project may set only {' and '.join(sorted(PROJECT_KEYS))}; move other settings to "
             "the user's configuration file or the environment",
-            _variable(refused[0]),
+            _variable_of(forbidden[0]),
         )
     return _settings_in(table, path)
 
@@ -195,10 +195,10 @@ def _settings_in(table: Mapping[str, Any], path: str) -> dict[str, str]:
                 f"{path}: {key!r} is not a setting" + (f": did you mean {near[0]!r}?" if near else f": use {', '.join(sorted(KEYS))}")
             )
         try:
-            found[_variable(key)] = _as_text(key, value)
+            found[_variable_of(key)] = _as_text(key, value)
         except ValueError as error:
             reraise_interrupt(error)
-            raise SettingError(f"{path}: {key}: {error}", _variable(key)) from None
+            raise SettingError(f"{path}: {key}: {error}", _variable_of(key)) from None
     return found
 
 
@@ -209,13 +209,13 @@ def _as_text(key: str, value: object) -> str:
             raise ValueError(f"the value must be true or false, not {value!r}")
         return "1" if value else "0"
     if isinstance(value, list) and key in _LISTS:
-        return _LISTS[key].join(_item(key, item) for item in value)
+        return _LISTS[key].join(_item_text(key, item) for item in value)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and key in PROJECT_KEYS:
         return str(value)
-    return _item(key, value)
+    return _item_text(key, value)
 
 
-def _item(key: str, value: object) -> str:
+def _item_text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"the value must be text{' or a list of texts' * (key in _LISTS)}, not {value!r}")  # noqa: TRY004 - read as a value
     if _CONTROL.search(value):
@@ -234,7 +234,7 @@ def _item(key: str, value: object) -> str:
     return value
 
 
-def _variable(key: str) -> str:
+def _variable_of(key: str) -> str:
     return _PREFIX + key.upper()
 
 

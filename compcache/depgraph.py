@@ -93,7 +93,7 @@ class DependencyGraph:
             on_stack.add(start)
             while walk:
                 node, rest = walk[-1]
-                following = self._next(node, rest, index, low, on_stack)
+                following = self._next_unvisited(node, rest, index, low, on_stack)
                 if following is not None:
                     index[following] = low[following] = len(index)
                     stack.append(following)
@@ -109,7 +109,7 @@ class DependencyGraph:
         return result
 
     @staticmethod
-    def _next(node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]) -> str | None:
+    def _next_unvisited(node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]) -> str | None:
         """Return the next unvisited successor of a node, or None. Lower the node's entry in `low` for successors on the stack."""
         for other in rest:
             if other not in index:
@@ -133,7 +133,7 @@ class DependencyGraph:
                     need = result.get(other)
                     if need is not None:
                         children[id(need)] = need
-            need = _combine(tuple(own), tuple(children.values()))
+            need = _make_need(tuple(own), tuple(children.values()))
             for node in component:
                 result[node] = need
         return result
@@ -149,7 +149,7 @@ def _pop_component(stack: list[str], on_stack: set[str], root: str) -> list[str]
             return component
 
 
-def _combine(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
+def _make_need(leaves: Sequence[str], children: tuple[Need, ...]) -> Need | None:
     if not leaves and len(children) <= 1:
         return children[0] if children else None
     # A child without children contains only leaves. Copying the leaves saves a read when the function is loaded.

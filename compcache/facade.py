@@ -1,7 +1,7 @@
 """The members of `Cache` that a hit needs. The other members are defined in `compcache.cache`, and imported on first use.
 
 For a hit, a new process imports only this file and the code for plain hits. `Cache` is still one class. A member that is defined elsewhere
-has a placeholder (`Later`), which `compcache.cache.complete` replaces with the definition from a file of `PARTS`.
+has a placeholder (`Later`), which `compcache.cache.install_members` replaces with the definition from a file of `PARTS`.
 """
 
 import os
@@ -50,8 +50,8 @@ DEBUG_VARIABLE = "COMPCACHE_DEBUG"
 PARTS = {
     "": (
         "compile", "has", "__contains__", "exists", "readonly", "layers", "loaded", "unload", "__repr__", "_repr_html_", "__reduce__",
-        "_open", "_become_whole", "_is_miss", "_may_load_now", "_close_whole", "_load_whole", "_load_stored", "_load_retargeted",
-        "_checked", "_session", "_suggestion", "_has_all",
+        "_open", "_open_full_store", "_is_miss", "_fetch_after_miss", "_close_full_store", "_load_by_store", "_load_stored",
+        "_load_retargeted", "_checked", "_session", "_suggestion", "_has_all",
     ),
     "adding": ("add_module", "add_modules", "replace", "link"),
     "questions": (
@@ -140,7 +140,7 @@ class _Whole:
     def __get__(self, cache: "Any", owner: "Any" = None) -> "Any":
         if cache is None:
             return self
-        cache._become_whole()
+        cache._open_full_store()
         return cache.__dict__[self._name]
 
 
@@ -237,13 +237,13 @@ class Cache:
         _checks: bool
 
         def _open(self, *given: Any) -> None: ...
-        def _become_whole(self) -> None: ...
+        def _open_full_store(self) -> None: ...
         def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget: ...
         def _session(self) -> Session: ...
         def _is_miss(self, error: Exception) -> TypeGuard[CompcacheError]: ...
-        def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool: ...
-        def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget: ...
-        def _close_whole(self) -> None: ...
+        def _fetch_after_miss(self, error: Exception, func_name: str | Identity) -> bool: ...
+        def _load_by_store(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget: ...
+        def _close_full_store(self) -> None: ...
         def _suggestion(self, func_name: str) -> str: ...
 
         def has(self, func_name: str | Identity) -> bool:
@@ -313,7 +313,7 @@ class Cache:
         try:
             return self._load(func_name)
         except Exception as error:
-            if not self._may_load_now(error, func_name):
+            if not self._fetch_after_miss(error, func_name):
                 raise
         return self._load(func_name)
 
@@ -325,7 +325,7 @@ class Cache:
         if self._closed:
             return
         if "_store" in self.__dict__:
-            self._close_whole()
+            self._close_full_store()
         else:
             self._closed = True
             self._plain.close_plain()
@@ -348,7 +348,7 @@ class Cache:
         if not isinstance(func_name, str):
             func_name = func_name_of(func_name)
         target = self._plain.load_plain(func_name, owner) if accept is None and self._tuners is None else None
-        return target if target is not None else self._load_whole(func_name, owner, accept)
+        return target if target is not None else self._load_by_store(func_name, owner, accept)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -252,20 +252,20 @@ class Tree(Files):
         if self._beneath is not None:
             audit("open", self._prefix + relative, None, flags)  # as `os.open` does
             return self._beneath(root.number, relative, flags, mode)
-        parent, name = self._parent(root, relative)
+        parent, name = self._open_parent(root, relative)
         return _Opened(self.system, self.system.open(name, flags | os.O_NOFOLLOW, mode, dir_fd=parent.number))
 
-    def _parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
+    def _open_parent(self, root: _Root, relative: str) -> tuple[Opened, str]:
         """Open the directory that contains a file; return it and the file's name."""
         above, _, name = relative.rpartition("/")
         parent: Opened = root
         if not above:
             return parent, name
         for part in (above,) if self._beneath is not None else above.split("/"):
-            parent = self._enter(parent, part)
+            parent = self._open_child(parent, part)
         return parent, name
 
-    def _enter(self, parent: Opened, part: str) -> Opened:
+    def _open_child(self, parent: Opened, part: str) -> Opened:
         if self._beneath is not None:
             return self._beneath(parent.number, part, _ENTERING, 0)
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
@@ -309,7 +309,7 @@ class Tree(Files):
             while at >= 0:
                 at = path.find("/", at + 1)
                 place = path[:at] if at >= 0 else path
-                parent, name = self._parent(root, self._relative(place))
+                parent, name = self._open_parent(root, self._relative(place))
                 if stat_module.S_ISLNK(self.system.lstat(name, dir_fd=parent.number).st_mode):
                     return place
         except OSError as error:
@@ -348,7 +348,7 @@ class Tree(Files):
         """Return the status of a file or of a link, as `os.lstat` does."""
 
         def status(root: _Root, relative: str) -> os.stat_result:
-            parent, name = self._parent(root, relative)
+            parent, name = self._open_parent(root, relative)
             return self.system.lstat(name, dir_fd=parent.number)
 
         return self._act(path, status, current=False)
@@ -358,9 +358,9 @@ class Tree(Files):
     def listdir(self, path: str) -> list[str]:  # type: ignore[override]
         """Return the names in a directory, as `os.listdir` does."""
         directory = self._open_directory(path)
-        return self._names_in(directory, path)
+        return self._list_opened(directory, path)
 
-    def _names_in(self, directory: Opened, path: str) -> list[str]:
+    def _list_opened(self, directory: Opened, path: str) -> list[str]:
         try:
             return self.system.listdir(directory.number)  # type: ignore[arg-type]
         except OSError as error:
@@ -372,7 +372,7 @@ class Tree(Files):
         """Return the statuses (`os.lstat`) of all files in a directory, by name. Files that are removed meanwhile are left out."""
         directory = self._open_directory(path)
         found = {}
-        for name in self._names_in(directory, path):
+        for name in self._list_opened(directory, path):
             try:
                 found[name] = self.system.lstat(name, dir_fd=directory.number)
             except OSError as error:
@@ -390,9 +390,9 @@ class Tree(Files):
         """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""
 
         def make(root: _Root, relative: str) -> None:
-            parent, name = self._parent(root, relative)
+            parent, name = self._open_parent(root, relative)
             self.system.mkdir(name, mode, dir_fd=parent.number)
-            made = self._enter(parent, name)
+            made = self._open_child(parent, name)
             self._set_mode(made.number, mode)
 
         if path != self.root and path.startswith(self._prefix):
@@ -407,18 +407,18 @@ class Tree(Files):
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         """Rename a file, replacing the target, as `os.replace` does."""
-        self._two(source, target, self.system.rename)
+        self._act_on_two(source, target, self.system.rename)
 
     def link(self, source: str, target: str) -> None:  # type: ignore[override]
         """Create a hard link as `os.link` does. Symbolic links are not followed."""
-        self._two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
+        self._act_on_two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
 
-    def _two(self, source: str, target: str, do: Callable[..., None]) -> None:
+    def _act_on_two(self, source: str, target: str, do: Callable[..., None]) -> None:
         end = self._relative(target)
 
         def act(root: _Root, relative: str) -> None:
-            old, old_name = self._parent(root, relative)
-            new, new_name = self._parent(root, end)
+            old, old_name = self._open_parent(root, relative)
+            new, new_name = self._open_parent(root, end)
             do(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
 
         self._act(source, act, also=target)
@@ -433,7 +433,7 @@ class Tree(Files):
 
     def _remove(self, path: str, remove: Callable[..., None]) -> None:
         def act(root: _Root, relative: str) -> None:
-            parent, name = self._parent(root, relative)
+            parent, name = self._open_parent(root, relative)
             remove(name, dir_fd=parent.number)
 
         self._act(path, act)

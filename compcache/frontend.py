@@ -103,9 +103,9 @@ def find(
         session = cache._session()
         if not session.remote_url():
             return None
-        from compcache.miss.compile_once import find_fetched
+        from compcache.miss.compile_once import fetch_and_load
 
-        return find_fetched(session, func_name, error, judge)
+        return fetch_and_load(session, func_name, error, judge)
 
 
 class _Judge:
@@ -240,7 +240,7 @@ def find_stored(cache: Cache, functions: Iterable[str], *, source: ModuleSource 
 
 
 def check_sources(cache: Cache, functions: Iterable[str], source: ModuleSource, consequence: str) -> None:
-    """Warn (`CacheWarning`) if a function with a plain name was compiled from another source. Does nothing without ``COMPCACHE_CHECK=1``.
+    """Warn (`CacheWarning`) if a function with a plain name was compiled from another source. Do nothing without ``COMPCACHE_CHECK=1``.
 
     Args:
         cache: an open cache.
@@ -296,7 +296,7 @@ def put_entry(cache: Cache, name_or_identity: str | Identity, data: bytes, *, ki
 
         modules.append(module_key(module_id))
     cache._store.require_writable()
-    return _pending(cache).put(kind, name, check_entry(kind, data), modules)
+    return _pending_entries(cache).put(kind, name, check_entry(kind, data), modules)
 
 
 def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> bytes | None:
@@ -314,11 +314,11 @@ def get_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> byte
     """
     name = _entry_name(cache, name_or_identity, kind)
     record = cache._entries.find(kind, name) if cache._entries is not None else None
-    record = record or cache._store.read_entry(kind, name) or _from_elsewhere(cache, kind, name)
+    record = record or cache._store.read_entry(kind, name) or _read_remote_entry(cache, kind, name)
     return None if record is None or record.gone else record.data
 
 
-def _from_elsewhere(cache: Cache, kind: str, name: str) -> EntryRecord | None:
+def _read_remote_entry(cache: Cache, kind: str, name: str) -> EntryRecord | None:
     """Return an entry from the remote store, or a local entry whose modules the remote store may have; None if neither exists.
 
     The request has the time limit of a compilation.
@@ -348,7 +348,7 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
     """
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
-    _pending(cache).put(kind, name, b"", gone=True)
+    _pending_entries(cache).put(kind, name, b"", gone=True)
 
 
 def write_entries(cache: Cache) -> None:
@@ -479,7 +479,7 @@ def _require_allowed(cache: Cache, kind: str) -> None:
         raise PickleNotAllowedError(reason, reason=reason)
 
 
-def _pending(cache: Cache) -> PendingEntries:
+def _pending_entries(cache: Cache) -> PendingEntries:
     if cache._entries is None:
         from compcache.miss.entries import PendingEntries
 
@@ -528,7 +528,7 @@ def list_uncached(cache: Cache) -> tuple[Refusal, ...]:
 def compact_index(cache: Cache) -> None:
     """Merge the index after many additions, so that look-ups open fewer files. Call it at the end of a process that has added functions.
 
-    Does nothing for a closed or read-only cache.
+    Do nothing for a closed or read-only cache.
 
     Args:
         cache: an open cache.
@@ -557,17 +557,19 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
     signing, publishing = cache._keys_given
     return {
         "path": cache.path, "readonly": store.readonly, "verify": store.verify,
-        "signing_key": _secret(signing, store.signing_key, KEY_VARIABLE, "signing_key", as_values=secrets),
+        "signing_key": _secret_reference(signing, store.signing_key, KEY_VARIABLE, "signing_key", as_values=secrets),
         "trust": True, "allow_pickle": allows_pickle(cache), "max_size": session.max_size,
         "lock_timeout": session.lock_timeout, "layers": cache.layers, "min_llvm": store.min_llvm or None,
         "trusted_keys": tuple(map(str, store.trusted_keys)),
-        "publish_key": _secret(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", as_values=secrets),
-        "remote": _remote(session, as_values=secrets),  # the other process may have another environment
+        "publish_key": _secret_reference(publishing, str(store.publish_key or ""), PUBLISH_VARIABLE, "publish_key", as_values=secrets),
+        "remote": _remote_references(session, as_values=secrets),  # the other process may have another environment
         "remote_mode": session.remote_mode(),
     }  # fmt: skip
 
 
-def _secret(given: str | bytes | None, value: str | bytes | None, variable: str, what: str, *, as_values: bool) -> str | bytes | None:
+def _secret_reference(
+    given: str | bytes | None, value: str | bytes | None, variable: str, what: str, *, as_values: bool
+) -> str | bytes | None:
     if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to
@@ -575,7 +577,7 @@ def _secret(given: str | bytes | None, value: str | bytes | None, variable: str,
     return reference_to(given, value, variable, what)
 
 
-def _remote(session: Session, *, as_values: bool) -> str | None:
+def _remote_references(session: Session, *, as_values: bool) -> str | None:
     url = session.remote_url()
     if as_values or not url:
         return url
@@ -588,9 +590,9 @@ def _remote(session: Session, *, as_values: bool) -> str | None:
 
     given = session.remote_given
     if given is None:
-        return str(_secret(None, url, REMOTE_VARIABLE, "the remote store", as_values=False))
+        return str(_secret_reference(None, url, REMOTE_VARIABLE, "the remote store", as_values=False))
     names = [
-        _secret(each, each, REMOTE_VARIABLE, "the remote store", as_values=not (is_reference(each) or has_secret(each)))
+        _secret_reference(each, each, REMOTE_VARIABLE, "the remote store", as_values=not (is_reference(each) or has_secret(each)))
         for each in split_urls(given)
     ]
     return " ".join(map(str, names))
@@ -673,7 +675,7 @@ def provider_of(symbol: str) -> str:
 
 
 def address_of(symbol: str) -> int:
-    """Return the address of a native symbol in this process; 0 if it has none. Imports neither LLVM nor ctypes.
+    """Return the address of a native symbol in this process; 0 if it is not defined. Neither LLVM nor ctypes is imported.
 
     Args:
         symbol: the name of the symbol in C.

@@ -56,7 +56,7 @@ class Identity:
             names = [name for name, _ in pairs] + list(named)
             repeated = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"the identity of {self.label!r} has two components named {repeated!r}: rename one of them")
-        self._parts = tuple([(str(name), _component(value, str(name))) for name, value in given.items()])
+        self._parts = tuple([(str(name), _component_text(value, str(name))) for name, value in given.items()])
 
     @property
     def func_name(self) -> str:
@@ -94,7 +94,7 @@ class Identity:
         return f"<Identity {self.func_name} of {', '.join(name for name, _ in self._parts) or 'nothing'}>"
 
 
-def _component(value: Any, where: str) -> str:
+def _component_text(value: Any, where: str) -> str:
     try:
         return _canonical(value, where)
     except RecursionError:

@@ -43,7 +43,7 @@ def interrupt_in(error: BaseException) -> BaseException | None:
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        steps = list(_steps(cause))
+        steps = list(_traceback_steps(cause))
         # A context that was not caught below the caller is an exception that the program was already handling.
         if cause is not error and (not steps or id(steps[0].tb_frame) not in frames):
             break
@@ -70,7 +70,7 @@ class suppress:  # noqa: N801 - the name in the standard library
         return True
 
 
-def _steps(error: BaseException) -> Iterator[TracebackType]:
+def _traceback_steps(error: BaseException) -> Iterator[TracebackType]:
     step = error.__traceback__
     while step is not None:
         yield step

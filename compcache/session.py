@@ -49,7 +49,7 @@ class Session:
         self.max_size = max_size
         self.lock_timeout = lock_timeout
         self.retargets = retargets
-        self._remote_given = _joined("remote", remote[0]), _joined("remote_mode", remote[1])
+        self._remote_given = _join_texts("remote", remote[0]), _join_texts("remote_mode", remote[1])
         self._remotes: list[RemoteStore | None] = []  # at most one item: the opened store, or None if there is no remote store
         self._gates: list[Gate | None] = []  # at most one item
         self._url: str | None = None  # the URLs, with the content of files, for which the store and the gate were opened
@@ -134,7 +134,7 @@ class Session:
             from compcache.remote.breaker import Gate
 
             is_off = (self.remote_mode() or "").split() == ["off"]
-            self._gates.append(Gate([each.rstrip("/") for each in _split(url)]) if not is_off else None)
+            self._gates.append(Gate([each.rstrip("/") for each in _split_urls(url)]) if not is_off else None)
         gate = self._gates[0]
         if gate is None:
             return None
@@ -163,7 +163,7 @@ class Session:
         return ensure_stored(self.store, self.loader, target) and self.loader.holds(name, to_import=True)
 
 
-def _joined(name: str, value: object) -> str | None:
+def _join_texts(name: str, value: object) -> str | None:
     """Return a text, or a list of texts joined with spaces; None for None. Raise `TypeError` for other values."""
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
         return " ".join(value)
@@ -172,7 +172,7 @@ def _joined(name: str, value: object) -> str | None:
     return value
 
 
-def _split(urls: str) -> list[str]:
+def _split_urls(urls: str) -> list[str]:
     """Return the URLs in the text of a setting. A text of one word is not parsed."""
     if len(urls.split()) == 1:
         return [urls]

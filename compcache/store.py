@@ -284,9 +284,9 @@ class Store(Directory):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         """Return whether an index (None: this store's) has a stamp for the current state of a file. Set the module's fields from it."""
-        return self._describe(module, status, (index or self.index).verified(module.module_id, status))
+        return self._set_fields(module, status, (index or self.index).verified(module.module_id, status))
 
-    def _describe(
+    def _set_fields(
         self, module: ModuleFile, status: os.stat_result, entries: Iterable[tuple[int, int, bytes, int, int, bytes, bytes]]
     ) -> bool:
         """Set the fields of a module from the first index entry with a valid MAC; return whether there is such an entry."""
@@ -312,7 +312,7 @@ class Store(Directory):
         return ModuleEntry(*fields, self._entry_mac(*fields))
 
     def remember(self, entry: ModuleEntry) -> None:
-        """Record in the index that a file with this stamp was verified. Does nothing for a read-only cache."""
+        """Record in the index that a file with this stamp was verified. Do nothing for a read-only cache."""
         if not self.readonly:
             from compcache.publish.verify import record_verified
 

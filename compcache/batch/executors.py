@@ -192,7 +192,7 @@ def worker_settings(settings: dict[str, Any], directory: str) -> dict[str, Any]:
 def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...], start_file: str, _attempt: int) -> Outcome:
     """Run one job, in a process or thread of the executor.
 
-    Raises no `Exception`: an exception of the future comes from the executor. `start_file` is created at the start unless it is "".
+    Catch every `Exception`, so an exception of the future comes from the executor. Create `start_file` at the start unless it is "".
     `_attempt` makes repeated calls different, because some schedulers run equal calls only once.
     """
     started = time.perf_counter()
@@ -219,7 +219,7 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
 def _upload(cache: Cache, outcome: Outcome) -> None:
     """Upload functions built in the directory of a worker, where processes on other hosts cannot find them.
 
-    Does nothing if the cache has no remote store to write to, and ignores errors of the upload.
+    Do nothing if the cache has no remote store to write to. Ignore errors of the upload.
     """
     remote = cache.remote
     if remote is not None and remote.writes:

@@ -250,7 +250,7 @@ class WorkerPool:
             yield from self._wait_for_ended()
 
     def run_alone(self, job: PreparedJob) -> Iterator[tuple[PreparedJob, Outcome | None]]:
-        """End all workers, run one job in a new process, and end that process. Yields the same pairs as `run`."""
+        """End all workers, run one job in a new process, and end that process. Yield the same pairs as `run`."""
         self.close()
         yield from self.run([job])
         self.close()

@@ -39,7 +39,7 @@ class Process(NamedTuple):
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all orphaned descendants. Does nothing on systems other than Linux."""
+    """Make this process the parent of all orphaned descendants. Do nothing on systems other than Linux."""
     import ctypes
 
     with suppress(OSError, AttributeError):

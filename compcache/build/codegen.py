@@ -17,7 +17,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats import host
 from compcache.formats.makers import PACKAGE, Maker
 from compcache.images.embedded_bitcode import BITCODE_MAGIC, embedded_bitcode, holds_machine_code
-from compcache.images.llvm_thread import check_abandoned, in_caller, in_llvm_thread
+from compcache.images.llvm_thread import call_in_caller, check_abandoned, in_llvm_thread
 from compcache.images.native_target import borrow_machine, default_triple, initialize, target_data, target_machine, tuning
 from compcache.llvm import llvm
 from compcache.targets.cpu_table import table_of
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "borrow_machine",
+    "call_in_caller",
     "check_triple",
     "emit_object",
     "host_platform",
-    "in_caller",
     "initialize",
     "is_suspicious",
     "llvm_version",

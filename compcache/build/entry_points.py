@@ -322,7 +322,7 @@ class _Body:
         api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
-    def no_error_if(self, suspect: str, index: int, item: str) -> None:
+    def fail_on_error_if(self, suspect: str, index: int, item: str) -> None:
         """Append a check that fails for the argument `index`, the object `item`, if `suspect` holds and an exception is set."""
         check, good, bad = self.name("check"), self.name("ok"), self.name("bad")
         self.branch(self.value(f"xor i1 {suspect}, true"), good, check)
@@ -451,7 +451,7 @@ def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[
 
 def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[str]:
     number = body.value(f"call double @PyFloat_AsDouble(ptr {item})")
-    body.no_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
+    body.fail_on_error_if(body.value(f"fcmp oeq double {number}, -1.0"), index, item)
     if llvm_type == "float":
         number = body.value(f"fptrunc double {number} to float")
     return [f"{llvm_type} {number}"]
@@ -459,7 +459,7 @@ def _convert_float(body: _Body, index: int, item: str, llvm_type: str) -> list[s
 
 def _convert_integer(body: _Body, index: int, item: str, kind: str, size: int) -> list[str]:
     number = body.value(f"call i64 @PyLong_AsLongLong(ptr {item})")
-    body.no_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
+    body.fail_on_error_if(body.value(f"icmp eq i64 {number}, -1"), index, item)
     if size == 8:  # noqa: PLR2004 - bytes
         return [f"i64 {number}"]
     extend, attribute = ("sext", "signext") if kind == SIGNED else ("zext", "zeroext")

@@ -133,7 +133,8 @@ def choose_exports(
     if missing:
         known = ", ".join(sorted(name for name in {*defined, *aliases} if not name.startswith("compcache."))[:20]) or "nothing"
         raise UndefinedSymbolError(
-            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; it defines {known}", symbols=missing
+            f"functions= names {', '.join(map(repr, missing))}, which the module does not define; the module defines {known}",
+            symbols=missing,
         )
     requested = {export.symbol for export in wanted}
     odr = [name for name, linkage in merged.items() if linkage.endswith("_odr") and name not in requested]
@@ -178,7 +179,7 @@ def _description_of_merged(linkage: str) -> str:
 
 def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:
     if export.signature is not None:
-        raise CompileError(f"functions= gives a signature to {export.symbol!r}, which is a variable: use None instead of a signature")
+        raise CompileError(f"functions= gives a signature to the variable {export.symbol!r}: use None instead of a signature")
     if export.symbol in thread_locals:
         if ADDRESS_OF + export.symbol not in functions:
             raise CompileError(

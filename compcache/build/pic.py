@@ -240,7 +240,7 @@ def _with_call_at_start(body: str, value: str, call: str) -> str:
 
 
 def shared_thread_locals(variables: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the thread-local variables that a printed module declares, and the visible ones that it defines.
+    """Return the thread-local variables that a printed module declares, and the visible thread-local variables that it defines.
 
     Variables that linkers merge are left out, because each module has its own copy. `variables` are the lines of the module's variables.
     """

@@ -224,7 +224,7 @@ def resolve_declarations(
 
 
 def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str, GlobalValue]:
-    """Return the symbols that are only declared, or with `shared` also those defined only for the optimizer, by name."""
+    """Return the symbols that are only declared, by name; with `shared`, also symbols that are defined only for the optimizer."""
     return {
         value.name: value
         for value in values
@@ -382,7 +382,7 @@ class _Resolver:
         return {name: name in functions for name in names}
 
     def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Add a name that the source, or a source added together with it, provides; return whether one of them does.
+        """Add a name that the source, or a source added together with it, provides; return whether a source provides it.
 
         `storage_of` returns the storage of a variable; None for functions.
         """
@@ -409,7 +409,7 @@ class _Resolver:
                 self._require(name, variables[name])
 
     def _add_linked(self, name: str) -> bool:
-        """Add a symbol that the image's own code, the platform or a named library defines; return whether one of them does."""
+        """Add a symbol that the image's own code, the platform or a named library defines; return whether it was added."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:

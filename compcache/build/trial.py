@@ -81,9 +81,9 @@ def _failure_reason(done: subprocess.CompletedProcess[bytes], limits: Limits) ->
     text = done.stderr.decode("utf-8", "replace").strip()
     lines = [line for line in text.splitlines() if line.strip() and "ignoring" not in line]
     if done.returncode == -_signal_number("SIGXCPU") or (done.returncode == -_signal_number("SIGKILL") and not lines):
-        return f"the translation needs more than {limits.seconds} seconds of processor time"
+        return f"the translation requires more than {limits.seconds} seconds of processor time"
     if limits.memory is not None and any(sign in text for sign in ("bad_alloc", "out of memory", "MemoryError")):
-        return f"the translation needs more than {limits.memory >> 20} MiB of memory"
+        return f"the translation requires more than {limits.memory >> 20} MiB of memory"
     if lines and lines[0].startswith("Traceback"):
         lines = lines[-1:]  # the last line of a Python traceback names the exception
     return "; ".join(lines[:3]) or f"the child process ended with status {done.returncode}"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 else:
     _Parts = Facade
 
-__all__ = ["Cache", "Suggesting", "complete", "default_directory", "find_again", "func_names_of"]
+__all__ = ["Cache", "Suggesting", "default_directory", "find_again", "func_names_of", "install_members"]
 
 
 class Cache(_Parts):
@@ -162,9 +162,9 @@ class Cache(_Parts):
         return html(self)
 
     def __reduce__(self) -> NoReturn:
-        from compcache.hit.call_errors import refuse_copies
+        from compcache.hit.call_errors import raise_not_copyable
 
-        refuse_copies()
+        raise_not_copyable()
 
     # ---------------------------------------------------------- internal methods
 
@@ -189,11 +189,11 @@ class Cache(_Parts):
         """
         signing_key, publish_key = self._keys_given
         remote, remote_mode = self._remote_given
-        _require("path", path, (str, os.PathLike))
-        _require("signing_key", signing_key, (bytes, str))
-        _require("lock_timeout", self._lock_timeout, (int, float))
+        _require_type("path", path, (str, os.PathLike))
+        _require_type("signing_key", signing_key, (bytes, str))
+        _require_type("lock_timeout", self._lock_timeout, (int, float))
         for name, value in (("publish_key", publish_key), ("min_llvm", min_llvm)):
-            _require(name, value, (str,))
+            _require_type(name, value, (str,))
         root = absolute_path(default_directory() if path is None else os.fspath(path))
         self._store = _open_store(
             root, layers, signing_key, trusted_keys, publish_key, min_llvm, {"readonly": readonly, "verify": verify, "trust": trust}
@@ -210,7 +210,7 @@ class Cache(_Parts):
             self._session().remote()
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
-    def _become_whole(self) -> None:
+    def _open_full_store(self) -> None:
         """Replace the loader of plain hits by a store and a full loader, as if the cache had been opened with them.
 
         The environment and the owner of the directory count as they were when the cache was opened.
@@ -231,8 +231,8 @@ class Cache(_Parts):
         """Return whether `get_or_compile` compiles after this error of a look-up."""
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
-    def _may_load_now(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss. Return whether the function was fetched from the remote store, so that it can be loaded after all."""
+    def _fetch_after_miss(self, error: Exception, func_name: str | Identity) -> bool:
+        """Count a miss, request the function from the remote store, and return whether it was fetched."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -242,7 +242,7 @@ class Cache(_Parts):
             error.suggest = self._suggestion
         return False
 
-    def _close_whole(self) -> None:
+    def _close_full_store(self) -> None:
         """Write waiting entries and statistics, and close the store."""
         if self._entries is not None:
             self._entries.flush()
@@ -255,7 +255,7 @@ class Cache(_Parts):
         self._loader.close()
         self._store.close()
 
-    def _load_whole(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
+    def _load_by_store(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function. A thread that builds receives only functions that the directory has."""
         if self._loader.builds:
             from compcache.miss.held import load_while_building
@@ -297,9 +297,9 @@ class Cache(_Parts):
 
     def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
         """Return a hit, after a warning if it was compiled from another source than `build` returns now."""
-        from compcache.miss.staleness import check_hit
+        from compcache.miss.staleness import warn_if_stale
 
-        check_hit(self._session(), target, name, build)
+        warn_if_stale(self._session(), target, name, build)
         return target
 
     def _session(self) -> Session:
@@ -344,11 +344,11 @@ def _size_in_bytes(size: int | str) -> int:
     return read_size(size)
 
 
-def _require(name: str, value: object, kinds: tuple[type, ...]) -> None:
+def _require_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
     """Check the type of an argument of `Cache`; None is accepted.
 
     Raises:
-        TypeError: it has another type.
+        TypeError: the argument has another type.
     """
     if value is not None and not isinstance(value, kinds):
         raise TypeError(f"Cache(): {name} must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}")
@@ -418,22 +418,22 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
     if cache is None:
         if signed and not setting(KEY_VARIABLE) and not setting(TRUSTED_VARIABLE):
-            from compcache.hit.call_errors import no_key_for_pickled
+            from compcache.hit.call_errors import missing_key_error
 
-            raise no_key_for_pickled(path, func_name, KEY_VARIABLE)
+            raise missing_key_error(path, func_name, KEY_VARIABLE)
         cache = Cache(path, layers=layers or None)
     try:
         held = cache._targets.get(func_name)
         target = held() if held is not None else None
         return target if target is not None else cache._load(func_name, owner=cache)
     except NotCachedError as error:
-        from compcache.hit.call_errors import pickled_is_gone
+        from compcache.hit.call_errors import missing_function_error
 
-        raise pickled_is_gone(path, func_name, error) from error
+        raise missing_function_error(path, func_name, error) from error
 
 
-def complete(part: type) -> Any:
-    """Replace the stand-ins in `Cache` by the members that this class defines. Return the class with all members.
+def install_members(part: type) -> Any:
+    """Replace the stand-ins in `Cache` by the members that this class defines, and return `Cache`.
 
     A member that a program has replaced, as tests do, stays. If the program later restores it, it may restore a stand-in.
     """
@@ -449,4 +449,4 @@ def complete(part: type) -> Any:
 
 
 if not TYPE_CHECKING:  # last, so that a signal handler that imports this file meanwhile sees all of it or nothing
-    Cache = complete(Cache)
+    Cache = install_members(Cache)

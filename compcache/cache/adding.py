@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.cache import complete, func_names_of
+from compcache.cache import func_names_of, install_members
 from compcache.facade import Cache as Facade
 
 TYPE_CHECKING = False
@@ -111,4 +111,4 @@ class Adding(Facade):
         return link(self._session(), None if names is None else func_names_of(names), into)
 
 
-complete(Adding)
+install_members(Adding)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.cache import Suggesting, complete
+from compcache.cache import Suggesting, install_members
 from compcache.facade import Cache as Facade
 from compcache.facade import func_name_of
 
@@ -29,7 +29,7 @@ class Maintenance(Facade):
         Args:
             policy: which modules to remove.
             dry_run: remove nothing, and report what would be removed.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
             A report of the modules that were removed, or would be.
@@ -48,7 +48,7 @@ class Maintenance(Facade):
 
         Args:
             policy: which modules to remove.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
             The plan, with the `report` of a dry run.
@@ -85,7 +85,7 @@ class Maintenance(Facade):
         Args:
             grace: for how many seconds the old files stay beside the volume, for processes on other hosts that do not see the volume
                 yet.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
             A report of the modules that were packed and removed.
@@ -109,10 +109,10 @@ class Maintenance(Facade):
             repair: put damaged files in quarantine, rebuild the index, remove leftovers, correct permissions.
             checksums: read every module in full, rather than its records alone.
             recompile: compile the code that is stored beside images again, and compare the result with the module.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
-            The checks and the findings of each step. A directory without a cache is reported as an error.
+            The checks and the problems that each step found. A directory without a cache is reported as an error.
 
         Raises:
             StorageError: `repair` is set and the cache is read-only.
@@ -191,7 +191,7 @@ class Maintenance(Facade):
         if derived:
             return remove_linked(self._store, None if func_name is None else func_name_of(func_name))
         if func_name is None:
-            raise TypeError("remove() needs the name of a function, unless derived=True is given")
+            raise TypeError("remove() requires the name of a function, unless derived=True is given")
         if self._entries is not None:
             self._entries.flush()
         with Suggesting(self):
@@ -201,7 +201,7 @@ class Maintenance(Facade):
         """Remove one module with all its realizations. Call targets that are held keep working.
 
         Args:
-            module_id: its 32 hexadecimal digits, as `modules` and `add_module` return them.
+            module_id: the module's id, 32 hexadecimal digits, as `modules` and `add_module` return it.
 
         Returns:
             Whether the module existed.
@@ -229,4 +229,4 @@ class Maintenance(Facade):
         return clear(self._store)
 
 
-complete(Maintenance)
+install_members(Maintenance)

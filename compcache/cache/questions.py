@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.cache import Suggesting, complete, func_names_of
+from compcache.cache import Suggesting, func_names_of, install_members
 from compcache.facade import Cache as Facade
 from compcache.facade import func_name_of
 
@@ -31,7 +31,7 @@ class Questions(Facade):
         Args:
             select: called with each name. Only functions for which it returns a true value are listed. None lists all.
             folded: list the functions of one label, with their parts, as one.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
             One summary for each function, or label, sorted by name.
@@ -126,7 +126,7 @@ class Questions(Facade):
         Args:
             names: the functions, by their names or identities, or None for all.
             reverse: reverse the edges: they lead from each function to the functions that refer to it.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Raises:
             NotCachedError: one of `names` is not in the cache.
@@ -181,7 +181,7 @@ class Questions(Facade):
             func_name: the function's name, its `Identity`, or a label. A label means its newest function, which is compared with the
                 earlier ones.
             identity: the function's identity, if the caller has it; stored variants are compared with it.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Raises:
             TypeError: `identity` is not an `Identity`.
@@ -200,7 +200,7 @@ class Questions(Facade):
         """List the stored modules.
 
         Args:
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
             One summary for each module, sorted by module_id. Modules of layers come last.
@@ -214,7 +214,7 @@ class Questions(Facade):
         """Describe one stored module.
 
         Args:
-            module_id: its 32 hexadecimal digits, as `modules` and `add_module` return them.
+            module_id: the module's id, 32 hexadecimal digits, as `modules` and `add_module` return it.
 
         Raises:
             FileNotFoundError: the module does not exist, or is damaged.
@@ -229,7 +229,7 @@ class Questions(Facade):
         """Describe the whole cache: its place, its size, and the compiler that it would use. No module is opened.
 
         Args:
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
         """
         self._require_open()
         from compcache.inspect.functions import cache_info
@@ -241,7 +241,7 @@ class Questions(Facade):
 
         Args:
             since: count only from this time on, in seconds since the epoch, rounded to the hour.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Raises:
             TypeError: `since` is not a number.
@@ -257,7 +257,7 @@ class Questions(Facade):
 
         Args:
             since: only from this time on, in seconds since the epoch, rounded to the hour.
-            progress: called now and then with (modules read, modules to read).
+            progress: called from time to time with (modules read, modules to read).
 
         Returns:
             One period for each hour with counts, or for each day after a month; the oldest first.
@@ -284,4 +284,4 @@ class Questions(Facade):
         zero_stats(self._store)
 
 
-complete(Questions)
+install_members(Questions)

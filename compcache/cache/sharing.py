@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from compcache.cache import Suggesting, complete, func_names_of
+from compcache.cache import Suggesting, func_names_of, install_members
 from compcache.cache.questions import Questions
 from compcache.files import absolute_path
 
@@ -151,7 +151,7 @@ class Sharing(Questions):
         self._require_open()
         remote = self._session().remote()
         if remote is None or not remote.writes:
-            raise ValueError("push() needs a remote store to write to: open the cache with remote= and remote_mode='write'")
+            raise ValueError("push() requires a remote store to write to: open the cache with remote= and remote_mode='write'")
         wanted = dict.fromkeys([each for name in func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
         found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
         count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
@@ -172,4 +172,4 @@ class Sharing(Questions):
         return remote is None or remote.flush(timeout) == 0
 
 
-complete(Sharing)
+install_members(Sharing)

@@ -41,7 +41,7 @@ def symbols_of(code: bytes) -> Symbols:
         CompileError: LLVM rejects the code.
     """
 
-    def look(context: Any) -> Symbols:
+    def read(context: Any) -> Symbols:
         module = codegen.parse(code, context)
         text = str(module)
         exports = visible_exports(read_values(text), aliases(text))
@@ -54,7 +54,7 @@ def symbols_of(code: bytes) -> Symbols:
             tuple([value.name for value in values if not value.is_declaration]),
         )
 
-    return codegen.run(look)
+    return codegen.run(read)
 
 
 def link_text(code: bytes, text: str) -> bytes:

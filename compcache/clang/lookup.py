@@ -80,12 +80,12 @@ def _stored_names(cache: Cache, given: str) -> dict[str, str] | None:
         listed, *files = data.decode("utf-8", "surrogateescape").split("\n")
         if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
             return None
-        return _functions_in(cache.get_target(listed))
+        return _read_function_list(cache.get_target(listed))
     except CompcacheError:
         return None
 
 
-def _functions_in(target: Callable[[], object]) -> dict[str, str]:
+def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
     pairs = [line.partition(" ") for line in str(target()).split("\n") if line]
     return {plain: func_name for plain, _, func_name in pairs}
 
@@ -100,7 +100,7 @@ def _compile_and_store(
     listed = identity.func_name
     target = cache.get_or_compile(listed, lambda: source_of_unit(unit, translation, identity, functions, options))
     _keep_shortcut(cache, unit, translation, given, listed)
-    return _functions_in(target)
+    return _read_function_list(target)
 
 
 def _identity_of(unit: Unit, translation: Translation, fields: Mapping[str, Any]) -> Identity:

@@ -88,7 +88,7 @@ def _as_list(value: Any) -> list[Any]:
 def _runtime_of_driver(unit: Unit) -> _Runtime:
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
     command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
-    lines = _output_of(unit, command, errors=True).splitlines()
+    lines = _capture_output(unit, command, errors=True).splitlines()
     words = next((found for line in reversed(lines) if "-shared" in (found := _split_line(line))), [])
     places, found = [], []
     for word, following in zip(words, [*words[1:], ""], strict=True):
@@ -136,7 +136,7 @@ def _is_elf(path: str) -> bool:
         return False
 
 
-def _output_of(unit: Unit, command: list[str], *, errors: bool = False) -> str:
+def _capture_output(unit: Unit, command: list[str], *, errors: bool = False) -> str:
     try:
         done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -150,7 +150,7 @@ def _output_of(unit: Unit, command: list[str], *, errors: bool = False) -> str:
 
 def _runtime_of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
-    directory = _output_of(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
+    directory = _capture_output(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)
     left_out = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
     found = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []

@@ -118,7 +118,7 @@ def make_unit(
         CompileError: the compiler is not installed, the language is not known, a flag is not a text, or a flag selects another output.
         OSError: the file cannot be read.
     """
-    path = _path_of(source)
+    path = _path_or_empty(source)
     if path.startswith(("-", "@")):
         path = f"./{path}"  # compilers would read the path as an option, or as the name of a file of options
     if path:
@@ -148,7 +148,7 @@ def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...
     return given
 
 
-def _path_of(source: object) -> str:
+def _path_or_empty(source: object) -> str:
     if isinstance(source, str):
         return source if "\n" not in source and language_of(source) and not set("{};") & set(source) else ""
     return os.fspath(source) if isinstance(source, os.PathLike) else ""

@@ -1,4 +1,4 @@
-"""Chooses the realizations of a closure: those that an ordinary load binds, in modules that are not linked closures."""
+"""Chooses the realizations of a closure: the realizations that an ordinary load binds, in modules that are not linked closures."""
 
 from __future__ import annotations
 

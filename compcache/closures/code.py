@@ -335,7 +335,7 @@ def _copy_symbol(number: int, name: str) -> str:
 def _rename(value: Any, name: str) -> None:
     value.name = name
     if value.name != name:
-        raise CompileError(f"the modules of a closure cannot be linked, because one of them already uses the symbol {name!r}")
+        raise CompileError(f"the modules of a closure cannot be linked, because a module already uses the symbol {name!r}")
 
 
 def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:

@@ -64,7 +64,7 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the parts that concern all of them."""
+    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the common parts."""
 
     by_key: dict[str, Definition]
     header: bytes
@@ -128,9 +128,9 @@ class _Reader:
         self._visits = 0
         self._parts: dict[str, _Part] = {}  # the parts of metadata nodes
         self._scanned: dict[str, _Scanned] = {}
-        self._sort(text)
+        self._read_lines(text)
 
-    def _sort(self, text: str) -> None:
+    def _read_lines(self, text: str) -> None:
         at = 0
         while at < len(text):
             is_function = text.startswith("define ", at)
@@ -291,11 +291,11 @@ class _Reader:
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
-        is_declared = key in self._declared or (key in self._variables and self._words(key)[0] in ("external", "extern_weak"))
+        is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
         is_own = key in self._addressed or self._is_own(key)
         return Definition(self._digest_of_scanned(scanned, shared), tuple(map(_key_of_reference, scanned.mentions)), is_declared, is_own)
 
-    def _words(self, token: str) -> list[str]:
+    def _words_before_value(self, token: str) -> list[str]:
         match = _GLOBAL.match(self._variables[token])
         return [*match[2].split(), match[3]] if match else [""]
 
@@ -307,7 +307,7 @@ class _Reader:
         """
         if token not in self._variables:
             return False
-        words = self._words(token)
+        words = self._words_before_value(token)
         if "appending" in words or token.startswith("@llvm.") or ', section "' in self._variables[token]:
             raise Unreadable
         return words[-1] != "constant" or "unnamed_addr" not in words or "thread_local" in "".join(words)

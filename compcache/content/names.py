@@ -132,7 +132,7 @@ def as_source(given: Any, who: str) -> ModuleSource:
     verb = "got" if who == "compile()" else "returned"
     found = "None" if given is None else f"an object of type {type(given).__name__}"
     raise CompileError(
-        f"{who} {verb} {found}, but needs a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
+        f"{who} {verb} {found}, but requires a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
         if who == "compile()"
         else f"{who} {verb} {found}, but must return a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
     )
@@ -232,7 +232,7 @@ def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
     for symbol, name in _import_pairs(source.imports):
         found.setdefault(symbol, []).extend(_encode_texts(["import", name]))
     for name, definition in (source.globals or {}).items():
-        found.setdefault(name, []).extend(_globals_of({name: definition}))
+        found.setdefault(name, []).extend(_global_parts({name: definition}))
     return found
 
 
@@ -241,7 +241,7 @@ def option_parts(source: ModuleSource) -> list[bytes]:
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
     options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
     options += _archive_digests(source)
-    options += [text for pair in _identity_of(source).items() for text in pair]
+    options += [text for pair in _identity_components(source).items() for text in pair]
     return [*_encode_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
 
 
@@ -296,9 +296,9 @@ def digest_beside_code(source: ModuleSource) -> bytes:
 def _code_parts(source: ModuleSource) -> Iterator[bytes]:
     yield _VERSION
     yield source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
-    yield from _encode_texts(_functions_of(source))
-    yield from _globals_of(source.globals)
-    yield from _encode_texts(_imports_of(source.imports))
+    yield from _encode_texts(_function_texts(source))
+    yield from _global_parts(source.globals)
+    yield from _encode_texts(_import_texts(source.imports))
 
 
 def _with_lengths(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -311,7 +311,7 @@ def _encode_texts(texts: list[str]) -> list[bytes]:
     return [b"%d" % len(texts), *[text.encode("utf-8", "surrogatepass") for text in texts]]
 
 
-def _functions_of(source: ModuleSource) -> list[str]:
+def _function_texts(source: ModuleSource) -> list[str]:
     if source.functions is None:
         return ["every function"]
     return [text_of_export(name, exported_as(value, name)) for name, value in source.functions.items()]
@@ -322,7 +322,7 @@ def text_of_export(name: str, function: Function) -> str:
     return repr((name, function.signature, function.symbol, function.nogil, function.shown))
 
 
-def _globals_of(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
+def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
     if not definitions:
         return
     from compcache.globals.definition import encoded
@@ -342,7 +342,7 @@ def _copy_definitions(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinit
     return {name: define(value) for name, value in definitions.items()}
 
 
-def _imports_of(imports: Any) -> list[str]:
+def _import_texts(imports: Any) -> list[str]:
     return [text for pair in _import_pairs(imports) for text in pair]
 
 
@@ -361,7 +361,7 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "func_name", function))
 
 
-def _identity_of(source: ModuleSource) -> dict[str, str]:
+def _identity_components(source: ModuleSource) -> dict[str, str]:
     identity = source.identity
     if identity is None:
         return {}
@@ -377,7 +377,7 @@ def _compared_components(source: ModuleSource) -> dict[str, str]:
         code = f"digest {digest([raw]).hex()} of {len(raw)} bytes"
     found = {"code": code, "optimize": str(source.optimize), "cpu": str(source.cpu), "features": str(source.features)}
     if source.globals:
-        found["globals"] = digest(_with_lengths(_globals_of(source.globals))).hex()
+        found["globals"] = digest(_with_lengths(_global_parts(source.globals))).hex()
     if source.imports:
-        found["imports"] = " ".join(_imports_of(source.imports))
+        found["imports"] = " ".join(_import_texts(source.imports))
     return found

@@ -315,7 +315,7 @@ class Index:
     def refresh(self) -> bool:
         """List the directory again; return whether its segments have changed. A failure sets `problem`."""
         before, self.problem = self.problem, ""
-        names = self._names()
+        names = self._list_names()
         old = {segment.name: segment for segment in self._segments or ()}
         if self._segments is not None and names == list(old):
             if names:
@@ -324,7 +324,7 @@ class Index:
         self._segments = tuple([old.get(name) or Segment(self, name) for name in names])
         return True
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         try:
             found = self.files.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -426,7 +426,7 @@ class Index:
 
     def _look_for_native(self, segment: Segment, number: bytes) -> None:
         """Set the rank of the requirement with a number if it belongs to code for exactly this host."""
-        text = self._requirements(segment).get(number)
+        text = self._read_requirements(segment).get(number)
         if text is not None and (self._processor is None or self._processor().is_native(text)):
             self._ranks[number] = NATIVE
 
@@ -435,13 +435,13 @@ class Index:
         known = self._ranks.get(number)
         if known:
             return known
-        text = self._requirements(segment).get(number)
+        text = self._read_requirements(segment).get(number)
         if text is None:
             return 0
         rank = self._ranks[number] = self._processor().rank(text) if self._processor is not None else NATIVE
         return rank
 
-    def _requirements(self, segment: Segment) -> dict[bytes, str]:
+    def _read_requirements(self, segment: Segment) -> dict[bytes, str]:
         try:
             return segment.requirements
         except FormatError as error:

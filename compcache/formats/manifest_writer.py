@@ -169,12 +169,12 @@ class WholeManifest:
 
     def functions(self) -> list[tuple[str, int, str]]:
         """Return the (name, record offset, requirement) of every function."""
-        records = [(offset, decode_function(payload)) for offset, payload in self._of(FUNCTION)]
+        records = [(offset, decode_function(payload)) for offset, payload in self._payloads_of(FUNCTION)]
         return [(record.name, offset, self.header.requirement(self.header.features_of(record))) for offset, record in records]
 
     def entries(self) -> list[tuple[int, EntryRecord]]:
         """Return the (record offset, entry) of all entries of data."""
-        return [(offset, decode_entry(payload)) for offset, payload in self._of(ENTRY)]
+        return [(offset, decode_entry(payload)) for offset, payload in self._payloads_of(ENTRY)]
 
     def indexed(self) -> list[tuple[str, int, str]]:
         """Return the (name, record offset, requirement) of functions and entries, for the index. Entries have their `index_name`."""
@@ -185,14 +185,14 @@ class WholeManifest:
 
     def imports(self) -> tuple[str, ...]:
         """Return the func_names of all functions and variables that the module imports, without duplicates."""
-        needs = [decode_needs(payload) for _, payload in self._of(NEEDS)]
+        needs = [decode_needs(payload) for _, payload in self._payloads_of(NEEDS)]
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 
     def is_pickled(self) -> bool:
         """Return whether loading a global of the module, or reading one of its entries, unpickles data."""
-        if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._of(GLOBAL)):
+        if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._payloads_of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())
 
-    def _of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
+    def _payloads_of(self, kind: bytes) -> Iterator[tuple[int, bytes]]:
         return ((offset, payload) for offset, payload in self._frames if payload[:1] == kind)

@@ -70,7 +70,7 @@ def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator
         firsts.append((first, at, len(block)))
         at += len(block)
         yield block
-    packed = _pack([field for row in firsts for field in row])
+    packed = _packed_block([field for row in firsts for field in row])
     yield check(packed) + packed
     content = summary()
     if len(content) > SUMMARY_SIZE:
@@ -87,13 +87,13 @@ def _blocks(items: Iterable[Item]) -> Iterator[tuple[bytes, bytes]]:
         block += (key, value)
         size += len(key) + len(value)
         if size >= _BLOCK:
-            yield block[0], _pack(block)
+            yield block[0], _packed_block(block)
             block, size = [], 0
     if block:
-        yield block[0], _pack(block)
+        yield block[0], _packed_block(block)
 
 
-def _pack(values: list[Any]) -> bytes:
+def _packed_block(values: list[Any]) -> bytes:
     packed: bytes = msgpack.packb(values, use_bin_type=True)
     return packed
 

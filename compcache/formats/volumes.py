@@ -68,7 +68,7 @@ class Volumes:
         Raises:
             OSError: a volume cannot be read.
         """
-        self._look()
+        self._list_if_changed()
         own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
         replaced = {name for volume in own.values() for name in volume.replaced}
         return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
@@ -88,7 +88,7 @@ class Volumes:
             OSError: a volume cannot be read.
         """
         self._state = 0, 0
-        found = self._query(self._all, lambda volume: volume.find(module_id))
+        found = self._query(self._all_known, lambda volume: volume.find(module_id))
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
@@ -103,11 +103,11 @@ class Volumes:
         """Return the open volume with a name; None if no volume has this name, or the volume is damaged."""
         return self._known.get(name)
 
-    def _all(self) -> list[Volume]:
-        self._look()
+    def _all_known(self) -> list[Volume]:
+        self._list_if_changed()
         return list(self._known.values())
 
-    def _look(self) -> None:
+    def _list_if_changed(self) -> None:
         """List the directory if it has changed since the last listing."""
         try:
             status = self._files.stat(self._directory)
@@ -138,13 +138,13 @@ class Volumes:
                 reraise_interrupt(error)
                 whole = False
             except _format_error() as error:
-                self._note(name, error)
+                self._record_damage(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
         self._known = known
         return whole
 
-    def _note(self, name: str, error: "FormatError") -> None:
+    def _record_damage(self, name: str, error: "FormatError") -> None:
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
@@ -160,7 +160,7 @@ class Volumes:
             found = []
             try:
                 for volume in volumes():
-                    answer = self._answer(volume, question)
+                    answer = self._query_one(volume, question)
                     if answer is not None:
                         found.append((volume, answer))
                     if len(found) >= most:
@@ -174,11 +174,11 @@ class Volumes:
             break
         return found
 
-    def _answer(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
+    def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
         try:
             return question(volume)
         except _format_error() as error:
-            self._note(volume.name, error)
+            self._record_damage(volume.name, error)
             return None
 
     def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":

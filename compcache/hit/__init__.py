@@ -266,9 +266,9 @@ class PlainLoader:
             return None
         parts = None
         if record[6]:
-            from compcache.hit.plain_imports import follow
+            from compcache.hit.plain_imports import collect_imports
 
-            parts = follow(self, runtime, module_id, where, record, read)
+            parts = collect_imports(self, runtime, module_id, where, record, read)
             if parts is None:
                 return None
         if closure is not None:
@@ -341,7 +341,7 @@ class PlainLoader:
         Return what `runtime.newest` found and its linked closure, or None if the function is not plain.
         """
         ordered = runtime.is_ordered(func_name)
-        if (ordered or self._names is None) and not self._look_again(runtime):
+        if (ordered or self._names is None) and not self._refresh_index(runtime):
             return None
         found = runtime.newest(self._functions, func_name, ordered)
         if found is None:
@@ -350,22 +350,22 @@ class PlainLoader:
         if found[2] >= _LINKED:
             closure = self._closure
             if closure is None or closure.segments is not self._names or closure.module_id != found[1]:
-                from compcache.hit.plain_closures import find_holding
+                from compcache.hit.plain_closures import find_valid
 
-                closure = find_holding(runtime, self._files, self._root, self._names, found[1], self._owner)
+                closure = find_valid(runtime, self._files, self._root, self._names, found[1], self._owner)
             if closure is None:
                 return None
-        return (found, closure) if self._goes_with(closure) else None
+        return (found, closure) if self._is_compatible(closure) else None
 
-    def _goes_with(self, closure: "PlainClosure | None") -> bool:
+    def _is_compatible(self, closure: "PlainClosure | None") -> bool:
         """Return whether a closure, or a module outside of closures (None), may be loaded beside everything that is loaded."""
         if closure is self._closure and (closure is None or self._loaded(closure.module_id) is not None):
             return True
-        from compcache.hit.plain_closures import goes_with
+        from compcache.hit.plain_closures import is_compatible
 
-        return goes_with(self, closure)
+        return is_compatible(self, closure)
 
-    def _look_again(self, runtime: "Any") -> bool:
+    def _refresh_index(self, runtime: "Any") -> bool:
         """Read the segments that the index has now. Return False if the index contains a file that plain hits do not know."""
         files = self._files
         files.renew()
@@ -426,7 +426,7 @@ class PlainLoader:
         """Claim a module, map it, and return it.
 
         Raises:
-            LinkError: one of the module's own constructors asks for it.
+            LinkError: one of the module's own constructors requests it.
             ReentrantLoadError: this look-up interrupts the mapping of the module.
         """
         module = LoadedModule(module_id, size)
@@ -435,9 +435,9 @@ class PlainLoader:
                 committed = self._loaded(module_id)  # a thread has mapped it meanwhile
                 if committed is not None:
                     return committed
-                from compcache.hit.interrupts import half_mapped, in_constructor
+                from compcache.hit.interrupts import half_mapped_error, in_constructor_error
 
-                raise in_constructor(module_id) if load_runtime().is_linking() else half_mapped(module_id)
+                raise in_constructor_error(module_id) if load_runtime().is_linking() else half_mapped_error(module_id)
             module.image = map_image()
         finally:
             if module.image is None:  # the traceback may keep the module alive
@@ -470,7 +470,7 @@ class PlainLoader:
             is_committed = False
             while not is_committed:  # try again if an interrupt of this thread has changed the tables
                 change = self.changed = object()
-                if self.closed or self._files is None or not self._goes_with(closure):
+                if self.closed or self._files is None or not self._is_compatible(closure):
                     return None
                 existing = self.held(name)
                 if existing is not None:

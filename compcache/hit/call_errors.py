@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from compcache.signature import Parameter
 
 __all__ = [
-    "describe", "find_pointer", "no_key_for_pickled", "pickled_is_gone", "raise_arity", "raise_unloaded", "raise_value", "refuse_copies",
+    "describe",
+    "missing_function_error",
+    "missing_key_error",
+    "pointer_address",
+    "raise_arity",
+    "raise_not_copyable",
+    "raise_unloaded",
+    "raise_value",
 ]  # fmt: skip
 
 _MAX_SHOWN = 60
@@ -56,7 +63,7 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
     name = target._name
     raise TargetUnloadedError(
         f"the compiled function {name!r} was unloaded, by Cache.unload() or because its cache was closed: "
-        f"ask an open cache for it again with get_target({name!r})",
+        f"request it again from an open cache with get_target({name!r})",
         func_name=name,
     )
 
@@ -228,7 +235,7 @@ def _describe_given(value: object, dimensions: int) -> str:
         return type(value).__name__
 
 
-def find_pointer(value: object) -> int | None:
+def pointer_address(value: object) -> int | None:
     """Return the address in a ctypes object that is a pointer, or None for any other value. A ctypes value of another kind is a buffer."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is None:
@@ -240,7 +247,7 @@ def find_pointer(value: object) -> int | None:
     return None
 
 
-def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDirectoryError:
+def missing_key_error(path: str, func_name: str, variable: str) -> UntrustedDirectoryError:
     """Return the error for a pickled target from a cache whose signing key this process does not have."""
     return UntrustedDirectoryError(
         f"a pickled call target refers to function {func_name!r} of the cache {path}, whose modules are signed, but "
@@ -249,16 +256,16 @@ def no_key_for_pickled(path: str, func_name: str, variable: str) -> UntrustedDir
     )
 
 
-def pickled_is_gone(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
+def missing_function_error(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
     """Return the error for a pickled target whose function is no longer in its cache."""
     return NotCachedError(
-        f"a pickled call target refers to function {func_name!r} of the cache {path}, which is not there any more ({error})",
+        f"a pickled call target refers to function {func_name!r} of the cache {path}, which that cache no longer contains ({error})",
         func_name=func_name,
         cache_dir=path,
     )
 
 
-def refuse_copies() -> NoReturn:
+def raise_not_copyable() -> NoReturn:
     """Raise the `TypeError` for copying or pickling a cache."""
     raise TypeError(
         "a Cache cannot be copied or pickled, because it holds open files, loaded code and perhaps a signing key: pass its path "

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from compcache.errors import LinkError, ReentrantLoadError
 
-__all__ = ["before_start", "half_mapped", "in_constructor", "with_name"]
+__all__ = ["add_name", "before_start_error", "half_mapped_error", "in_constructor_error"]
 
 _INTERRUPTED = "asked from a signal handler or a finalizer during a load"
 
 
-def half_mapped(module_id: bytes) -> ReentrantLoadError:
+def half_mapped_error(module_id: bytes) -> ReentrantLoadError:
     """Return the exception for a request of a module that this thread is mapping."""
     return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
 
 
-def in_constructor(module_id: bytes) -> LinkError:
+def in_constructor_error(module_id: bytes) -> LinkError:
     """Return the exception for a request of a module by one of its own constructors."""
     name = module_id.hex()
-    return LinkError(f"module {name} is being mapped, and one of its constructors asks for it: remove that call", module_id=name)
+    return LinkError(f"module {name} is being mapped, and one of its constructors requests it: remove that call", module_id=name)
 
 
-def before_start(module_id: bytes) -> ReentrantLoadError:
+def before_start_error(module_id: bytes) -> ReentrantLoadError:
     """Return the exception for a request of a module whose constructors this thread is about to run."""
     return ReentrantLoadError(
         f"{_INTERRUPTED} of module {module_id.hex()}, whose constructors have not run: ask again when it has returned"
     )
 
 
-def with_name(error: Exception, func_name: str) -> Exception:
-    """Return the exception of a look-up with the name of the function.
+def add_name(error: Exception, func_name: str) -> Exception:
+    """Add the name of the function to the exception of a look-up, and return the exception to raise.
 
     An error about a half-imported file of this package becomes a `ReentrantLoadError`. Other errors are returned unchanged.
     """

@@ -211,9 +211,9 @@ class Loader(PlainLoader):
             return self._load_newest(func_name, owner, accept)
         except (ImportError, NameError, AttributeError, ReentrantLoadError) as error:
             reraise_interrupt(error)
-            from compcache.hit.interrupts import with_name
+            from compcache.hit.interrupts import add_name
 
-            raise with_name(error, func_name) from error.__cause__
+            raise add_name(error, func_name) from error.__cause__
 
     def _load_newest(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function. If that fails and the index has changed since it was read, read it again and repeat."""
@@ -267,7 +267,7 @@ class Loader(PlainLoader):
     def _open_first(
         self, func_name: str, candidates: Iterator[tuple[bytes, int]], sources: Sources
     ) -> tuple[Choice | None, Exception | None]:
-        """Open the first realization that exists. Return it, or None and the error that rules it out, or None twice if there is none."""
+        """Open the first realization that exists. Return it and None, or None and the error against it, or None twice if none exists."""
         for module_id, offset in candidates:
             try:
                 return self.open_candidate(func_name, module_id, offset, sources), None
@@ -312,18 +312,18 @@ class Loader(PlainLoader):
         # All realizations of a content name have the same content.
         if is_ordered(func_name):
             found = self.store.find(func_name, is_near or (self.is_loaded if self._mine else None), again=again, linked=linked)
-            yield from self._unmarked(func_name, found, linked=linked)
+            yield from self._admitted(func_name, found, linked=linked)
             return
         later = []
-        for candidate in self._unmarked(func_name, self.store.find(func_name, linked=linked), linked=linked):
+        for candidate in self._admitted(func_name, self.store.find(func_name, linked=linked), linked=linked):
             if not self._mine or self._loaded(candidate[0]) is not None:
                 yield candidate
             else:
                 later.append(candidate)
         yield from later
 
-    def _unmarked(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
-        """Yield candidates without those of linked closures that are not valid. A closure that the function is bound to comes first."""
+    def _admitted(self, func_name: str, found: Iterator[tuple[bytes, int]], *, linked: bool) -> Iterator[tuple[bytes, int]]:
+        """Yield the candidates except those in linked closures that are not valid. A closure that the function is bound to comes first."""
         first = next(found, None)  # the look-up renews the index, which affects the bindings
         place = self.linked.bound.place_of(func_name) if self.linked is not None and linked else None
         if place is not None and self.linked is not None and place in self.linked:
@@ -552,9 +552,9 @@ class Loader(PlainLoader):
                 if self.closed:
                     raise StorageError(f"the cache {self.store.root} was closed while {func_name!r} was loaded: open it again")
                 existing = self.held(func_name)
-                if existing is not None and (sources.accept is None or _is_of(existing, chosen[func_name])):
+                if existing is not None and (sources.accept is None or _belongs_to(existing, chosen[func_name])):
                     return existing
-                if self.linked is not linked or not self._are_current(modules) or not self._agree(chosen, bound, sources.since):
+                if self.linked is not linked or not self._are_current(modules) or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
                 new_modules = self._new_among(modules)
@@ -573,7 +573,7 @@ class Loader(PlainLoader):
             self.decoded += sum(len(c.fills or ()) for c in chosen.values())
         return target
 
-    def _agree(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
+    def _is_consistent(self, chosen: dict[str, Choice], bound: dict[str, Any], since: int) -> bool:
         """Return whether all variables still belong to the chosen modules. Another thread may have bound them to other modules."""
         if self.providers or self.merged:
             from compcache.hit.closures.providers import have_providers
@@ -641,7 +641,7 @@ class Loader(PlainLoader):
             forget_name(self, func_name)
 
     def unload(self, func_name: str) -> int:
-        """Invalidate every call target of the modules in which this loader found the function. Return their number."""
+        """Invalidate every call target of the modules in which this loader found the function, and return the number of targets."""
         from compcache.hit.memory import unload
 
         return unload(self, func_name)
@@ -652,7 +652,7 @@ class Loader(PlainLoader):
         return [target for target in found if target is not None]
 
 
-def _is_of(target: TypedCallTarget, choice: Choice) -> bool:
+def _belongs_to(target: TypedCallTarget, choice: Choice) -> bool:
     """Return whether a target belongs to the module of a choice."""
     context = target._context
     return context is not None and context.module is choice.loaded

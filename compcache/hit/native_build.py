@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["missing", "require_same_sources", "source_digest", "source_paths"]
+__all__ = ["missing_error", "require_same_sources", "source_digest", "source_paths"]
 
 _SOURCES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 _BUILD = "in a source checkout run `make build`, or `pip install -e .`"
@@ -34,8 +34,8 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
-def missing(error: ImportError) -> ImportError:
-    """Return the exception to raise if the extension module cannot be imported."""
+def missing_error(error: ImportError) -> ImportError:
+    """Return the exception to raise if `error` is the failed import of the extension module."""
     return ImportError(
         f"the native runtime of compcache is missing or was built for another Python ({error}): {_BUILD}; else install the package again",
         name=error.name,

@@ -309,6 +309,6 @@ def _encode_store(address: int, data: bytes) -> bytes:
 
 
 def quarantine_misfit(loader: Loader, choice: Choice, error: IndexError) -> CompcacheError:
-    """Quarantine a module whose records do not fit its image. Return the exception to raise."""
+    """Quarantine a module whose records do not fit its image, and return the exception to raise."""
     store = loader.store
     return store.quarantine(store.module_path(choice.module_id), f"its records do not fit its image: {error}")

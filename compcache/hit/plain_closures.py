@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compcache.files import Opened
     from compcache.hit import PlainLoader
 
-__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_holding", "goes_with"]
+__all__ = ["DIRECTORY", "MAGIC", "PARTS", "SUFFIX", "PlainClosure", "find_valid", "is_compatible"]
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 DIRECTORY, SUFFIX = "closures-v1", ".closure"
@@ -33,7 +33,7 @@ class PlainClosure:
         module_id: the id of the closure.
         segments: the names of the index's files for which the closure is valid.
         parts: the modules from which it is derived.
-        homes: how many of these, from the first one, the closure contains.
+        homes: the number of these modules, from the first one, that the closure contains.
         where: its open file, path, size and index entry, or None.
         bound: the records and contents of its loaded functions.
     """
@@ -59,7 +59,7 @@ class PlainClosure:
         return closure
 
 
-def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
+def find_valid(runtime: "Any", files: "Any", root: str, segments: "bytes | None", module_id: bytes, owner: int) -> "PlainClosure | None":
     """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
 
     Args:
@@ -92,7 +92,7 @@ def find_holding(runtime: "Any", files: "Any", root: str, segments: "bytes | Non
     return PlainClosure(module_id, segments, parts, int.from_bytes(data[_HOMES : _HOMES + 4], "little"))
 
 
-def goes_with(loader: "PlainLoader", closure: "PlainClosure | None") -> bool:
+def is_compatible(loader: "PlainLoader", closure: "PlainClosure | None") -> bool:
     """Return whether all loaded modules belong to this linked closure, or to no closure if it is None. Otherwise the hit is not plain."""
     known = loader._closure
     if known is not None and loader._loaded(known.module_id) is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     #: Of an import: its key, its name, its places, and the link type of the use.
     Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
 
-__all__ = ["Part", "Parts", "follow", "only_places"]
+__all__ = ["Part", "Parts", "collect_imports", "unique_places"]
 
 #: The values of `compcache.formats.manifest`.
 _NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
@@ -116,7 +116,7 @@ class Parts(dict[str, Part]):
         ]
 
 
-def follow(
+def collect_imports(
     loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
 ) -> "Parts | None":
     """Return a function with all its direct and indirect imports.
@@ -172,7 +172,7 @@ def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", nat
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # the list grows in the loop
         imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
-        if not _note_starts(runtime, part, variables):
+        if not _record_start(runtime, part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
@@ -189,10 +189,10 @@ def _look_up_together(
     """Look up many imports of a function at once, if they are from one module.
 
     An import is looked up here if its only realization fits and needs nothing. Return the other imports, and at least one of each
-    module. The errors are those of `follow`.
+    module. The errors are those of `collect_imports`.
     """
     modules: dict[bytes, list[tuple[Use, int]]] = {}
-    for use, place in zip(uses, only_places(runtime, loader._functions, [use[1] for use in uses]), strict=True):
+    for use, place in zip(uses, unique_places(runtime, loader._functions, [use[1] for use in uses]), strict=True):
         if place and place[1] < hit._LINKED:
             modules.setdefault(place[0], []).append((use, place[1]))
     done = set()
@@ -211,7 +211,7 @@ def _look_up_together(
     return [use for use in uses if use[0] not in done]
 
 
-def only_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> "list[tuple[bytes, int] | Literal[False] | None]":
+def unique_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> "list[tuple[bytes, int] | Literal[False] | None]":
     """Return, for each name, the module_id and the record offset of its only realization in all tables.
 
     A name without a realization has None, and a name with several has False.
@@ -242,8 +242,8 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
     return Part(found[1], where, record, read)
 
 
-def _note_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
-    """Record the function that runs a module's constructors. Return False if a record is of something else, a variable to decode."""
+def _record_start(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
+    """Record the function that runs a module's constructors. Return False if a record is that of a variable to decode."""
     for offset in offsets:
         _, slot, _, _, kind, _ = runtime.global_record(part.read(offset))
         if kind != _STARTUP:
@@ -254,4 +254,4 @@ def _note_starts(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool
 
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
     """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
-    return bool(only_places(runtime, loader._functions, [name])[0])
+    return bool(unique_places(runtime, loader._functions, [name])[0])

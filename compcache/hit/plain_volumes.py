@@ -40,10 +40,10 @@ class _Files:
 
 def volumes_of(door: "Any", root: str) -> Volumes:
     """Return the volumes of a directory. Damage ends the plain hit. Volumes of other users have no stamp."""
-    return Volumes(_Files(door), f"{root}/{DIRECTORY}", SUFFIXES, _give_up, _give_up)
+    return Volumes(_Files(door), f"{root}/{DIRECTORY}", SUFFIXES, _raise_damage, _raise_damage)
 
 
-def _give_up(name: str, reason: object) -> "NoReturn":
+def _raise_damage(name: str, reason: object) -> "NoReturn":
     """End the plain hit.
 
     Raises:

@@ -153,8 +153,8 @@ class _Node:
         self.error: Exception | None = None
         self.uses: dict[bytes, tuple[Choice, bytes]] = {}
 
-    def note(self, error: Exception) -> None:
-        """Keep the first error, without its traceback: the traceback's frames refer to the plan, and to all objects of their callers."""
+    def keep_error(self, error: Exception) -> None:
+        """Keep the first error, without its traceback, whose frames refer to the plan and to all objects of their callers."""
         if self.error is None:
             self.error = error.with_traceback(None)
 
@@ -187,7 +187,7 @@ class Plan:
         self._opened = opened
         self._nodes: dict[str, _Node] = {root: _Node(candidates)}
         if error is not None:
-            self._nodes[root].note(error)
+            self._nodes[root].keep_error(error)
         self._pending = [root]
         self._may_lack = False  # whether any function has run out of realizations
         self._apart: dict[tuple[str, bytes], str] = {}  # by name and digest: the nodes for users that expect another type
@@ -276,7 +276,7 @@ class Plan:
     def _advance(self, name: str, node: _Node) -> None:
         """Choose the next usable realization of a function. If all were tried, handle its dependents."""
         choice, self._opened = self._opened, None
-        while choice is not None or (choice := self._next(name, node)) is not None:
+        while choice is not None or (choice := self._next_choice(name, node)) is not None:
             try:
                 self._read_needs(choice)
                 if name == self._root:
@@ -286,7 +286,7 @@ class Plan:
                 self._require_type(name, node, choice)
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                node.note(error)
+                node.keep_error(error)
                 choice = None
                 continue
             node.choice = choice
@@ -326,7 +326,7 @@ class Plan:
                 if only is None:
                     pending.append(imported)
             elif kind[:_DIGEST] not in other.uses:
-                other = self._join(imported, other, choice, kind)
+                other = self._node_for(imported, other, choice, kind)
             other.dependents[name] = None
 
     def _settle_imports(self, choice: Choice) -> dict[str, Choice]:
@@ -337,7 +337,7 @@ class Plan:
 
         return settle(self._loader, self._sources, choice)
 
-    def _join(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
+    def _node_for(self, name: str, node: _Node, user: Choice, kind: bytes) -> _Node:
         """Return the node of an import for a user that expects this type."""
         use = kind[:_DIGEST]
         if (name, use) in self._apart:
@@ -406,7 +406,7 @@ class Plan:
                 raise  # the module was condemned before
             raise self._loader.condemn(self._sources, choice.module_id, error) from error
 
-    def _next(self, name: str, node: _Node) -> Choice | None:
+    def _next_choice(self, name: str, node: _Node) -> Choice | None:
         """Return the next realization of a function that can be opened, or None."""
         if self._apart:
             name = name.partition(_APART)[0]
@@ -422,7 +422,7 @@ class Plan:
                 continue  # the module was removed since the index was read
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
-                node.note(error)
+                node.keep_error(error)
                 continue
             return self._strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
         return None
@@ -477,7 +477,7 @@ class Plan:
         node = self._nodes[name]
         choice = node.choice
         if choice is not None and any(self._node_name(imported, kind) == missing for _, imported, _, kind in choice.imports):
-            node.note(self._missing_import(choice, missing, missing_node))
+            node.keep_error(self._missing_import(choice, missing, missing_node))
             node.choice = None
             self._pending.append(name)
 
@@ -498,7 +498,7 @@ class Plan:
     def reject(self, name: str, error: Exception) -> None:
         """Reject a chosen realization that failed later. `choose` then continues without it."""
         node = self._nodes[name]
-        node.note(error)
+        node.keep_error(error)
         node.choice = None
         self._pending.append(name)
 

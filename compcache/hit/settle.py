@@ -10,7 +10,7 @@ from __future__ import annotations
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED, decode_function
-from compcache.hit.plain_imports import only_places
+from compcache.hit.plain_imports import unique_places
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
@@ -39,7 +39,7 @@ class Settled:
         self._offset = found[0][1]
         self.functions = [number for _, _, number in found]
 
-    def first(self, store: Store, choice_of: type[Choice]) -> dict[str, Choice]:
+    def first_choice(self, store: Store, choice_of: type[Choice]) -> dict[str, Choice]:
         """Return the choice for the first import, by name, as a plan expects it.
 
         Raises:
@@ -70,7 +70,7 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
             )
             if functions:
                 settled = Settled(sources[module_id], functions)
-                found |= settled.first(store, type(user))
+                found |= settled.first_choice(store, type(user))
                 moved = set(map(id, settled.imports[1:]))
                 user.imports = [item for item in user.imports if id(item) not in moved]
                 user.settled.append(settled)
@@ -81,7 +81,7 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
 
 def _group_by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
     """Return, by module_id, the imports with exactly one realization in all segments, each with the offset of its record."""
-    places = only_places(runtime, [segment.functions for segment in segments], [item[1] for item in imports])
+    places = unique_places(runtime, [segment.functions for segment in segments], [item[1] for item in imports])
     found: dict[bytes, list[tuple[Import, int]]] = {}
     for item, place in zip(imports, places, strict=True):
         if place and place[1] < LINKED:

@@ -45,9 +45,9 @@ def start_modules(
         if module.finish is None:
             _start(runtime, module, number)
         elif not module.started and not runtime.is_linking():
-            from compcache.hit.interrupts import before_start
+            from compcache.hit.interrupts import before_start_error
 
-            raise before_start(module.module_id)
+            raise before_start_error(module.module_id)
 
 
 def _providers_first(functions: "dict[str, tuple[LoadedModule, int | None, list[str]]]") -> "list[str]":

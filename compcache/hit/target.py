@@ -183,9 +183,9 @@ def load_runtime() -> "Any":
         except ImportError as error:
             if error.name is None:  # the extension itself raised the error
                 raise
-            from compcache.hit.native_build import missing
+            from compcache.hit.native_build import missing_error
 
-            raise missing(error) from error
+            raise missing_error(error) from error
         if extension.SOURCES:
             _require_current(extension)
         import atexit
@@ -264,7 +264,7 @@ def _require_valid(target: "TypedCallTarget") -> "TargetContext":
 def install(runtime: "Any") -> None:
     """Give the native runtime its base class and hooks. Called once per process, before any target is made."""
     global _runtime  # noqa: PLW0603 - a process has one native runtime
-    native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _find_pointer)
+    native_type = runtime.setup(TypedCallTarget, _raise_unloaded, _raise_arity, _raise_value, _pointer_address)
     native_type.__doc__ = property(_documentation)
     _runtime = runtime
 
@@ -299,10 +299,10 @@ def _raise_value(target: "TypedCallTarget", index: int, value: object) -> "NoRet
     raise_value(target, index, value)
 
 
-def _find_pointer(value: object) -> "int | None":
+def _pointer_address(value: object) -> "int | None":
     """Return the address that a pointer argument means, or None if its buffer is the address, or if it has none."""
     if isinstance(value, TypedCallTarget):
         return value.address
-    from compcache.hit.call_errors import find_pointer
+    from compcache.hit.call_errors import pointer_address
 
-    return find_pointer(value)
+    return pointer_address(value)

@@ -194,7 +194,7 @@ def _open_if_loaded(name: str) -> Library | None:
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
-    """Return the first of these libraries that defines a symbol itself, under its soname; None if none of them defines the symbol.
+    """Return the first of these libraries that defines a symbol itself, under its soname; None if no library defines the symbol.
 
     Libraries that the dynamic linker does not find by name alone are ignored.
     """

@@ -5,10 +5,10 @@ can arrive after an LLVM object was created and before a variable refers to it. 
 the process. So the main thread only waits, while another thread does the work and owns all LLVM objects. An exception that arrives in the
 meantime is raised when LLVM returns. The work ends at its next step.
 
-Parts of the work that belong to the caller (look-ups, pickling, globals) still run in the caller's thread (`in_caller`).
+Parts of the work that belong to the caller (look-ups, pickling, globals) still run in the caller's thread (`call_in_caller`).
 
 A fork while LLVM works waits for the current step, at most some seconds, so that the child can use LLVM. A child that is forked by a
-function which `in_caller` calls has no LLVM thread, and gets an error with this reason.
+function which `call_in_caller` calls has no LLVM thread, and gets an error with this reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["check_abandoned", "in_caller", "in_llvm_thread", "time_spent"]
+__all__ = ["call_in_caller", "check_abandoned", "in_llvm_thread", "time_spent"]
 
 _T = TypeVar("_T")
 #: The stack size of the LLVM thread, because LLVM's parser and its passes recurse. Only the used part takes memory.
@@ -84,7 +84,7 @@ def time_spent() -> float:
     return time.thread_time() + _local.spent
 
 
-def in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
+def call_in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
     """Call a function in the thread that waits for this LLVM thread, and return its result; call it directly in other threads.
 
     If the function raises, the work in the LLVM thread ends, and `in_llvm_thread` raises the exception.
@@ -167,7 +167,7 @@ class _Task(Generic[_T]):
                 answer = request()
                 if os.getpid() != self._process:
                     raise CompileError(
-                        "the process was forked during a compilation, and the child process has no LLVM thread to finish the "
+                        "the process was forked during a compilation, but the child process has no LLVM thread to finish the "
                         "compilation; compile again, or fork before or after compiling"
                     )
                 self._answers.put(answer)

@@ -88,7 +88,7 @@ def make_image(
         shared_object: whether the code was compiled for a shared object (`makes_shared_objects`). If not, the image is the object itself.
 
     Raises:
-        NoSharedObjectError: a linker has to make the shared object, and none is installed; or this process cannot map an image of this
+        NoSharedObjectError: the shared object requires a linker, but none is installed; or this process cannot map an image of this
             size.
         UndefinedSymbolError: the code refers to symbols that neither the platform nor this process provides.
         CompileError: the image is an object, and the module has parts that need a shared object.

@@ -69,7 +69,7 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
 def suggestion(store: Store, name: str) -> str:
     """Return the end of a message about a name that is a miss, with a separator: stored names with this label, or a similar name.
 
-    Returns "" if the name is stored and this host cannot use it, or if no similar name is stored.
+    Return "" if the name is stored and this host cannot use it, or if no similar name is stored.
     """
     if any(True for _ in store.find(name)):
         return ""

@@ -54,7 +54,7 @@ def _file_name(name: str) -> str:
 
 
 def record_refusal(store: Store, name: str, reason: str) -> None:
-    """Store the reason why a function is not cached, in place of an earlier reason. Does nothing in a read-only cache."""
+    """Store the reason why a function is not cached, in place of an earlier reason. Do nothing in a read-only cache."""
     name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
     if store.readonly:
         return
@@ -68,7 +68,7 @@ def record_refusal(store: Store, name: str, reason: str) -> None:
 
 
 def remove_refusal(store: Store, name: str) -> None:
-    """Remove the stored reason of a function that is cached now. Does nothing in a read-only cache."""
+    """Remove the stored reason of a function that is cached now. Do nothing in a read-only cache."""
     if not store.readonly:
         with suppress(OSError):
             store.files.unlink(store.path(UNCACHED, _file_name(name[:_MAX_TEXT])))

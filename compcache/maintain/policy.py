@@ -258,7 +258,7 @@ class _Population:
     def _newest_first(self) -> list[int]:
         """Return the numbers of the entries, the latest used first, then the latest created, then by module_id.
 
-        Sorts three times, the least important key first, because comparing tuples of keys takes three times as long.
+        Sort three times, the least important key first, because comparing tuples of keys takes three times as long.
         """
         entries, recency = self.entries, self.recency
         order = sorted(range(len(entries)), key=[entry.module_id for entry in entries].__getitem__)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from compcache.formats.graph import decode_notes, pack_notes
 from compcache.linker import build_module
 from compcache.miss.import_types import require_types
-from compcache.miss.offers import offers_of
+from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
-from compcache.miss.run_times import share_run_times
+from compcache.miss.run_times import share_runtime_libraries
 from compcache.miss.staleness import warn_of_hidden, warn_of_shadowed
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["add", "build_source"]
 
 
 def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
-    """Compile and link a module, once for each of its targets. Nothing is stored, but modules of run times may be added.
+    """Compile and link a module, once for each of its targets. Nothing is stored, but modules of runtime libraries may be added.
 
     Args:
         session: the cache, which provides imports and counts compilations.
@@ -35,12 +35,12 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
         CompileError, LinkError, SignatureMismatchError, ...: the errors of `Cache.add_module`.
     """
     if not alone:
-        share_run_times(session, source, add)
+        share_runtime_libraries(session, source, add)
     store = session.store
     if alone:
         built = build_module(source, machine=store.host(), is_cached=lambda _: False, maker=maker)
     else:
-        provided = partial(offers_of, session)
+        provided = partial(find_bodies, session)
         built = build_module(source, machine=store.host(), is_cached=session.can_import, provided=provided, maker=maker)
     if seconds:
         seconds += built.seconds
@@ -54,10 +54,10 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 
 
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile a module and publish it. Return the module_ids of all its targets, that for this host first.
+    """Compile a module and publish it. Return the module_ids for all its targets, this host's first.
 
-    With `for_others`, a module without callable functions causes no warning. The other arguments are those of `build_source`. The
-    errors are those of `Cache.add_module`.
+    With `for_others`, a module without callable functions causes no warning. For the other arguments see `build_source`. The errors
+    are those of `Cache.add_module`.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:

@@ -2,9 +2,9 @@
 
 No thread waits for a thread that may be waiting for it.
 
-A builder may need a lock (of an import, or of the user's) whose holder asks for the function that it builds. If the builder visibly
-waits for an import that the asker is executing, the asker builds the function itself at once. Otherwise the builder's thread counts
-as waiting if it has used no processor time for `IDLE_SECONDS` and waits neither for LLVM nor for a child process. Then two threads
+A builder may need a lock (of an import, or of the user's) whose holder requests the function that it builds. If the builder visibly
+waits for an import that the requesting thread executes, that thread builds the function itself at once. Otherwise the builder's thread
+counts as waiting if it has used no processor time for `IDLE_SECONDS` and waits neither for LLVM nor for a child process. Then two threads
 build the same function, which is allowed everywhere.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from compcache.hit.loader import Loader
 
-__all__ = ["IDLE_SECONDS", "Builder", "enter", "leave", "take_over"]
+__all__ = ["IDLE_SECONDS", "Builder", "register_builder", "take_over_build", "unregister_builder"]
 
 #: If a builder's thread uses no processor time for this many seconds, another thread builds too.
 IDLE_SECONDS = 2.0
@@ -65,7 +65,7 @@ class Builder:
         self._idle = 0.0
 
     def is_idle(self) -> bool:
-        """Return whether the thread has been idle for `IDLE_SECONDS`, as far as examinations have shown. A call may be an examination."""
+        """Examine the thread if the last examination is a while ago, and return whether it has been idle for `IDLE_SECONDS`."""
         now = time.monotonic()
         passed = now - self._seen
         if self._clock is None:
@@ -76,22 +76,22 @@ class Builder:
             except OSError as error:
                 reraise_interrupt(error)
                 return True  # the thread has ended
-            works = spent - self._spent > passed * _IDLE_SHARE or _is_helped(self.thread)
+            works = spent - self._spent > passed * _IDLE_SHARE or _waits_for_helper(self.thread)
             # A late examination says little: the whole process may have been suspended.
             self._idle = 0.0 if works or not self._seen else self._idle + min(passed, 2 * _PAUSE_SECONDS)
             self._spent, self._seen = spent, now
         return self._idle >= IDLE_SECONDS
 
 
-def enter(directory: str, func_name: str) -> Builder:
-    """Record that this thread builds a function from now on. Return the record."""
+def register_builder(directory: str, func_name: str) -> Builder:
+    """Record that this thread builds a function from now on, and return the record."""
     builder = Builder()
     with _lock:
         _builders.setdefault((directory, func_name), []).append(builder)
     return builder
 
 
-def leave(directory: str, func_name: str, builder: Builder) -> None:
+def unregister_builder(directory: str, func_name: str, builder: Builder) -> None:
     """Record that a builder has ended. Unknown builders are ignored."""
     with _lock:
         others = [other for other in _builders.pop((directory, func_name), ()) if other is not builder]
@@ -99,16 +99,16 @@ def leave(directory: str, func_name: str, builder: Builder) -> None:
             _builders[directory, func_name] = others
 
 
-def take_over(directory: str, func_name: str) -> Builder | None:
+def take_over_build(directory: str, func_name: str) -> Builder | None:
     """Make this thread a builder of a function if all its builders in this process wait, perhaps for this thread.
 
     Returns:
-        The record of the builder. None if a builder works, if no thread of this process builds the function, or if another caller was
-        first.
+        The record of the builder. None if a builder is not idle, if no thread of this process builds the function, or if another
+        caller has taken over the build.
     """
     with _lock:
         builders = _builders.get((directory, func_name), [])
-        waiting = [builder.is_idle() or _imports_from(builder.thread) for builder in builders]  # a list, so that each is examined
+        waiting = [builder.is_idle() or _waits_for_own_import(builder.thread) for builder in builders]  # a list, so that each is examined
         if not builders or not all(waiting):
             return None
         builder = Builder()
@@ -116,7 +116,7 @@ def take_over(directory: str, func_name: str) -> Builder | None:
     return builder
 
 
-def _is_helped(thread: int) -> bool:
+def _waits_for_helper(thread: int) -> bool:
     """Return whether a thread waits for LLVM's thread or for a child process."""
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None:
@@ -127,8 +127,8 @@ def _is_helped(thread: int) -> bool:
     return False
 
 
-def _imports_from(thread: int) -> bool:
-    """Return whether a thread waits, directly or through other threads, for an import that this thread is executing."""
+def _waits_for_own_import(thread: int) -> bool:
+    """Return whether a thread waits, directly or through other threads, for an import that the calling thread executes."""
     waits: Any = getattr(importlib._bootstrap, "_blocking_on", {})
     mine, seen = threading.get_ident(), {thread}
     pending = [thread]

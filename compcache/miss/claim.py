@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.errors import ReentrantCompileError, StorageError
 from compcache.hit.memory import begin_build, end_build
-from compcache.miss.builders import enter, leave, take_over
+from compcache.miss.builders import register_builder, take_over_build, unregister_builder
 from compcache.publish.locks import claim
 from compcache.usage.limits import limit_setting, read_seconds
 
@@ -51,9 +51,9 @@ _building = _Stack()
 def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator[bool]:
     """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
 
-    An idle thread of this process is not waited for, because it may be waiting for this one (`compcache.miss.builders`).
+    There is no wait for an idle thread of this process, because it may wait for the calling thread (`compcache.miss.builders`).
 
-    `absent`: a look-up has just found no realization.
+    `absent` says that a look-up has just found no realization.
 
     Yields:
         Whether another builder may have published the function since that look-up.
@@ -62,7 +62,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
         ReentrantCompileError: this thread is building the function already.
     """
     frame = _Frame(session.store.root, func_name, sys._getframe(2), {})
-    _refuse_reentry(frame)
+    _require_no_reentry(frame)
     timeout = _lock_timeout(session)
     if _building.frames:
         timeout = min(timeout, _NESTED_TIMEOUT)
@@ -76,11 +76,11 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
         stored = _stored_realizations(session, func_name)
         before = stored if before is None else before
         if before.issuperset(stored):
-            builder = take_over(frame.directory, func_name)
+            builder = take_over_build(frame.directory, func_name)
         return builder is not None or not before.issuperset(stored)
 
     with claim(session.store, f"compile {func_name}", timeout=timeout, until=is_ready) as owned:
-        builder = builder or enter(frame.directory, func_name)
+        builder = builder or register_builder(frame.directory, func_name)
         try:
             builder.loader = session.loader
             begin_build(session.loader, builder)
@@ -90,7 +90,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
         finally:
             _building.frames = [other for other in _building.frames if other is not frame]
             end_build(session.loader, builder)
-            leave(frame.directory, func_name, builder)
+            unregister_builder(frame.directory, func_name, builder)
 
 
 def is_building(directory: str) -> bool:
@@ -120,7 +120,7 @@ def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, i
         return set()
 
 
-def _refuse_reentry(frame: _Frame) -> None:
+def _require_no_reentry(frame: _Frame) -> None:
     """Check that this thread is not building the function already.
 
     Raises:
@@ -132,7 +132,7 @@ def _refuse_reentry(frame: _Frame) -> None:
         func_name = frame.func_name
         chain = " -> ".join(each.func_name for each in [*_building.frames, frame])
         raise ReentrantCompileError(
-            f"building {func_name!r} asked for {func_name!r} itself ({chain}): build() must neither call get_or_compile for "
+            f"building {func_name!r} requested {func_name!r} itself ({chain}): build() must neither call get_or_compile for "
             "the function that it builds nor import a module that does so; declare recursive calls in the IR instead",
             func_name=func_name,
         )

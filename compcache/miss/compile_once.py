@@ -12,7 +12,7 @@ from compcache.miss.claim import note_use, single_flight
 from compcache.miss.held import keep_received
 from compcache.miss.load import load
 from compcache.miss.publication import publish_built
-from compcache.miss.staleness import maker_digest, other_sources
+from compcache.miss.staleness import maker_digest, names_with_other_source
 from compcache.publish.quarantine import warn_not_stored
 from compcache.publish.writer import keep_in_memory
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.remote.client import Inquiry
     from compcache.session import Session
 
-__all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_soon", "find_fetched", "find_stored"]
+__all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_stored"]
 
 #: For how many seconds a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
 HEDGE_SECONDS = 0.15
@@ -61,9 +61,9 @@ def compile_once(session: Session, name: str | Identity, func_name: str, build: 
 
 
 def _compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
-    absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
-    with single_flight(session, func_name, absent=absent) as look_again:
-        if look_again:
+    is_absent = isinstance(miss, NotCachedError) and miss.__cause__ is None
+    with single_flight(session, func_name, absent=is_absent) as may_be_stored:
+        if may_be_stored:
             try:
                 return load(session, func_name)
             except CompcacheError as error:
@@ -80,10 +80,10 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
 
 @contextmanager
 def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
-    """Ask the remote store for functions that will otherwise be compiled. Until the context ends, other hosts wait for them.
+    """Request functions that will otherwise be compiled from the remote store. Until the context ends, other hosts wait for them.
 
     Yields:
-        The inquiry, or None if there is nothing to ask or no store to ask.
+        The inquiry, or None if there is nothing to request or no store may be asked.
     """
     inquiry = session.inquire(names, compiles=True)
     try:
@@ -170,12 +170,12 @@ def add_missing(
         ValueError: `functions` is empty.
     """
     if not functions:
-        raise ValueError("add_missing() needs the name of at least one function")
+        raise ValueError("add_missing() requires the name of at least one function")
     found = find_stored(session, functions, source)
     if found is not None:
         return found
-    with single_flight(session, functions[0], absent=False) as look_again:
-        found = find_stored(session, functions, source) if look_again else None
+    with single_flight(session, functions[0], absent=False) as may_be_stored:
+        found = find_stored(session, functions, source) if may_be_stored else None
         if found is not None:
             return found
         with _inquire(session, functions) as inquiry:
@@ -192,8 +192,8 @@ def add_missing(
         return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
 
 
-def find_fetched(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Load a function after asking the remote store for it. Return None if it does not come as fast as a compilation would take.
+def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
+    """Fetch a function from the remote store and load it. Return None if fetching takes longer than compiling the function would.
 
     `error` is the error of the look-up in the cache. `accept` is the parameter of `Loader.load`.
     """
@@ -208,7 +208,7 @@ def find_fetched(session: Session, func_name: str, error: CompcacheError, accept
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Ask the remote store for a name, and wait as long as a compilation would take. Return whether it was fetched."""
+    """Request a name from the remote store, wait at most as long as compiling would take, and return whether it was fetched."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -221,7 +221,7 @@ def fetch_soon(session: Session, name: str) -> bool:
 
 def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSource | None = None) -> Addition | None:
     """Implement `compcache.frontend.find_stored`."""
-    if not all(map(session.has, functions)) or (source is not None and other_sources(session.store, functions, source)):
+    if not all(map(session.has, functions)) or (source is not None and names_with_other_source(session.store, functions, source)):
         return None
     modules = dict([_first_module(session, func_name) for func_name in functions])
     return Addition(functions, tuple(filter(None, modules)), sum(modules.values()), was_cached=True)
@@ -261,7 +261,7 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions. Return None if they came from the remote store meanwhile.
+    """Compile a source that must export these functions. Return None if they were fetched from the remote store meanwhile.
 
     The store's answer does not interrupt `build`, and is checked again before code is generated.
 
@@ -288,7 +288,7 @@ def _build_exporting(
         shown = ", ".join(map(repr, names[:20])) or "nothing"
         raise UndefinedSymbolError(
             f"build() for {functions[0]!r} returned a module that exports {shown} but not "
-            f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each function that was asked for",
+            f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each requested function",
             symbols=missing,
         )
     return built
@@ -311,7 +311,7 @@ def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exc
 
 
 def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: BuiltModule) -> TypedCallTarget:
-    """Publish and load the built module. If other processes have removed a callee since `build` requested it, build again."""
+    """Publish the built module and load its function. If other processes have removed a callee since `build` requested it, build again."""
     for _ in range(_MOST_BUILDS - 1):
         try:
             return _load_built(session, func_name, _publish_or_keep(session, func_name, built))
@@ -324,28 +324,28 @@ def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: B
 
 
 def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
-    """Publish a module, or keep it in memory with a warning if it cannot be stored. Return it."""
+    """Publish a module, or keep it in memory with a warning if it cannot be stored, and return it."""
     try:
         publish_built(session, [built])
     except StorageError as error:
         if not session.store.readonly:
             warn_not_stored(func_name, error)
-        _keep(session, built)
+        _keep_in_memory(session, built)
     return built
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
-    """Load the built module. If other processes have removed it, or functions that the build received, keep these in memory."""
+    """Load the built function. If other processes have removed its module, or functions that the build received, keep them in memory."""
     for _ in range(2):
         try:
             return session.loader.load(func_name)
         except (NotCachedError, StorageError):
-            _keep(session, built)  # removed since its publication, or unreadable
+            _keep_in_memory(session, built)  # removed since its publication, or unreadable
         except UndefinedSymbolError as error:
             if not keep_received(session, error.symbols):
                 raise
     return session.loader.load(func_name)
 
 
-def _keep(session: Session, built: BuiltModule) -> None:
+def _keep_in_memory(session: Session, built: BuiltModule) -> None:
     keep_in_memory(session.store, built)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PendingEntries"]
 
-_MOST = 1024
-_MOST_BYTES = 1 << 20
-_LONGEST = 1.0  # seconds
+_MAX_ENTRIES = 1024
+_MAX_BYTES = 1 << 20
+_MAX_AGE = 1.0  # seconds
 
 
 class PendingEntries:
@@ -46,9 +46,9 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Accept an entry, replacing any entry of this kind and name. Return its id, a digest of its content.
+        """Accept an entry, which replaces any entry of this kind and name, and return its id, a digest of its content.
 
-        With `gone`, the entry marks a removed one. The id is "" if there is nothing to remove.
+        With `gone`, the entry records a removal. The id is "" if there is no entry to remove.
 
         Raises:
             StorageError: earlier entries had to be written first and could not be. This entry was not accepted.
@@ -56,7 +56,11 @@ class PendingEntries:
         store = self._session.store
         requires = tuple(requires)
         with self._lock:
-            if len(self._waiting) >= _MOST or self._size >= _MOST_BYTES or (self._waiting and time.monotonic() - self._since > _LONGEST):
+            if (
+                len(self._waiting) >= _MAX_ENTRIES
+                or self._size >= _MAX_BYTES
+                or (self._waiting and time.monotonic() - self._since > _MAX_AGE)
+            ):
                 self.flush()
             store.index.refresh()  # another process may have replaced the entry
             known = self.find(kind, name) or store.read_entry(kind, name)
@@ -64,10 +68,10 @@ class PendingEntries:
                 return ""
             if known is None or (known.data, known.requires, known.gone) != (data, requires, gone):
                 known = EntryRecord(kind, name, sequence_after(known), requires, data, gone)
-                self._keep(known)
+                self._add_waiting(known)
         return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *known.requires, known.data], size=DIGEST_SIZE).hex()
 
-    def _keep(self, record: EntryRecord) -> None:
+    def _add_waiting(self, record: EntryRecord) -> None:
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting[record.kind, record.name] = record
@@ -76,7 +80,7 @@ class PendingEntries:
         _register()
 
     def find(self, kind: str, name: str) -> EntryRecord | None:
-        """Return a waiting entry, or None if there is none or a module that it requires is gone."""
+        """Return a waiting entry, or None if no such entry waits or a module that it requires was removed."""
         record = self._waiting.get((kind, name))
         return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
@@ -119,7 +123,7 @@ _registered: list[int] = []
 
 
 def _register() -> None:
-    """Write waiting entries when the process exits. Workers of `multiprocessing` end without `atexit`, so they get a finalizer."""
+    """Register a function that writes waiting entries at exit. Workers of `multiprocessing` end without `atexit` and get a finalizer."""
     if os.getpid() in _registered:
         return
     _registered[:] = [os.getpid()]

@@ -22,7 +22,7 @@ from compcache.images.archives import HAS_STATE
 from compcache.linker import Translation, link_module, optimize_member, translate_requests
 from compcache.maintain.remove import remove_modules
 from compcache.miss.import_types import require_types
-from compcache.miss.many import not_added
+from compcache.miss.many import not_added_error
 from compcache.miss.publication import publish_built
 from compcache.miss.staleness import warn_of_shadowed
 from compcache.translation.members import decode_member, encode_member
@@ -95,13 +95,13 @@ class _Group:
         self._compiled: dict[str, Member] = {}  # by their digests
 
     def add(self, *, replace: bool) -> tuple[str, ...]:
-        """Add the group. Return its module_id, once for each source.
+        """Add the group, and return its module_id once for each source.
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
             CompileError, LinkError: the sources contradict one another. Nothing is stored.
         """
-        sources = [source for number, given in enumerate(self._given) if (source := self._read(number, given)) is not None]
+        sources = [source for number, given in enumerate(self._given) if (source := self._read_source(number, given)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
         if not module_ids:
             sources, built = self._build(sources)
@@ -116,10 +116,10 @@ class _Group:
         added = {source.number for source in sources}
         found = tuple([module_ids[0] if number in added else None for number in range(len(self._given))])
         if self._failures:
-            raise not_added(self._failures, found, self._given)
+            raise not_added_error(self._failures, found, self._given)
         return tuple([module_id for module_id in found if module_id is not None])
 
-    def _read(self, number: int, source: ModuleSource) -> _Source | None:
+    def _read_source(self, number: int, source: ModuleSource) -> _Source | None:
         """Return a source with its requests. Record a failure and return None if it is not valid."""
         try:
             if not isinstance(source, ModuleSource):
@@ -139,7 +139,7 @@ class _Group:
             return None
 
     def _find_unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
-        """Return the module_ids of the stored group, that for this host first, if it is unchanged and no other module has its names.
+        """Return the module_ids of the stored group, this host's first, if it is unchanged and no other module defines its names.
 
         Otherwise return (): the group is published again, so that its realizations are the newest.
         """
@@ -156,7 +156,7 @@ class _Group:
         return tuple([module_id for _, module_id in sorted(found, reverse=True)])
 
     def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
-        """Yield the entries of this kind and name in files of groups, each with the module_id and what the code requires of a processor."""
+        """Yield the entries of this kind and name in files of groups, each with the module_id and the code's requirement."""
         for module_id, offset in self._store.find(index_name(kind, name)):
             try:
                 with self._store.open_module(module_id) as module:
@@ -170,15 +170,13 @@ class _Group:
     # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
-        """Build the module of all sources that can be members.
+        """Build the module of all sources that can be members. Return these sources and the module, or None if no source is left.
 
-        Return these sources and the module, which is None if there are no sources.
-
-        Sources that use a missing symbol are left out. Any other error concerns the whole group.
+        Sources that use a missing symbol are left out. Any other error concerns the entire group.
         """
         while True:
             sources = [source for source in sources if self._compile(source)]
-            _require_alike(sources)
+            _require_same_processors(sources)
             if not sources:
                 return [], None
             try:
@@ -187,7 +185,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Compile a source for each target, unless its code is kept. Record a failure and return False if the source is not valid."""
+        """Compile a source for each target, unless its code is stored. Record a failure if it is not valid. Return whether it is."""
         try:
             for request in source.requests:
                 self._compile_member(source, request)
@@ -247,7 +245,9 @@ class _Group:
             [self._compile_member(source, source.requests[number]) for source in sources] for number in range(len(sources[0].requests))
         ]
         requests = [
-            _merge([source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_cached)
+            _merge_sources(
+                [source.requests[number] for source in sources], [member for _, member in members], _digest_of(sources), self._is_elsewhere
+            )
             for number, members in enumerate(lists)
         ]
         machine, parts = translate_requests(self._store.host(), requests)
@@ -261,10 +261,10 @@ class _Group:
             self._store.stats.compiled(module.seconds, [name for name, *_ in module.functions])
         return built
 
-    def _is_cached(self, name: str) -> bool:
-        """Return whether the cache has a symbol outside groups of this name.
+    def _is_elsewhere(self, name: str) -> bool:
+        """Return whether a module that is not of this group defines a symbol.
 
-        Run times with state count as missing: a group has its own copy.
+        Functions of runtime libraries with state count as missing, because a group contains its own copy of such a library.
         """
         if name.startswith(HAS_STATE) or not self._session.can_import(name):
             return False
@@ -296,7 +296,7 @@ def _member_digest(source: _Source, request: Request) -> str:
     return digest([repr(settings).encode(), code], person=_PERSON).hex()
 
 
-def _require_alike(sources: Sequence[_Source]) -> None:
+def _require_same_processors(sources: Sequence[_Source]) -> None:
     """Check that all sources are for the same processors.
 
     Raises:
@@ -318,7 +318,7 @@ def _describe_machines(source: _Source) -> str:
 # ------------------------------------------------------------------------------------------------- requests
 
 
-def _merge(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
+def _merge_sources(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
     """Return the requests of all sources of a group as one request, for one target.
 
     Raises:

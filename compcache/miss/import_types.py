@@ -38,17 +38,17 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
         added: the functions that are added together with the module, which take precedence over those in the cache.
 
     Raises:
-        SignatureMismatchError: all realizations of an import contradict the code.
+        SignatureMismatchError: no realization of an import has the type that the code expects.
     """
     own = {name for name, *_ in built.functions}
     for name, types in built.used.items():
         if name not in own:
             providers = iter((added[name],)) if name in added else _stored_providers(session, name, type_digest(united(types)))
-            _require_one(name, types, providers)
+            _require_provider(name, types, providers)
 
 
-def _require_one(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
-    """Check that one of these providers fits the uses of a function. Warn if the best one fits only doubtfully.
+def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
+    """Check that one of these providers has a type that fits the uses of a function. Warn if the best fit is doubtful.
 
     Raises:
         SignatureMismatchError: no provider fits.
@@ -78,7 +78,7 @@ def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, 
 
 
 def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
-    """Yield the stored realizations of a function that this host can use. Those with exactly the `expected` type come without its text."""
+    """Yield the stored realizations of a function that this host can use. The type's text is "" if the type is exactly `expected`."""
     store, loader = session.store, session.loader
     for module_id, offset in store.find(name):
         try:

@@ -15,9 +15,9 @@ from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
 from compcache.miss.build import add
 from compcache.miss.import_types import Provider, require_types
-from compcache.miss.offers import offers_of
+from compcache.miss.offers import find_bodies
 from compcache.miss.publication import publish_built
-from compcache.miss.run_times import share_run_times
+from compcache.miss.run_times import share_runtime_libraries
 from compcache.miss.staleness import warn_of_repeated, warn_of_shadowed
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
 
-__all__ = ["ModulesNotAddedError", "add_modules", "not_added"]
+__all__ = ["ModulesNotAddedError", "add_modules", "not_added_error"]
 
 #: How many modules are published together. Their files are open at the same time.
 _GROUP = 64
@@ -131,7 +131,7 @@ class _Addition:
             missing = [name for name in self._undefined_symbols(item) if not self._session.can_import(name)]
             if missing:
                 functions = [name for name in missing if item.assumed[name]]
-                self._lose(item, undefined_symbols_error(missing, functions))
+                self._fail_importable(item, undefined_symbols_error(missing, functions))
         self._publish_complete(last=True)
         published = {module_id for module_ids in self._published.values() for module_id in module_ids}
         for module_id in {module_id for module_ids in replaced for module_id in module_ids} - published:
@@ -139,7 +139,7 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and start linking it. Return the names that it looked for and no source has defined yet."""
+        """Compile a source and start linking it. Return the names that it looked up and that no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
@@ -149,14 +149,14 @@ class _Addition:
             return name in self._defined
 
         try:
-            share_run_times(self._session, source, add)
+            share_runtime_libraries(self._session, source, add)
             translation = translate_module(
                 source, machine=self._session.store.host(), is_cached=self._session.can_import, assumed=assumed, overridden=self._strong,
-                is_beside=is_beside, provided=partial(offers_of, self._session),
+                is_beside=is_beside, provided=partial(find_bodies, self._session),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
-            self._fail(number, source, error)
+            self._record_failure(number, source, error)
             return frozenset()
         module = self._executor.submit(link_module, translation)
         self._waiting.append(_Linking(number, source, translation.functions, module, assumed, translation.weak))
@@ -169,8 +169,8 @@ class _Addition:
         return [name for name in item.assumed if name not in self._defined]
 
     def _publish_complete(self, *, last: bool = False) -> None:
-        """Publish the modules that are linked. Unless they are the last ones, those that depend on a yet undefined symbol wait."""
-        linked = [(item, built) for item in self._waiting if (built := self._finish(item)) is not None]
+        """Publish the linked modules. Unless they are the `last` ones, modules that depend on an undefined symbol wait."""
+        linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
         linked = self._without_lost_imports(linked)
@@ -198,7 +198,7 @@ class _Addition:
             waiting |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        """Publish modules together, or one by one if that fails. Warn of functions that replace others."""
+        """Publish modules together, or one by one if that fails. Warn about functions that replace other functions."""
         store = self._session.store
         store.renew_index()
         for _, built in linked:
@@ -214,9 +214,9 @@ class _Addition:
                 try:
                     self._publish([(item, built)])
                 except StorageError as error:
-                    self._fail(item.number, item.source, error)
+                    self._record_failure(item.number, item.source, error)
 
-    def _finish(self, item: _Linking) -> BuiltModule | None:
+    def _await_linked(self, item: _Linking) -> BuiltModule | None:
         """Wait for a module to be linked and return it. Record a failure and return None if it cannot be linked."""
         if item.number in self._failures:
             return None
@@ -224,20 +224,20 @@ class _Addition:
             built = item.module.result()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one source, the other sources are added
             reraise_interrupt(error)
-            self._lose(item, error)
+            self._fail_importable(item, error)
             return None
         self._lost -= item.exported
         return built
 
     def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
-        """Return the modules without those that import from a module that could not be added. Leaving one out may concern others."""
+        """Return the modules whose imports are available. Modules that import from a module that could not be added are left out."""
         kept = []
         for item, built in linked:
             try:
                 self._require_imports(item, built)
                 require_types(self._session, built, self._types)
             except (UndefinedSymbolError, SignatureMismatchError) as error:
-                self._lose(item, error)
+                self._fail_importable(item, error)
             else:
                 kept.append((item, built))
         return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
@@ -262,12 +262,12 @@ class _Addition:
         module_ids = publish_built(self._session, [built for _, built in linked], is_listed=is_listed)
         self._published |= {item.number: ids for (item, _), ids in zip(linked, module_ids, strict=True)}
 
-    def _lose(self, item: _Linking, error: Exception) -> None:
+    def _fail_importable(self, item: _Linking, error: Exception) -> None:
         """Record a failure of a source whose functions other sources may import."""
-        self._fail(item.number, item.source, error)
+        self._record_failure(item.number, item.source, error)
         self._lost |= item.exported
 
-    def _fail(self, number: int, source: ModuleSource, error: Exception) -> None:
+    def _record_failure(self, number: int, source: ModuleSource, error: Exception) -> None:
         self._failures[number] = error
         self._failed[number] = source
 
@@ -280,10 +280,10 @@ class _Addition:
         module_ids = tuple([self._published.get(number, (None,))[0] for number in range(self._count)])
         if not self._failures:
             return tuple([module_id for module_id in module_ids if module_id is not None])
-        raise not_added(dict(sorted(self._failures.items())), module_ids, self._failed)
+        raise not_added_error(dict(sorted(self._failures.items())), module_ids, self._failed)
 
 
-def not_added(
+def not_added_error(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
     """Return the error for sources that could not be added.

@@ -39,25 +39,25 @@ def name_source(sealed: SealedSource) -> Naming:
     """
     source = sealed.source
     if source.untrusted or _is_long(source.ir):
-        return name_together(_exports(source, exported_names(source.ir)), sealed.digest)
+        return name_together(_choose_exports(source, exported_names(source.ir)), sealed.digest)
     try:
         text = _print_code(source.ir)
     except CompileError:
-        _refuse_file_name(source.ir)
+        _require_not_file_name(source.ir)
         raise
     if isinstance(source.ir, bytes) and reads_files(text):
         raise CompileError("compile(): inline assembly of this bitcode reads files (.incbin, .include): give the code as LLVM assembly")
     if source.functions is not None:
-        return name_functions(source, text, _exports(source, source.functions))
+        return name_functions(source, text, _choose_exports(source, source.functions))
     exports = visible_exports(read_values(text), aliases(text))
-    return name_functions(source, text, _exports(source, [export.symbol for export in exports if not export.link_only]))
+    return name_functions(source, text, _choose_exports(source, [export.symbol for export in exports if not export.link_only]))
 
 
-def _exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Function]:
+def _choose_exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Function]:
     """Return the functions to export by name.
 
     Raises:
-        CompileError: there are none.
+        CompileError: there are no functions to export.
     """
     given = source.functions if source.functions is not None else dict.fromkeys(names)
     exports = {name: exported_as(value, name) for name, value in given.items()}
@@ -79,7 +79,7 @@ def _print_code(code: str | bytes) -> str:
     return codegen.run(lambda context: str(codegen.parse(plain, context)))
 
 
-def _refuse_file_name(code: str | bytes) -> None:
+def _require_not_file_name(code: str | bytes) -> None:
     """Check that the code is not the name of a file.
 
     Raises:

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from compcache.directory.module_file import ModuleFile
     from compcache.session import Session
 
-__all__ = ["offers_of"]
+__all__ = ["find_bodies"]
 
 
-def offers_of(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
+def find_bodies(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
     """Return the bodies that the modules of a cache offer for functions with these content names, by name."""
-    found = ((name, _find_offer(session, name)) for name in names)
+    found = ((name, _find_body(session, name)) for name in names)
     return {name: offer for name, offer in found if offer is not None}
 
 
-def _find_offer(session: Session, name: str) -> Provided | None:
+def _find_body(session: Session, name: str) -> Provided | None:
     """Return the body that the first usable realization offers, or None. An invalid realization offers nothing."""
     store = session.store
     for module_id, _ in store.find(name):
         try:
             with store.open_module(module_id) as module:
                 session.loader.require_usable(module)
-                offer = _read_offer(session, module, name)
+                offer = _read_body(session, module, name)
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
             continue
@@ -46,8 +46,8 @@ def _find_offer(session: Session, name: str) -> Provided | None:
     return None
 
 
-def _read_offer(session: Session, module: ModuleFile, name: str) -> Provided | None:
-    """Return the body that a module offers for a function, or None if it offers none, or if this cache must not use it."""
+def _read_body(session: Session, module: ModuleFile, name: str) -> Provided | None:
+    """Return the body that a module offers for a function, or None if the module offers no body that this cache may use."""
     footer = module.footer()
     start = footer.image + footer.records + footer.graph
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)

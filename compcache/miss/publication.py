@@ -30,7 +30,7 @@ _MOST_NAMED = 3
 def publish_built(
     session: Session, modules: Sequence[BuiltModule], *, signs: bool = True, is_derived: bool = False, is_listed: bool = False
 ) -> list[tuple[str, ...]]:
-    """Publish modules for all their targets. Return for each module its module_ids, that for this host first.
+    """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
     They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` and `is_listed` are the
     parameters of `publish_additions`.

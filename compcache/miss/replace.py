@@ -33,12 +33,12 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 
 
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove older modules that share names with these modules and whose names all have newer realizations. Return their ids.
+    """Remove older modules that share names with these modules and whose names all have newer realizations. Return the ids.
 
     Modules with content names stay: a content name means exactly that code.
 
     Raises:
-        StorageError: a module could not be removed. Modules before it were removed.
+        StorageError: a module could not be removed. Some modules may have been removed.
     """
     store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}

@@ -73,11 +73,11 @@ def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
 
 
 def _retarget(session: Session, func_name: str) -> bool:
-    """Compile a stored realization for this host and publish it. Return whether any realization could be compiled."""
+    """Compile a stored realization for this host and publish it. Return whether a realization could be compiled."""
     store = session.store
     for module_id, _ in store.find_all(func_name):
         try:
-            built, is_trusted = _rebuild(session, module_id)
+            built, is_trusted = _recompile(session, module_id)
         except (CompcacheError, OSError) as failure:
             reraise_interrupt(failure)
             continue  # the error of the load already says why
@@ -94,10 +94,10 @@ def _retarget(session: Session, func_name: str) -> bool:
     return False
 
 
-def _rebuild(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
+def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
     """Compile a module for this host. Also return whether a trusted key has signed the module, so that the result may be signed.
 
-    The first result is None for a module of another platform, of an unknown kind, by a maker that is known to be wrong, or without
+    The first result is None for a module of another platform, of an unknown kind, by a compiler or linker with a known fault, or without
     stored bitcode. It is also None for a module with pickled globals that may be in a layer, without a trusted signature.
     """
     from compcache.build.inlining.edges import inlined_of
@@ -110,7 +110,7 @@ def _rebuild(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
     with store.open_module(module_id) as module:
         footer = module.footer()
         header = decode_module(module.read_record(0))
-        if module.flags == SUSPECT or not _is_of_this_platform(header) or not is_known(header.image_kind) or not footer.bitcode:
+        if module.flags == SUSPECT or not _is_for_this_platform(header) or not is_known(header.image_kind) or not footer.bitcode:
             return None, False
         section = module.read(footer.image + footer.records + footer.graph, footer.bitcode)
         notes = decode_notes(module.read(footer.content, footer.notes))
@@ -129,7 +129,7 @@ def _rebuild(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bo
     return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_trusted
 
 
-def _is_of_this_platform(header: ModuleRecord) -> bool:
+def _is_for_this_platform(header: ModuleRecord) -> bool:
     """Return whether a module is for this platform and this version of images."""
     same = header.abi == host.ABI_VERSION and header.triple == host.platform_name()
     return same and host.libc_serves(header.libc)
@@ -154,9 +154,9 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Compile and store a realization for exactly this host, unless it has one or another process compiles one.
+    """Compile and store a realization for exactly this host, unless it exists or another process compiles it.
 
-    Return whether one was compiled.
+    Return whether a realization was compiled.
     """
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

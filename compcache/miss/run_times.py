@@ -1,7 +1,7 @@
-"""Shares one copy of a run time among all modules of a cache if the run time has visible state: files that Fortran has opened.
+"""Shares one copy of a runtime library among all modules of a cache if the library has visible state: files that Fortran has opened.
 
-A function that a module uses from a static library becomes part of the module, with its variables. For most functions of a run time
-that makes no difference. But the units of Fortran's input and output are such variables, and a unit that one file of a program opens
+A function that a module uses from a static library becomes part of the module, with its variables. For most functions of a runtime
+library that makes no difference. But the units of Fortran's input and output are such variables, and a unit that one file opens
 may be written in another file. So functions with such state are a separate module with the whole library, and all modules that use
 them import it.
 """
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
 
     from compcache.session import Session
 
-__all__ = ["share_run_times"]
+__all__ = ["share_runtime_libraries"]
 
 _lock = threading.Lock()
 
 
-def share_run_times(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
-    """Add (with `add`) the modules of the run times that the code uses, unless the cache has them. Warn if a module cannot be made."""
-    if not isinstance(source, ModuleSource) or not source.archives or not _may_use_state(source.ir) or find_linker() is None:
+def share_runtime_libraries(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
+    """Add the modules of the runtime libraries that the code uses, with `add`, unless the cache has them. Warn if one cannot be added."""
+    if not isinstance(source, ModuleSource) or not source.archives or not _may_use_shared_state(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
         functions = sorted(symbol for symbol in archive.symbols if symbol.startswith(HAS_STATE))
         if not functions or (isinstance(source.ir, str) and shared_function(functions[0], archive) in source.ir):
-            continue  # the code is the module of the run time itself
+            continue  # the code is the module of the runtime library itself
         with _lock:
             if not session.can_import(shared_function(functions[0], archive)):
-                _add_run_time(session, functions, archive, add)
+                _add_library_module(session, functions, archive, add)
 
 
-def _add_run_time(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
-    """Add the module of one run time. Warn if it cannot be linked."""
+def _add_library_module(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
+    """Add the module of one runtime library. Warn if it cannot be linked."""
     try:
-        add(session, _make_source(functions, archive), for_others=True)
+        add(session, _make_jumps(functions, archive), for_others=True)
     except LinkError as error:
         warnings.warn(f"{archive.name} cannot be shared, so each module has a copy with its own state: {error}", CacheWarning, stacklevel=2)
 
 
-def _may_use_state(ir: Any) -> bool:
+def _may_use_shared_state(ir: Any) -> bool:
     """Return whether code may use a function with state. Bitcode contains names as plain bytes."""
     if isinstance(ir, (bytes, bytearray, memoryview)):
         return any(mark.encode() in bytes(ir) for mark in HAS_STATE)
@@ -60,7 +60,7 @@ def _may_use_state(ir: Any) -> bool:
     return any(mark in text for mark in HAS_STATE)
 
 
-def _make_source(functions: list[str], archive: Archive) -> ModuleSource:
+def _make_jumps(functions: list[str], archive: Archive) -> ModuleSource:
     """Return a module of jumps to these functions, which pass any arguments on. It runs on every host."""
     lines = [f'declare void @"{name}"(...)' for name in functions]
     for name in functions:

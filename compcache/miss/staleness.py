@@ -31,8 +31,14 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "check_hit", "is_checking", "maker_digest", "other_sources", "warn_of_hidden", "warn_of_repeated",
-    "warn_of_shadowed", "warn_of_stale",
+    "is_checking",
+    "maker_digest",
+    "names_with_other_source",
+    "warn_if_stale",
+    "warn_of_hidden",
+    "warn_of_repeated",
+    "warn_of_shadowed",
+    "warn_of_stale",
 ]  # fmt: skip
 
 _CONSTANTS = (str, bytes, int, float, complex, bool, type(None))
@@ -47,7 +53,7 @@ _ADVICE = (
 # -------------------------------------------------------------------------------------------------------------- hits
 
 
-def check_hit(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
+def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identity, build: Callable[[], Any]) -> None:
     """Warn once if a function was compiled from a source other than `build` returns now.
 
     With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the
@@ -77,13 +83,13 @@ def is_checking() -> bool:
     return is_on("COMPCACHE_CHECK")
 
 
-def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
+def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
     """Return the plain names whose newest realization is known to have another source. LLVM is not needed."""
     now = content_digest(freeze(source)).hex()
     known: dict[bytes, str] = {}
     found = []
     for name in filter(is_ordered, names):
-        newest = _newest(store, name)
+        newest = _newest_module(store, name)
         if newest is not None and newest not in known:
             known[newest] = str(_read_notes(store, newest).get("source") or now)
         if newest is not None and known[newest] != now:
@@ -91,14 +97,14 @@ def other_sources(store: Store, names: Iterable[str], source: ModuleSource) -> l
     return found
 
 
-def _newest(store: Store, name: str) -> bytes | None:
+def _newest_module(store: Store, name: str) -> bytes | None:
     """Return the module_id of the newest existing realization, or None. Index entries whose files are gone do not count."""
     return next((module_id for module_id, _ in store.find(name) if store.exists(module_id)), None)
 
 
 def warn_of_stale(store: Store, names: Iterable[str], source: ModuleSource, consequence: str) -> None:
     """Warn once if one of these functions was compiled from another source. `consequence` ends the message."""
-    for name in other_sources(store, names, source)[:1]:
+    for name in names_with_other_source(store, names, source)[:1]:
         warn_once(store, f"stale {name}", f"function {name!r} was compiled from different code than there is now; {consequence}")
 
 
@@ -189,7 +195,7 @@ def _names_used(code: CodeType) -> Iterator[str]:
 
 
 def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[bytes] = ()) -> None:
-    """Warn once if a module that is added defines functions that the cache has with different code. Modules in `besides` do not count.
+    """Warn once if an added module defines functions that the cache has with different code. Modules in `besides` do not count.
 
     The index of the cache must have been refreshed.
     """
@@ -219,7 +225,7 @@ def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
         if not names:
             continue
         other = known.setdefault(names, built)
-        if other.code and built.code and other.code != built.code and not _is_same(other.sections[3], built.sections[3]):
+        if other.code and built.code and other.code != built.code and not _has_same_code(other.sections[3], built.sections[3]):
             warn(f"function {min(names)!r} is defined by two added sources, with different code: the last one is used", ShadowWarning)
             return
 
@@ -237,9 +243,9 @@ def warn_of_hidden(built: BuiltModule) -> None:
 
 
 def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, names: set[str]) -> list[str] | None:
-    """Return the functions that a stored and a new module share if their code differs. The result is empty if it is the same.
+    """Return the functions that a stored and a new module share if their code differs.
 
-    The result is None if that is not known.
+    The result is empty if the code is the same, or None if that is not known.
 
     A function may be copied into many modules, so only modules that consist of the same functions are compared.
     """
@@ -260,10 +266,10 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
     same = stored == names or (is_checking() and not stored.isdisjoint(names) and (stored <= names or names <= stored))
     if not same:
         return None
-    return [] if _is_same(bitcode, built.sections[3]) else sorted(names & stored)
+    return [] if _has_same_code(bitcode, built.sections[3]) else sorted(names & stored)
 
 
-def _is_same(*sections: bytes) -> bool:
+def _has_same_code(*sections: bytes) -> bool:
     """Return whether two compressed modules have the same code, for example one as text and one as bitcode."""
     if not all(sections):
         return False

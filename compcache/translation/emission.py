@@ -127,7 +127,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     startup += (INITIALIZE, TERMINATE) if INITIALIZE in definitions else ()
     doubtful = assembly_parts(text)
     if doubtful is not None:
-        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
+        codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
     bitcode = b""
     if request.keep_bitcode:
         bitcode, module = _store_and_read_back(module, context)

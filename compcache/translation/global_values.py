@@ -22,7 +22,7 @@ def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]
     Raises:
         GlobalValidationError: a value cannot be loaded or stored.
     """
-    return codegen.in_caller(_encode_globals, resolution) if resolution.storage else ()
+    return codegen.call_in_caller(_encode_globals, resolution) if resolution.storage else ()
 
 
 def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:

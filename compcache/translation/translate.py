@@ -122,7 +122,7 @@ def translate_member(context: Any, request: Request, label: str) -> Member:
         _find_value(module, name).linkage = _INTERNAL
     doubtful = assembly_parts(rewritten)
     if doubtful is not None:  # writing bitcode assembles inline assembly
-        codegen.in_caller(try_in_child, doubtful, request.machine, 0)
+        codegen.call_in_caller(try_in_child, doubtful, request.machine, 0)
     with codegen.borrow_machine(request.machine.cpu, request.machine.features, request.level) as target:
         module.data_layout = codegen.target_data(target)[1]
         codegen.optimize(module, target, request.level)
@@ -200,7 +200,7 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     if not request.shared or not (declared or defined):
         return printed, request
     requests = request.requests
-    imported = codegen.in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
+    imported = codegen.call_in_caller(imported_thread_locals, declared, requests, is_cached, request.is_beside)
     provided = defined if request.exports is None else defined.intersection([export.symbol for export in request.exports])
     if request.members:
         hidden = {variable.name for variable in read_values(lines_of_variables(printed)).variables if variable.is_hidden}
@@ -237,7 +237,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         values,
         codegen.target_data(target)[0],
         request.requests,
-        lambda names: codegen.in_caller(_select_names, names, is_cached),
+        lambda names: codegen.call_in_caller(_select_names, names, is_cached),
         shared=request.shared,
         thread_locals=local,
         defined=assembly.defined | bounds,
@@ -303,7 +303,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     machine = _safe_machine(machine, attributes)
     intrinsics = _intrinsics(values)
     if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
-        codegen.in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
+        codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
     request = Request(
         recipe.code, recipe.exports, read_requests(ModuleSource("")), recipe.level, machine, True, None, "", True, False, {}, shared, {}
@@ -312,7 +312,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
         if not recipe.optimized:
             codegen.optimize(module, emitter, recipe.level)
         resolution = restore_resolution(module, slots, recipe.storage, recipe.libraries)
-        encoded = codegen.in_caller(encode_values, resolution)
+        encoded = codegen.call_in_caller(encode_values, resolution)
         code = b"" if recipe.optimized else recipe.code
         prepared = Prepared(recipe.exports, names, resolution, encoded, code, recipe.data)
         return emit(module, str(module), context, emitter, request, prepared)
@@ -346,7 +346,7 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
     if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values), machine.requires):
-        codegen.in_caller(try_in_child, printed, machine, request.level)
+        codegen.call_in_caller(try_in_child, printed, machine, request.level)
 
 
 def _select_names(names: list[str], condition: Callable[[str], bool]) -> list[str]:

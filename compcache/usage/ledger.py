@@ -90,7 +90,7 @@ class Ledger(NamedTuple):
         return {name: count for (name, module_id), (count, _) in self.uses.items() if module_id == MISSES_ID}
 
 
-def _names(store: Store) -> list[str]:
+def _statistics_files(store: Store) -> list[str]:
     """Return the names of all statistics files and journals, which are in the same directory."""
     names = store.names_in(store.directory(STATISTICS))
     return [name for name in names if JOURNALS.includes(name) or STATISTICS.includes(name)]
@@ -114,10 +114,10 @@ class Uses:
     """
 
     def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
-        chosen = _names(store) if names is None else list(names)
+        chosen = _statistics_files(store) if names is None else list(names)
         for _ in range(4):
             self._open(store, chosen, verify=verify)
-            before, chosen = chosen, chosen if names is not None else _names(store)
+            before, chosen = chosen, chosen if names is not None else _statistics_files(store)
             if chosen == before:
                 break  # if the names differ, files were sealed or folded in the meantime
 
@@ -290,7 +290,7 @@ def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
     Only files that have changed are read.
     """
     changed = []
-    for name in _names(store):
+    for name in _statistics_files(store):
         try:
             if name not in known.torn and store.files.stat(store.path(STATISTICS, name)).st_size != known.files.get(name):
                 changed.append(name)
@@ -359,12 +359,12 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
 def fold_long(store: Store) -> None:
     """Replace each long journal that no process writes any more by a sum, which readers can search.
 
-    Does nothing if another process folds, or if the cache cannot be written safely.
+    Do nothing if another process folds, or if the cache cannot be written safely.
     """
     if store.readonly or store.exposed:
         return
     now = time.time()
-    long = [name for name in _names(store) if _is_settled_long_journal(store, name, now)]
+    long = [name for name in _statistics_files(store) if _is_settled_long_journal(store, name, now)]
     if not long:
         return
     from compcache.publish.locks import wait_lock
@@ -394,7 +394,7 @@ def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
 
     Return the names of all statistics files, or of `names`, after renaming, sorted.
     """
-    current = list(names) if names is not None else _names(store)
+    current = list(names) if names is not None else _statistics_files(store)
     for number, name in enumerate(current):
         if JOURNALS.includes(name):
             try:
@@ -482,7 +482,7 @@ def fold_small(files: Files, root: str) -> None:
     """Seal the journals, and merge small files. The work is bounded, independent of the total size.
 
     A file is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number of times that is
-    logarithmic in the total size. Does nothing if another process folds.
+    logarithmic in the total size. Do nothing if another process folds.
     """
     from compcache.publish.locks import wait_lock
     from compcache.store import Store

@@ -241,7 +241,7 @@ _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, Func
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
-    """Return one summary of a function that several modules realize. Sorts `copies` in place, usable copies first."""
+    """Sort `copies` in place, usable copies first. Return one summary of a function that several modules realize."""
     directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(

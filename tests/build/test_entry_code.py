@@ -187,10 +187,10 @@ ENCODED: tuple[tuple[Callable[[Any], None], str, str], ...] = (
     (lambda a: a.load(a.other_scratch, a.frame, 1000, half=True), "movl 1000(%rsp), %r11d", "ldr w10, [sp, #1000]"),
     (lambda a: a.store(a.result, 16), "movq %rax, 16(%rsp)", "str x0, [sp, #16]"),
     (lambda a: a.store(a.scratch, 2024), "movq %r10, 2024(%rsp)", "str x9, [sp, #2024]"),
-    (lambda a: a.address(a.arguments[3], 1000), "leaq 1000(%rsp), %rcx", "add x3, sp, #1000"),
-    (lambda a: a.number(a.arguments[1], 7), "movl $7, %esi", "mov x1, #7"),
-    (lambda a: a.number(a.arguments[4], 0x16608), "movl $0x16608, %r8d", "movz x4, #0x6608\nmovk x4, #1, lsl #16"),
-    (lambda a: a.number(a.scratch, 3 << 62 | 5), "movabsq $0xc000000000000005, %r10", "movz x9, #5\nmovk x9, #0xc000, lsl #48"),
+    (lambda a: a.load_address(a.arguments[3], 1000), "leaq 1000(%rsp), %rcx", "add x3, sp, #1000"),
+    (lambda a: a.load_number(a.arguments[1], 7), "movl $7, %esi", "mov x1, #7"),
+    (lambda a: a.load_number(a.arguments[4], 0x16608), "movl $0x16608, %r8d", "movz x4, #0x6608\nmovk x4, #1, lsl #16"),
+    (lambda a: a.load_number(a.scratch, 3 << 62 | 5), "movabsq $0xc000000000000005, %r10", "movz x9, #5\nmovk x9, #0xc000, lsl #48"),
     (lambda a: a.move(a.arguments[0], a.callee), "movq %rbx, %rdi", "mov x0, x19"),
     (lambda a: a.call_register(a.scratch), "callq *%r10", "blr x9"),
     (lambda a: a.extend(a.scratch, a.result, 1, signed=True), "movsbq %al, %r10", "sxtb x9, w0"),
@@ -198,8 +198,8 @@ ENCODED: tuple[tuple[Callable[[Any], None], str, str], ...] = (
     (lambda a: a.extend(a.scratch, a.result, 4, signed=True), "movslq %eax, %r10", "sxtw x9, w0"),
     (lambda a: a.extend(a.arguments[0], a.result, 1, signed=False), "movzbq %al, %rdi", "ubfx x0, x0, #0, #8"),
     (lambda a: a.extend(a.arguments[0], a.result, 2, signed=False), "movzwq %ax, %rdi", "ubfx x0, x0, #0, #16"),
-    (lambda a: a.truth(a.result, a.result), "testl %eax, %eax\n.byte 0x40\nsetne %al\nmovzbq %al, %rax", "cmp w0, #0\ncset w0, ne"),
-    (lambda a: a.low_bit(a.arguments[0]), "andq $1, %rdi", "and x0, x0, #1"),
+    (lambda a: a.set_truth(a.result, a.result), "testl %eax, %eax\n.byte 0x40\nsetne %al\nmovzbq %al, %rax", "cmp w0, #0\ncset w0, ne"),
+    (lambda a: a.keep_low_bit(a.arguments[0]), "andq $1, %rdi", "and x0, x0, #1"),
     (lambda a: a.shift_right(a.scratch, 3), "shrq $3, %r10", "lsr x9, x9, #3"),
     (lambda a: a.clear_top_bit(a.arguments[2]), "btrq $63, %rdx", "and x2, x2, #0x7fffffffffffffff"),
     (lambda a: a.load_float(7, 16, 8), "movsd 16(%rsp), %xmm7", "ldr d7, [sp, #16]"),
@@ -208,7 +208,7 @@ ENCODED: tuple[tuple[Callable[[Any], None], str, str], ...] = (
     (lambda a: a.store_float(0, 24, 4), "movss %xmm0, 24(%rsp)", "str s0, [sp, #24]"),
     (lambda a: a.convert_float(to=4), "cvtsd2ss %xmm0, %xmm0", "fcvt s0, d0"),
     (lambda a: a.convert_float(to=8), "cvtss2sd %xmm0, %xmm0", "fcvt d0, s0"),
-    (lambda a: a.float_bits(a.scratch), "movq %xmm0, %r10", "fmov x9, d0"),
+    (lambda a: a.copy_float_bits(a.scratch), "movq %xmm0, %r10", "fmov x9, d0"),
     (lambda a: a.leave(), "movq -16(%rbp), %rbx\nmovq -8(%rbp), %r12\nleave\nret",
      "mov sp, x29\nldp x19, x20, [sp, #16]\nldp x29, x30, [sp], #32\nret"),
     (lambda a: a.enter(), "pushq %rbp\nmovq %rsp, %rbp\npushq %r12\npushq %rbx\nsubq $1040, %rsp\nmovq %rdi, %rbx\nmovq %rsi, %r12",
@@ -246,7 +246,7 @@ def test_operations_are_encoded_as_by_an_assembler(tmp_path: Path, machine: type
     """All of them together, so that one file is assembled."""
     number = machine is ArmAssembler
     code = machine()
-    back = code.label()
+    back = code.new_label()
     expected = ["0:"]
     code.place(back)
     for jump, *texts in JUMPS:

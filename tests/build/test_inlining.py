@@ -14,7 +14,7 @@ from inlined_programs import HEAD, apart, bits, inlined, together
 from compcache import Cache, Function, Identity, ModuleSource, NotCachedError
 from compcache.errors import FormatError
 from compcache.formats.bodies import Body, encode_bodies, read_bodies
-from compcache.miss.offers import offers_of
+from compcache.miss.offers import find_bodies
 from compcache.miss.retarget import tune
 from compcache.signing.keys import new_key
 
@@ -399,7 +399,7 @@ def test_bodies_that_this_llvm_does_not_read_are_none(cache: Cache, monkeypatch:
 
 def test_long_bodies_are_not_kept(cache: Cache) -> None:
     short, long = (cache.compile(code)["add"].func_name for code in (ADD, WITHOUT["many-instructions"]))
-    assert list(offers_of(cache._session(), (short, long))) == [short]
+    assert list(find_bodies(cache._session(), (short, long))) == [short]
 
 
 def test_bodies_of_a_newer_llvm_are_not_read(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:

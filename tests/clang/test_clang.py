@@ -49,7 +49,7 @@ def test_c_is_compiled_to_functions(cache: Cache) -> None:
 def test_a_source_without_visible_functions_is_refused_and_only_its_own_names_are_told(cache: Cache) -> None:
     with pytest.raises(CompileError, match="c defines no externally visible function"):
         clang.compile("static int unseen(void) { return 1; }", cache=cache)
-    with pytest.raises(UndefinedSymbolError, match="functions= names 'other', which the module does not define; it defines scale"):
+    with pytest.raises(UndefinedSymbolError, match="functions= names 'other', which the module does not define; the module defines scale"):
         clang.compile(SCALE, cache=cache, functions={"other": "i32()"})
 
 

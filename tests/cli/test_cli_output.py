@@ -25,7 +25,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(output, "_DELAY", 0.0)
-    monkeypatch.setattr(output, "_shown_bar", {})
+    monkeypatch.setattr(output, "_progress_bar", {})
     monkeypatch.setattr(output, "is_quiet", lambda: False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -43,7 +43,7 @@ def test_a_bar_says_how_far_it_is_and_disappears(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", str(columns))
     for done in (0, 25_000, 50_000):
         show_progress(done, 100_000)
-        bar = output._shown_bar["bar"]._bar
+        bar = output._progress_bar["bar"]._bar
         assert bar is not None
         bar._progress.refresh()  # which a thread does ten times a second
     shown = plain(terminal)

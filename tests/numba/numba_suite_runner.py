@@ -52,13 +52,13 @@ def list_stored() -> list[str]:
     from compcache.numba.dispatch.backend import Backend
 
     stored: list[str] = []
-    original = Backend.accept
+    original = Backend.record_stored
 
-    def accept(self: Backend, label: str) -> None:
+    def record_stored(self: Backend, label: str) -> None:
         stored.append(label)
         original(self, label)
 
-    Backend.accept = accept  # type: ignore[method-assign]
+    Backend.record_stored = record_stored  # type: ignore[method-assign]
     return stored
 
 

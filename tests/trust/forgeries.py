@@ -57,7 +57,7 @@ from compcache.layers.layered_store import LayeredStore
 from compcache.layers.unpacked_bundle import unpacked_name
 from compcache.publish import index_merge
 from compcache.publish.index_rebuild import read_indexed_names
-from compcache.publish.module_lists import _items_of, _publish
+from compcache.publish.module_lists import _items_of, _publish_list
 from compcache.publish.module_rows import read_row
 from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, write_volume
@@ -221,7 +221,7 @@ def _rows(victim: Victim) -> None:
         rows = [row._replace(names=tuple(f"wrong {name}" for name in row.names)) for row in found if row]
         items = dict(item for row in rows for item in _items_of(row, 5000))
         for segment in cache._store.index.segments:
-            _publish(cache._store, segment.name, sorted(items.items()), ())
+            _publish_list(cache._store, segment.name, sorted(items.items()), ())
     for path in (victim.root / MODULE_LISTS.directory).iterdir():
         os.chown(path, OTHER_USER, OTHER_USER)
 

@@ -40,14 +40,14 @@ class ArmAssembler(Assembler):
         for word in words:
             self.code += word.to_bytes(4, "little")
 
-    def _word(self, at: int) -> int:
+    def _word_at(self, at: int) -> int:
         return int.from_bytes(self.code[at : at + 4], "little")
 
     def enter(self) -> None:
         self._emit(0xA9BE7BFD)  # stp x29, x30, [sp, #-32]!
-        self.rule(_DEF_CFA_OFFSET, _SAVED, _OFFSET | _FRAME_POINTER, 4, _OFFSET | _LINK, 3)
+        self.add_rule(_DEF_CFA_OFFSET, _SAVED, _OFFSET | _FRAME_POINTER, 4, _OFFSET | _LINK, 3)
         self._emit(0x910003FD, 0xA90153F3)  # mov x29, sp; stp x19, x20, [sp, #16]
-        self.rule(_DEF_CFA, _FRAME_POINTER, _SAVED, _OFFSET | _CALLEE, 2, _OFFSET | _ITEMS, 1)
+        self.add_rule(_DEF_CFA, _FRAME_POINTER, _SAVED, _OFFSET | _CALLEE, 2, _OFFSET | _ITEMS, 1)
         self._frame_at = len(self.code)
         self._emit(0xD10003FF)  # sub sp, sp
         self.move(_CALLEE, 0)
@@ -55,13 +55,13 @@ class ArmAssembler(Assembler):
 
     def _set_frame(self, size: int) -> None:
         at = self._frame_at
-        self.code[at : at + 4] = (self._word(at) | size << 10).to_bytes(4, "little")
+        self.code[at : at + 4] = (self._word_at(at) | size << 10).to_bytes(4, "little")
 
     def leave(self) -> None:
         self._emit(0x910003BF, 0xA94153F3, 0xA8C27BFD)  # mov sp, x29; ldp x19, x20, [sp, #16]; ldp x29, x30, [sp], #32
-        self.rule(_DEF_CFA, _SP, 0)
+        self.add_rule(_DEF_CFA, _SP, 0)
         self._emit(0xD65F03C0)
-        self.rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
+        self.add_rule(_DEF_CFA, _FRAME_POINTER, _SAVED)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
         self._emit((0xB9400000 | offset // 4 << 10 if half else 0xF9400000 | offset // 8 << 10) | base << 5 | register)
@@ -69,10 +69,10 @@ class ArmAssembler(Assembler):
     def store(self, register: int, offset: int) -> None:
         self._emit(0xF9000000 | offset // 8 << 10 | _SP << 5 | register)
 
-    def address(self, register: int, offset: int) -> None:
+    def load_address(self, register: int, offset: int) -> None:
         self._emit(0x91000000 | offset << 10 | _SP << 5 | register)
 
-    def number(self, register: int, value: int) -> None:
+    def load_number(self, register: int, value: int) -> None:
         self._emit(0xD2800000 | (value & 0xFFFF) << 5 | register)
         for part in (1, 2, 3):
             bits = value >> 16 * part & 0xFFFF
@@ -82,7 +82,7 @@ class ArmAssembler(Assembler):
     def move(self, register: int, source: int) -> None:
         self._emit(0xAA0003E0 | source << 16 | register)
 
-    def symbol(self, register: int, name: str) -> None:
+    def load_symbol(self, register: int, name: str) -> None:
         self.relocations.append(Relocation(len(self.code), _GOT_PAGE, name, 0))
         self._emit(0x90000000 | register)
         self.relocations.append(Relocation(len(self.code), _GOT_LOW, name, 0))
@@ -99,10 +99,10 @@ class ArmAssembler(Assembler):
         bits = (8 * size - 1) << 10
         self._emit((0x93400000 if signed else 0xD3400000) | bits | source << 5 | register)
 
-    def truth(self, register: int, source: int) -> None:
+    def set_truth(self, register: int, source: int) -> None:
         self._emit(0x7100001F | source << 5, 0x1A9F07E0 | register)  # cmp; cset ne
 
-    def low_bit(self, register: int) -> None:
+    def keep_low_bit(self, register: int) -> None:
         self._emit(0x92400000 | register << 5 | register)
 
     def shift_right(self, register: int, bits: int) -> None:
@@ -112,18 +112,18 @@ class ArmAssembler(Assembler):
         self._emit(0x9240F800 | register << 5 | register)
 
     def load_float(self, number: int, offset: int, size: int) -> None:
-        self._float(0x400000, number, offset, size)
+        self._emit_float_move(0x400000, number, offset, size)
 
     def store_float(self, number: int, offset: int, size: int) -> None:
-        self._float(0, number, offset, size)
+        self._emit_float_move(0, number, offset, size)
 
-    def _float(self, load: int, number: int, offset: int, size: int) -> None:
+    def _emit_float_move(self, load: int, number: int, offset: int, size: int) -> None:
         self._emit((0xBD000000 if size == 4 else 0xFD000000) | load | offset // size << 10 | _SP << 5 | number)  # noqa: PLR2004 - bytes
 
     def convert_float(self, *, to: int) -> None:
         self._emit(0x1E624000 if to == 4 else 0x1E22C000)  # noqa: PLR2004 - bytes
 
-    def float_bits(self, register: int) -> None:
+    def copy_float_bits(self, register: int) -> None:
         self._emit(0x9E660000 | register)
 
     def jump(self, label: int) -> None:
@@ -131,7 +131,7 @@ class ArmAssembler(Assembler):
         self._emit(0x14000000)
 
     def _set_jump(self, at: int, target: int) -> None:
-        word = self._word(at)
+        word = self._word_at(at)
         place, bits = next((place, bits) for mask, operation, place, bits in _KINDS if word & mask == operation)
         distance = (target - at) // 4
         if not -(1 << bits - 1) <= distance < 1 << bits - 1:

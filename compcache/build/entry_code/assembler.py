@@ -62,7 +62,7 @@ class Assembler:
 
     # ----------------------------------------------------------------- labels
 
-    def label(self) -> int:
+    def new_label(self) -> int:
         """Create a label; return its number. `place` must place the label."""
         self._labels.append(-1)
         return len(self._labels) - 1
@@ -78,7 +78,7 @@ class Assembler:
             self._set_jump(at, self._labels[label])
         return Code(bytes(self.code), tuple(self.relocations), tuple(self.frame_rules))
 
-    def rule(self, *operations: int) -> None:
+    def add_rule(self, *operations: int) -> None:
         """Add unwinding instructions that hold from the current position on."""
         self.frame_rules.append((len(self.code), bytes(operations)))
 
@@ -110,11 +110,11 @@ class Assembler:
         """Store a register, eight bytes, in the frame."""
         raise NotImplementedError
 
-    def address(self, register: int, offset: int) -> None:
+    def load_address(self, register: int, offset: int) -> None:
         """Load the address of a place in the frame."""
         raise NotImplementedError
 
-    def number(self, register: int, value: int) -> None:
+    def load_number(self, register: int, value: int) -> None:
         """Load a 64-bit number."""
         raise NotImplementedError
 
@@ -122,7 +122,7 @@ class Assembler:
         """Copy a register."""
         raise NotImplementedError
 
-    def symbol(self, register: int, name: str) -> None:
+    def load_symbol(self, register: int, name: str) -> None:
         """Load the address of a symbol, from the global offset table."""
         raise NotImplementedError
 
@@ -138,11 +138,11 @@ class Assembler:
         """Extend the low `size` bytes (one, two or four) of `source` to eight bytes in a register."""
         raise NotImplementedError
 
-    def truth(self, register: int, source: int) -> None:
+    def set_truth(self, register: int, source: int) -> None:
         """Set a register to 1 if the low four bytes of `source` are not zero, otherwise to 0."""
         raise NotImplementedError
 
-    def low_bit(self, register: int) -> None:
+    def keep_low_bit(self, register: int) -> None:
         """Clear all bits of a register except the lowest."""
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ class Assembler:
         """Convert the first floating-point register to `to` bytes: from four to eight, or from eight to four."""
         raise NotImplementedError
 
-    def float_bits(self, register: int) -> None:
+    def copy_float_bits(self, register: int) -> None:
         """Copy the bits of the first floating-point register to an integer register."""
         raise NotImplementedError
 

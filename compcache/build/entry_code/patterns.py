@@ -57,7 +57,7 @@ class _Pattern:
         self._machine = machine
         self._signature = Signature.parse(entry.signature)
         self._later: list[tuple[int, Callable[[], None]]] = []
-        self._fail, self._done = machine.label(), machine.label()
+        self._fail, self._done = machine.new_label(), machine.new_label()
         #: The places of the function's arguments: (size of a floating-point number or 0 for an integer, base register, offset).
         self._passed: list[tuple[int, int, int]] = []
         floats = sum(type_ in _FLOATS for type_ in entry.types)
@@ -85,7 +85,7 @@ class _Pattern:
         machine = self._machine
         machine.enter()
         if self._views:
-            machine.number(machine.scratch, 0)
+            machine.load_number(machine.scratch, 0)
         for view in self._views.values():
             machine.store(machine.scratch, view + _VIEW_OBJECT)
         self._check_arity()
@@ -96,7 +96,7 @@ class _Pattern:
         if self._views:
             machine.store(machine.result, self._result)
             for view in self._views.values():
-                machine.address(machine.arguments[0], view)
+                machine.load_address(machine.arguments[0], view)
                 machine.call("PyBuffer_Release")
             machine.load(machine.result, machine.frame, self._result)
         machine.leave()
@@ -104,13 +104,13 @@ class _Pattern:
             machine.place(label)
             write()
         machine.place(self._fail)
-        machine.number(machine.result, 0)
+        machine.load_number(machine.result, 0)
         machine.jump(self._done)
         return machine.finish(self.frame)
 
     def _add_deferred(self, write: Callable[[], None]) -> int:
         """Return the label of code that `write` will write behind the return instruction."""
-        label = self._machine.label()
+        label = self._machine.new_label()
         self._later.append((label, write))
         return label
 
@@ -123,19 +123,19 @@ class _Pattern:
     def _check_arity(self) -> None:
         machine, count = self._machine, len(self._signature.parameters)
         first, given, expected, names = machine.arguments[0], machine.arguments[1], machine.arguments[2], machine.arguments[3]
-        convert = machine.label()
+        convert = machine.new_label()
 
         def ask() -> None:
             machine.move(first, machine.callee)
             machine.move(given, expected)  # the register in which the number of arguments was passed
-            machine.number(expected, count)
+            machine.load_number(expected, count)
             self._call_api(FAIL_ARITY)
             machine.jump_if_zero(machine.result, self._fail, half=True)
             machine.jump(convert)
 
         arity = self._add_deferred(ask)
         machine.clear_top_bit(expected)
-        machine.number(machine.scratch, count)
+        machine.load_number(machine.scratch, count)
         machine.jump_if_different(expected, machine.scratch, arity)
         machine.jump_if_not_zero(names, arity)
         machine.place(convert)
@@ -160,7 +160,7 @@ class _Pattern:
             self._load_item(machine.arguments[0], index)
             machine.call("PyObject_IsTrue")
             machine.jump_if_negative(machine.result, self._fail)
-            machine.truth(machine.result, machine.result)
+            machine.set_truth(machine.result, machine.result)
             machine.store(machine.result, slot)
         elif kind in (SIGNED, UNSIGNED) and parameter.type.name != "u64":
             self._convert_integer(index, size, signed=kind == SIGNED)
@@ -177,7 +177,7 @@ class _Pattern:
         """Write loads of the first three arguments for a call of the runtime that handles an argument."""
         machine = self._machine
         self._load_item(machine.arguments[2], index)
-        machine.number(machine.arguments[1], index)
+        machine.load_number(machine.arguments[1], index)
         machine.move(machine.arguments[0], machine.callee)
 
     def _invalid_argument_label(self, index: int) -> int:
@@ -195,7 +195,7 @@ class _Pattern:
 
         The code continues with the number in `result`. The caller places the second label.
         """
-        machine, back = self._machine, self._machine.label()
+        machine, back = self._machine, self._machine.new_label()
         invalid = self._invalid_argument_label(index)
 
         def check() -> None:
@@ -212,8 +212,8 @@ class _Pattern:
         self._load_item(machine.arguments[0], index)
         machine.call("PyFloat_AsDouble")
         machine.store_float(0, slot, 8)
-        machine.float_bits(machine.scratch)
-        machine.number(machine.other_scratch, _MINUS_ONE)
+        machine.copy_float_bits(machine.scratch)
+        machine.load_number(machine.other_scratch, _MINUS_ONE)
         machine.jump_if_equal(machine.scratch, machine.other_scratch, check)
         machine.place(back)
         if size < _WORD:
@@ -238,15 +238,15 @@ class _Pattern:
         last = machine.arguments[3]
         self._begin_hook(index)
         if index in self._views:
-            machine.address(last, self._views[index])
+            machine.load_address(last, self._views[index])
             last = machine.arguments[4]
-        machine.address(last, self._slots[index])
+        machine.load_address(last, self._slots[index])
         self._call_api(hook)
         machine.jump_if_zero(machine.result, self._fail, half=True)
 
     def _check_writable(self, index: int) -> None:
         """Write a check that fails if a pointer belongs to a read-only buffer. A pointer that is a plain address has no buffer."""
-        machine, good = self._machine, self._machine.label()
+        machine, good = self._machine, self._machine.new_label()
         machine.load(machine.scratch, machine.frame, self._views[index] + _VIEW_OBJECT)
         machine.jump_if_zero(machine.scratch, good)
         machine.load(machine.scratch, machine.frame, self._views[index] + VIEW_READONLY, half=True)
@@ -256,8 +256,8 @@ class _Pattern:
     def _convert_buffer(self, index: int, parameter: Parameter) -> None:
         machine, view, slot = self._machine, self._views[index], self._slots[index]
         self._begin_hook(index)
-        machine.address(machine.arguments[3], view)
-        machine.number(machine.arguments[4], buffer_request(parameter.type, writable=not self._entry.readonly[index]))
+        machine.load_address(machine.arguments[3], view)
+        machine.load_number(machine.arguments[4], buffer_request(parameter.type, writable=not self._entry.readonly[index]))
         self._call_api(BUFFER)
         machine.jump_if_zero(machine.result, self._fail, half=True)
         self._passed.append((0, machine.frame, view))
@@ -268,7 +268,7 @@ class _Pattern:
             self._passed.append((0, machine.frame, slot))
             return
         machine.load(machine.scratch, machine.frame, view + VIEW_NDIM, half=True)
-        machine.number(machine.other_scratch, parameter.dimensions)
+        machine.load_number(machine.other_scratch, parameter.dimensions)
         machine.jump_if_different(machine.scratch, machine.other_scratch, self._invalid_argument_label(index))
         machine.load(machine.scratch, machine.frame, view + VIEW_SHAPE)
         for at in range(0, parameter.dimensions * _WORD, _WORD):
@@ -318,7 +318,7 @@ class _Pattern:
             machine.load_float(number, offset, size)
         for register, (_, base, offset) in zip(machine.arguments, numbers, strict=False):
             if base < 0:
-                machine.address(register, offset)
+                machine.load_address(register, offset)
             else:
                 machine.load(register, base, offset)
 
@@ -333,7 +333,7 @@ class _Pattern:
             machine.jump(self._fail)
 
         dropped = self._add_deferred(release)
-        machine.number(first, len(items))
+        machine.load_number(first, len(items))
         machine.call("PyTuple_New")
         machine.jump_if_zero(machine.result, self._fail)
         machine.store(machine.result, self._result)
@@ -341,7 +341,7 @@ class _Pattern:
             self._make_object(item, "", self._items + number * _WORD)
             machine.jump_if_zero(machine.result, dropped)
             machine.move(third, machine.result)
-            machine.number(second, number)
+            machine.load_number(second, number)
             machine.load(first, machine.frame, self._result)
             machine.call("PyTuple_SetItem")
         machine.load(machine.result, machine.frame, self._result)
@@ -351,9 +351,9 @@ class _Pattern:
         machine = self._machine
         first, kind = machine.arguments[0], result.kind
         if kind == VOID:
-            machine.symbol(first, "_Py_NoneStruct")
+            machine.load_symbol(first, "_Py_NoneStruct")
             machine.call("Py_IncRef")
-            machine.symbol(machine.result, "_Py_NoneStruct")
+            machine.load_symbol(machine.result, "_Py_NoneStruct")
         elif kind == FLOAT:
             machine.load_float(0, slot, result.size)
             if result.size < _WORD:
@@ -375,10 +375,10 @@ class _Pattern:
             machine.call("PyLong_FromVoidPtr")
         elif kind == BOOL:
             if llvm_type == "i1":
-                machine.low_bit(first)
+                machine.keep_low_bit(first)
             else:
                 machine.extend(first, first, 1, signed=False)
-                machine.truth(first, first)
+                machine.set_truth(first, first)
             machine.call("PyBool_FromLong")
         else:
             if result.size < _WORD:

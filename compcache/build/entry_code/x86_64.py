@@ -37,41 +37,41 @@ class X86Assembler(Assembler):
     def _emit(self, *values: int) -> None:
         self.code += bytes(values)
 
-    def _number32(self, value: int) -> None:
+    def _emit_number32(self, value: int) -> None:
         self.code += (value & 0xFFFFFFFF).to_bytes(4, "little")
 
-    def _prefix(self, bits: int) -> None:
+    def _emit_prefix(self, bits: int) -> None:
         """Write the REX prefix if one of its bits is needed."""
         if bits:
             self._emit(0x40 | bits)
 
-    def _registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
+    def _emit_registers(self, opcode: tuple[int, ...], register: int, other: int, *, wide: bool = True) -> None:
         """Write an instruction with two registers. `other` is the operand that may also be memory."""
-        self._prefix(wide << 3 | register >> 3 << 2 | other >> 3)
+        self._emit_prefix(wide << 3 | register >> 3 << 2 | other >> 3)
         self._emit(*opcode, 0xC0 | (register & 7) << 3 | other & 7)
 
-    def _memory(self, opcode: tuple[int, ...], register: int, base: int, offset: int, *, wide: bool = True) -> None:
+    def _emit_memory(self, opcode: tuple[int, ...], register: int, base: int, offset: int, *, wide: bool = True) -> None:
         form = _BY_BYTE if offset in _BYTE else _BY_FOUR
         form = _BY_NONE if offset == 0 and base & 7 != _BP else form
-        self._prefix(wide << 3 | register >> 3 << 2 | base >> 3)
+        self._emit_prefix(wide << 3 | register >> 3 << 2 | base >> 3)
         self._emit(*opcode, form | (register & 7) << 3 | base & 7)
         if base & 7 == _SP:
             self._emit(0x24)
         if form == _BY_BYTE:
             self._emit(offset & 0xFF)
         elif form == _BY_FOUR:
-            self._number32(offset)
+            self._emit_number32(offset)
 
     def enter(self) -> None:
         self._emit(0x55)  # push rbp
-        self.rule(_DEF_CFA_OFFSET, 16, _OFFSET | _BP_RULE, 2)
+        self.add_rule(_DEF_CFA_OFFSET, 16, _OFFSET | _BP_RULE, 2)
         self._emit(_WIDE, 0x89, 0xE5)  # mov rbp, rsp
-        self.rule(_DEF_CFA_REGISTER, _BP_RULE)
+        self.add_rule(_DEF_CFA_REGISTER, _BP_RULE)
         self._emit(0x41, 0x54, 0x53)  # push r12; push rbx
-        self.rule(_OFFSET | _R12_RULE, 3, _OFFSET | _BX_RULE, 4)
+        self.add_rule(_OFFSET | _R12_RULE, 3, _OFFSET | _BX_RULE, 4)
         self._emit(_WIDE, 0x81, 0xEC)  # sub rsp
         self._frame_at = len(self.code)
-        self._number32(0)
+        self._emit_number32(0)
         self.move(self.callee, _DI)
         self.move(self.items, _SI)
 
@@ -79,60 +79,60 @@ class X86Assembler(Assembler):
         self.code[self._frame_at : self._frame_at + 4] = size.to_bytes(4, "little")
 
     def leave(self) -> None:
-        self._memory((0x8B,), _BX, _BP, -16)
-        self._memory((0x8B,), _R12, _BP, -8)
+        self._emit_memory((0x8B,), _BX, _BP, -16)
+        self._emit_memory((0x8B,), _R12, _BP, -8)
         self._emit(0xC9)  # leave
-        self.rule(_DEF_CFA, _SP_RULE, 8)
+        self.add_rule(_DEF_CFA, _SP_RULE, 8)
         self._emit(0xC3)
-        self.rule(_DEF_CFA, _BP_RULE, 16)
+        self.add_rule(_DEF_CFA, _BP_RULE, 16)
 
     def load(self, register: int, base: int, offset: int, *, half: bool = False) -> None:
-        self._memory((0x8B,), register, base, offset, wide=not half)
+        self._emit_memory((0x8B,), register, base, offset, wide=not half)
 
     def store(self, register: int, offset: int) -> None:
-        self._memory((0x89,), register, _SP, offset)
+        self._emit_memory((0x89,), register, _SP, offset)
 
-    def address(self, register: int, offset: int) -> None:
-        self._memory((0x8D,), register, _SP, offset)
+    def load_address(self, register: int, offset: int) -> None:
+        self._emit_memory((0x8D,), register, _SP, offset)
 
-    def number(self, register: int, value: int) -> None:
+    def load_number(self, register: int, value: int) -> None:
         if value >> 32:
             self._emit(_WIDE | register >> 3, 0xB8 | register & 7)
             self.code += value.to_bytes(8, "little")
         else:
-            self._prefix(register >> 3)
+            self._emit_prefix(register >> 3)
             self._emit(0xB8 | register & 7)
-            self._number32(value)
+            self._emit_number32(value)
 
     def move(self, register: int, source: int) -> None:
-        self._registers((0x89,), source, register)
+        self._emit_registers((0x89,), source, register)
 
-    def symbol(self, register: int, name: str) -> None:
+    def load_symbol(self, register: int, name: str) -> None:
         self._emit(_WIDE | register >> 3 << 2, 0x8B, 0x05 | (register & 7) << 3)
         self.relocations.append(Relocation(len(self.code), _REX_GOTPCRELX, name, -4))
-        self._number32(0)
+        self._emit_number32(0)
 
     def call(self, name: str) -> None:
         self._emit(0xFF, 0x15)  # through the global offset table: no stub between
         self.relocations.append(Relocation(len(self.code), _GOTPCRELX, name, -4))
-        self._number32(0)
+        self._emit_number32(0)
 
     def call_register(self, register: int) -> None:
-        self._prefix(register >> 3)
+        self._emit_prefix(register >> 3)
         self._emit(0xFF, 0xD0 | register & 7)
 
     def extend(self, register: int, source: int, size: int, *, signed: bool) -> None:
         if size == 4:  # noqa: PLR2004 - bytes
-            self._registers((0x63,) if signed else (0x8B,), register, source, wide=signed)
+            self._emit_registers((0x63,) if signed else (0x8B,), register, source, wide=signed)
         else:
-            self._registers((0x0F, (0xBE if signed else 0xB6) + size // 2), register, source)
+            self._emit_registers((0x0F, (0xBE if signed else 0xB6) + size // 2), register, source)
 
-    def truth(self, register: int, source: int) -> None:
-        self._registers((0x85,), source, source, wide=False)
+    def set_truth(self, register: int, source: int) -> None:
+        self._emit_registers((0x85,), source, source, wide=False)
         self._emit(0x40 | register >> 3, 0x0F, 0x95, 0xC0 | register & 7)  # setne
         self.extend(register, register, 1, signed=False)
 
-    def low_bit(self, register: int) -> None:
+    def keep_low_bit(self, register: int) -> None:
         self._emit(_WIDE | register >> 3, 0x83, 0xE0 | register & 7, 1)  # and
 
     def shift_right(self, register: int, bits: int) -> None:
@@ -142,25 +142,25 @@ class X86Assembler(Assembler):
         self._emit(_WIDE | register >> 3, 0x0F, 0xBA, 0xF0 | register & 7, 63)  # btr
 
     def load_float(self, number: int, offset: int, size: int) -> None:
-        self._float(0x10, number, offset, size)
+        self._emit_float_move(0x10, number, offset, size)
 
     def store_float(self, number: int, offset: int, size: int) -> None:
-        self._float(0x11, number, offset, size)
+        self._emit_float_move(0x11, number, offset, size)
 
-    def _float(self, opcode: int, number: int, offset: int, size: int) -> None:
+    def _emit_float_move(self, opcode: int, number: int, offset: int, size: int) -> None:
         self._emit(0xF3 if size == 4 else 0xF2)  # noqa: PLR2004 - bytes
-        self._memory((0x0F, opcode), number, _SP, offset, wide=False)
+        self._emit_memory((0x0F, opcode), number, _SP, offset, wide=False)
 
     def convert_float(self, *, to: int) -> None:
         self._emit(0xF2 if to == 4 else 0xF3, 0x0F, 0x5A, 0xC0)  # noqa: PLR2004 - bytes
 
-    def float_bits(self, register: int) -> None:
+    def copy_float_bits(self, register: int) -> None:
         self._emit(0x66, _WIDE | register >> 3, 0x0F, 0x7E, 0xC0 | register & 7)  # movq
 
     def jump(self, label: int) -> None:
         self._emit(0xE9)
         self._jump_here(label)
-        self._number32(0)
+        self._emit_number32(0)
 
     def _set_jump(self, at: int, target: int) -> None:
         self.code[at : at + 4] = (target - at - 4).to_bytes(4, "little", signed=True)
@@ -168,18 +168,18 @@ class X86Assembler(Assembler):
     def _jump_if(self, condition: int, label: int) -> None:
         self._emit(0x0F, condition)
         self._jump_here(label)
-        self._number32(0)
+        self._emit_number32(0)
 
     def jump_if_zero(self, register: int, label: int, *, half: bool = False) -> None:
-        self._registers((0x85,), register, register, wide=not half)
+        self._emit_registers((0x85,), register, register, wide=not half)
         self._jump_if(_ZERO, label)
 
     def jump_if_not_zero(self, register: int, label: int, *, half: bool = False) -> None:
-        self._registers((0x85,), register, register, wide=not half)
+        self._emit_registers((0x85,), register, register, wide=not half)
         self._jump_if(_NOT_ZERO, label)
 
     def jump_if_negative(self, register: int, label: int) -> None:
-        self._registers((0x85,), register, register, wide=False)
+        self._emit_registers((0x85,), register, register, wide=False)
         self._jump_if(_NEGATIVE, label)
 
     def jump_if_minus_one(self, register: int, label: int) -> None:
@@ -187,9 +187,9 @@ class X86Assembler(Assembler):
         self._jump_if(_ZERO, label)
 
     def jump_if_equal(self, register: int, other: int, label: int) -> None:
-        self._registers((0x39,), other, register)
+        self._emit_registers((0x39,), other, register)
         self._jump_if(_ZERO, label)
 
     def jump_if_different(self, register: int, other: int, label: int) -> None:
-        self._registers((0x39,), other, register)
+        self._emit_registers((0x39,), other, register)
         self._jump_if(_NOT_ZERO, label)

@@ -132,7 +132,7 @@ class _BodyLinker:
         requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and most >= 1:
-            offers = codegen.in_caller(provided, waiting)
+            offers = codegen.call_in_caller(provided, waiting)
             brought = [offers[name] for name in waiting if name in offers and self._link_body(offers[name], most)]
             most *= _NEXT
             waiting = tuple(dict.fromkeys([name for offer in brought for name in offer.body.imports if name not in requested]))

@@ -49,10 +49,10 @@ def command(session: Session, output: str | None, since: float | None, limit: in
     with_charts = can_draw()
     if not with_charts:
         print_note("the page has tables in place of charts: pip install 'compcache[report]' adds the charts")
-    _write(page(story, drawn=with_charts), output)
+    _write_page(page(story, drawn=with_charts), output)
 
 
-def _write(parts: Iterable[str], output: str | None) -> None:
+def _write_page(parts: Iterable[str], output: str | None) -> None:
     """Write the parts of a page to a file, or to standard output without a file."""
     text = "".join(parts)
     if output in (None, "-"):

@@ -1,1 +1,1 @@
-"""Finds the linkers of the system, and runs one of them."""
+"""Finds the system's linkers, and runs a linker."""

@@ -66,7 +66,7 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
     path, and the `ziglang` wheel. The result is kept for the same values of `COMPCACHE_LINKER` and `PATH`.
 
     Args:
-        environ: the environment variables; None for those of this process and the settings.
+        environ: the environment variables; None for the variables of this process and the settings.
 
     Raises:
         LinkerError: `COMPCACHE_LINKER` names a program that cannot be run, or a wheel that is not installed.

@@ -31,7 +31,7 @@ def require_possible(needs_linker: Sequence[str]) -> None:
     """
     if needs_linker:
         raise CompileError(
-            f"the module cannot be stored on this platform, whose images are objects, because it needs a shared object for: "
+            f"the module cannot be stored on this platform, whose images are objects, because it requires a shared object for: "
             f"{', '.join(needs_linker[:_SHOWN])}"
         )
 

@@ -54,7 +54,7 @@ def _intact_modules(state: CheckState, name: str, listed: Iterable[bytes], *, im
 
 
 def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
-    """Report an imported function that no module holds. Return False, without a report, if it is no longer imported or now provided."""
+    """Report an imported function that no module holds. Return False, without a report, if the directory has changed since."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
     if not modules or state.is_provided(name):
         return False

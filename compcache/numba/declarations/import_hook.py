@@ -57,7 +57,7 @@ class StandIn(_Module):  # type: ignore[misc]
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
-        walk.token("module", "numba")
+        walk.feed_token("module", "numba")
 
 
 #: The functions whose registrations keys of functions contain. They are replaced when Numba is imported.

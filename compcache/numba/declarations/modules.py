@@ -194,7 +194,7 @@ class LazyModule(_Module):  # type: ignore[misc]
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
-        walk.token("module", self.__name__)
+        walk.feed_token("module", self.__name__)
 
 
 def public_names(module: Any) -> list[str]:

@@ -52,7 +52,7 @@ class Reference:
         if not kind:
             module, name = object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name")
             raise NotLazy(f"the function uses {module}.{name}, which only Numba can identify")
-        walk.token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
+        walk.feed_token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:
         """Return the name of the context manager of Numba to which this refers, or None for any other object."""

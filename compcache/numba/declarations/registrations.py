@@ -95,7 +95,7 @@ class LazyIntrinsic(LazyObject):
 
     def _compcache_content(self, walk: Any) -> None:
         get = object.__getattribute__
-        walk.depends_on("intrinsic", get(self, "_function"), get(self, "_options"))
+        walk.refer_to_dependency("intrinsic", get(self, "_function"), get(self, "_options"))
 
     def _compcache_original(self) -> Any:
         """Return Numba's own object."""

@@ -150,7 +150,7 @@ class LazyType:
 
     def _compcache_content(self, walk: Any) -> None:
         """Feed the identity of the type to a walk."""
-        walk.token("numba type", _fields[id(self)].text)
+        walk.feed_token("numba type", _fields[id(self)].text)
 
 
 class LazyContainerType(LazyType):

@@ -227,7 +227,7 @@ class FunctionCache(CacheObject):
         frontend.count_compilation(self._cache, label_of(self._full_name(), sig), seconds)
 
     def _count_delegated(self, sig: Any, entry: Any) -> Any:
-        """Count a miss if the other cache has no entry, because the function is compiled then. Return `entry`."""
+        """Count a miss if the other cache has no entry, because the function is compiled then. Return the entry."""
         if entry is None:
             self._backend.miss(label_of(self._full_name(), sig), refused=True)
         return entry

@@ -232,7 +232,7 @@ def _reported_lines(identity: Identity, text: str, *, shows_files: bool = False)
 
 
 def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
-    """Return the source of the image and the payload of the description, or None for both if the code cannot be linked as an image.
+    """Return the source of the image and the payload of the description, or (None, None) if the code cannot be linked as an image.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.

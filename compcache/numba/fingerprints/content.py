@@ -66,10 +66,10 @@ def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Conten
 def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
     """Walk the function and then each implementation that a walk has found, and return the content."""
     walk = Walk(without_numba=True)
-    walk.add_function(function, "")
-    walk.value(options, "its options")
+    walk.refer_to_function(function, "")
+    walk.feed_value(options, "its options")
     for other in given:
-        walk.value(other, "a function that is an argument")
+        walk.feed_value(other, "a function that is an argument")
     result = walk.finish()
     total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)
     if walk.has_object_mode or any(name == "debug" and value for name, value in options) or "NUMBA_DEBUGINFO" in os.environ:
@@ -83,7 +83,7 @@ def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
         implementation = waiting.pop(0)
         walk = Walk(without_numba=True)
         walk.mode = RUN
-        walk.implementation(implementation, "")
+        walk.refer_to_implementation(implementation, "")
         result = walk.finish()
         walks.append(result)
         total.update(result.content.encode())

@@ -34,7 +34,7 @@ __all__ = [
     "registered_here",
     "registry",
     "source_function",
-    "users_generator",
+    "user_code_generator",
     "wrapped_by",
 ]
 
@@ -127,7 +127,7 @@ class _Registry:
 
     def _add_generator(self, implementation: Any, kind: str, key: Any) -> None:
         """Add the function behind a code generator, if it is the user's."""
-        function = users_generator(implementation)
+        function = user_code_generator(implementation)
         if function is None:
             return
         self.generators[id(implementation)] = function
@@ -229,7 +229,7 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
-def users_generator(implementation: Any) -> Any:
+def user_code_generator(implementation: Any) -> Any:
     """Return the user's function behind a code generator in one of Numba's registries.
 
     The result is None if the code generator is Numba's own.
@@ -248,7 +248,7 @@ def generators_of_other_registries() -> dict[str, list[Implementation]]:
     """
     generators: dict[str, list[Implementation]] = {}
     for key, implementation in _rows_of_other_registries():
-        function = None if key is implementation else users_generator(implementation)
+        function = None if key is implementation else user_code_generator(implementation)
         if function is not None:
             generators.setdefault(GENERATOR + name_of(function), []).append(Implementation(function, ()))
     return generators
@@ -278,7 +278,7 @@ def is_numbas_attribute_function(implementation: Any) -> bool:
 
     For example, `make_attribute_wrapper` creates such functions.
     """
-    return users_generator(implementation) is None
+    return user_code_generator(implementation) is None
 
 
 def name_of(implementation: Any) -> str:

@@ -1,6 +1,6 @@
 """Digests Numba's objects that functions read: jitted functions, types, stencils, signatures.
 
-A function of Numba feeds the same as its stand-in feeds without Numba, so that all processes compute the same digest.
+An object of Numba feeds the same tokens as its stand-in feeds without Numba, so that all processes compute the same digest.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code."""
     function = value.py_func
     if walk.without_numba and is_library_function(function):
-        walk.token("jitted by a library", function.__module__, function.__qualname__)
+        walk.feed_token("jitted by a library", function.__module__, function.__qualname__)
         return
     real = _real_dispatcher(value) if type(value) is not value.__class__ else value
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
@@ -79,18 +79,18 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
 def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
     """Feed a dispatcher that compiles its function for the types of calls, in the form that keys of entries contain."""
     function = value.py_func
-    walk.token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
+    walk.feed_token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
     if is_library_function(function):
-        walk.token("library function", function.__module__, function.__qualname__)
+        walk.feed_token("library function", function.__module__, function.__qualname__)
         return
     _feed_options(walk, value, where)
     compiler = getattr(value, "_compiler", None)
     if compiler is not None:
-        walk.token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
-    walk.add(function, where)
+        walk.feed_token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
+    walk.refer_to_compiled(function, where)
     is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
     if not getattr(value, "_can_compile", True) and not is_itself:
-        walk.sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
+        walk.feed_sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
 
 
 def _real_dispatcher(value: Any) -> Any:
@@ -102,50 +102,50 @@ def _real_dispatcher(value: Any) -> Any:
 
 
 def _feed_lifted(walk: Walk, value: Any, where: str) -> None:
-    walk.unknown(value, where)
+    walk.feed_unknown(value, where)
 
 
 def _feed_options(walk: Walk, compiler: Any, where: str) -> None:
     """Feed the options of a dispatcher or callback, and the declared types of its variables."""
     for key, option in sorted(compiler.targetoptions.items()):
-        walk.token("option", key)
+        walk.feed_token("option", key)
         value = getattr(option, "flags", option)  # fast-math flags have a wrapper
-        walk.value(list(value) if isinstance(value, tuple) else value, f"option {key!r} of {where}")
+        walk.feed_value(list(value) if isinstance(value, tuple) else value, f"option {key!r} of {where}")
     for name, kind in sorted(declared_locals(compiler.locals).items()):
-        walk.token("local", name)
-        walk.value(kind, f"the type of {name!r} in {where}")
+        walk.feed_token("local", name)
+        walk.feed_value(kind, f"the type of {name!r} in {where}")
 
 
 def _feed_intrinsic(walk: Walk, value: Any, where: str) -> None:
     """Feed an intrinsic. Numba's version covers its own intrinsics."""
     prefers = getattr(value, "_prefer_literal", False)
     if not walk.without_numba:
-        walk.token("intrinsic", value._name, prefers)
+        walk.feed_token("intrinsic", value._name, prefers)
     if is_library_function(value._defn):
-        walk.token("library" if not walk.without_numba else "intrinsic of a library", value._defn.__module__, value._defn.__qualname__)
+        walk.feed_token("library" if not walk.without_numba else "intrinsic of a library", value._defn.__module__, value._defn.__qualname__)
     else:
-        walk.depends_on("intrinsic", value._defn, {"prefer_literal": True} if prefers else {}, where)
+        walk.refer_to_dependency("intrinsic", value._defn, {"prefer_literal": True} if prefers else {}, where)
 
 
 def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a ufunc of Numba: its loops in the order in which they are tried, and the function from which further loops are compiled."""
     if not walk.without_numba:
-        walk.token("dufunc", value.identity, value._frozen)
-        walk.sequence(value._dispatcher.overloads, f"the loops of {where}")
+        walk.feed_token("dufunc", value.identity, value._frozen)
+        walk.feed_sequence(value._dispatcher.overloads, f"the loops of {where}")
     _feed_ufunc(walk, value, "", value.identity, value._dispatcher, where)
 
 
 def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
     builder = value.gufunc_builder
     if not walk.without_numba:
-        walk.token("gufunc", value.signature, value.identity)
+        walk.feed_token("gufunc", value.signature, value.identity)
     _feed_ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
 
 
 def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
     """Feed the dispatcher of a ufunc. Without Numba, raise `NotLazy` for a ufunc that may create more loops."""
     if walk.without_numba:
-        walk.token("ufunc of Numba", layout, repr(identity))
+        walk.feed_token("ufunc of Numba", layout, repr(identity))
         if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
     _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
@@ -154,12 +154,12 @@ def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: 
 def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a callback. Running code could read its address, which differs between processes."""
     if walk.mode == "run":
-        walk.unknown(value, where)  # running code contains the address of the callback
+        walk.feed_unknown(value, where)  # running code contains the address of the callback
         return
-    walk.token("cfunc")
-    walk.value(value._sig, where)
+    walk.feed_token("cfunc")
+    walk.feed_value(value._sig, where)
     _feed_options(walk, value._compiler, where)
-    walk.add(value._pyfunc, where)
+    walk.refer_to_compiled(value._pyfunc, where)
 
 
 def _feed_stencil(walk: Walk, value: Any, _where: str) -> None:
@@ -194,20 +194,20 @@ def _cells_of(function: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _feed_llvm(walk: Walk, value: Any, _where: str) -> None:
-    walk.token("llvm", type(value).__qualname__, value)  # the text is complete; attributes contain cached results
+    walk.feed_token("llvm", type(value).__qualname__, value)  # the text is complete; attributes contain cached results
 
 
 def _feed_external(walk: Walk, value: Any, where: str) -> None:
-    walk.token("external", value.symbol)
-    walk.value(value.sig, where)
+    walk.feed_token("external", value.symbol)
+    walk.feed_value(value.sig, where)
 
 
 # ---------------------------------------------------------------------- types
 
 
 def _feed_signature(walk: Walk, value: Any, where: str) -> None:
-    walk.token("signature")
-    walk.sequence([value.return_type, value.recvr, *value.args], where)
+    walk.feed_token("signature")
+    walk.feed_sequence([value.return_type, value.recvr, *value.args], where)
 
 
 #: Further classes of Numba types, in addition to `SCALARS`, whose text identifies the type.
@@ -231,9 +231,9 @@ def is_plain_type(value: Any) -> bool:
 def _feed_type(walk: Walk, value: Any, where: str) -> None:
     """Feed a type by its structure. Its name may not identify it: the name of a namedtuple's type lacks the fields."""
     kind = type(value)
-    walk.token("type", kind.__module__, kind.__qualname__)
+    walk.feed_token("type", kind.__module__, kind.__qualname__)
     if is_plain_type(value):
-        walk.token("text", value)
+        walk.feed_token("text", value)
         return
     if walk.feed_back_reference(value):
         return
@@ -247,13 +247,13 @@ def _feed_structure(walk: Walk, value: Any, where: str) -> None:
     kind = type(value)
     dispatcher = getattr(value, "dispatcher", None)
     if dispatcher is not None:
-        walk.value(dispatcher, where)
+        walk.feed_value(dispatcher, where)
         return
     if kind.__name__ in ("ClassType", "ClassInstanceType"):
         _feed_jitclass(walk, value, where)
         return
     if hasattr(value, "typing_key"):
-        walk.value(value.typing_key, where)
+        walk.feed_value(value.typing_key, where)
         return
     if kind.__name__ == "Omitted" or hasattr(value, "literal_value"):
         # The key of a value that cannot be hashed is its address.
@@ -261,12 +261,12 @@ def _feed_structure(walk: Walk, value: Any, where: str) -> None:
         return
     key = value.key
     if key == value.name:
-        walk.token("text", _text(value, where))
+        walk.feed_token("text", _text(value, where))
     else:
         _feed_component(walk, key, where)
     for name, part in sorted(vars(value).items()):
         if name != "name" and _is_structure(part):
-            walk.token("component", name)
+            walk.feed_token("component", name)
             _feed_component(walk, part, where)
 
 
@@ -274,8 +274,8 @@ def _feed_extension_type(walk: Walk, value: Any, where: str) -> None:
     """Feed the data that a user's code can read from its type during compilation, even if the name of the type contains them."""
     for name, part in sorted(state_of(value).items()):
         if name != "name" and not _is_structure(part) and not _is_derived(type(value), name):
-            walk.token("attribute", name)
-            walk.value(part, f"{where}, {name!r}")
+            walk.feed_token("attribute", name)
+            walk.feed_value(part, f"{where}, {name!r}")
 
 
 def _is_derived(kind: type, name: str) -> bool:
@@ -298,8 +298,8 @@ def _feed_component(walk: Walk, part: Any, where: str) -> None:
                     "which its module does not define under any name"
                 )
             if name != item.__qualname__:
-                walk.token("found as", name)
-    walk.value(part, where)
+                walk.feed_token("found as", name)
+    walk.feed_value(part, where)
 
 
 def declared_locals(given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -336,12 +336,12 @@ def _is_structure(part: Any) -> bool:
 def _feed_jitclass(walk: Walk, value: Any, where: str) -> None:
     """Feed the fields and the methods of a jitclass."""
     kind = getattr(value, "class_type", value)
-    walk.token("jitclass", kind.class_name)
+    walk.feed_token("jitclass", kind.class_name)
     if kind is not value and walk.feed_back_reference(kind):
         return
-    walk.value(dict(kind.struct), f"the fields of {where}")
+    walk.feed_value(dict(kind.struct), f"the fields of {where}")
     for table in (kind.jit_methods, kind.jit_props, kind.jit_static_methods):
-        walk.value(dict(table), f"the methods of {where}")
+        walk.feed_value(dict(table), f"the methods of {where}")
 
 
 def _text(value: Any, where: str) -> str:

@@ -68,12 +68,12 @@ class Reach:
         self._everything = False  # whether code reads attributes by computed names
         self.matches_classes = False  # whether code like `case Point(x, y)` reads the attributes in `__match_args__`
 
-    def read(self, names: Iterable[str], *, everything: bool) -> None:
+    def record_names(self, names: Iterable[str], *, everything: bool) -> None:
         """Record that code reads attributes with these names; with `everything`, that code may read any other attribute too."""
         self._names.update(dict.fromkeys(names))
         self._everything = self._everything or everything
 
-    def add(self, walk: Walk, owner: Any, where: str) -> None:
+    def refer_to_owner(self, walk: Walk, owner: Any, where: str) -> None:
         """Record that code can access an object, and feed a reference to the object.
 
         The identity of the object matters, because code may attach different values to equal objects.
@@ -83,12 +83,12 @@ class Reach:
             self._owners.append(_Owner(number, owner, where))
         walk.refer_to("owner", number)
 
-    def add_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
+    def refer_to_import(self, walk: Walk, name: str, namespace: dict[str, Any], where: str) -> None:
         """Record that a function imports a module when it runs.
 
         The module is imported now, so that it can be examined. If the import fails, the failure is fed.
         """
-        walk.token("import", name)
+        walk.feed_token("import", name)
         for candidate in _module_names(name, namespace):
             module = sys.modules.get(candidate)
             if module is None:
@@ -96,10 +96,10 @@ class Reach:
                     module = import_module(candidate)
                 except Exception as error:  # noqa: BLE001 - the import fails for the function too
                     reraise_interrupt(error)
-                    walk.token("no module", candidate)
+                    walk.feed_token("no module", candidate)
                     continue
             if module is not None:
-                self.add(walk, module, f"the module {candidate} that {where} imports")
+                self.refer_to_owner(walk, module, f"the module {candidate} that {where} imports")
 
     def follow(self, walk: Walk) -> bool:
         """Feed all named members that were not fed before. Return whether there may be more."""
@@ -121,8 +121,8 @@ class Reach:
         rows = [] if names == [] else set_on_types(names)
         for name, text, item in rows:
             walk.mode = "run"
-            walk.token("set on a type", text, name)
-            walk.value(item, f"{name!r} of the type {text}")
+            walk.feed_token("set on a type", text, name)
+            walk.feed_value(item, f"{name!r} of the type {text}")
             walk.end_part()
         return bool(rows)
 
@@ -148,10 +148,10 @@ class Reach:
         where = f"{owner.where}, {name!r}" if len(owner.where) < _MAX_SHOWN else owner.where
         for value in members:
             walk.mode = "run"
-            walk.token("member", owner.number, name)
+            walk.feed_token("member", owner.number, name)
             if isinstance(owner.value, python_types.ModuleType) and is_external_state(value):
-                walk.library(value, where)
-            walk.value(value, where)
+                walk.feed_library(value, where)
+            walk.feed_value(value, where)
             walk.end_part()
         return bool(members)
 

@@ -100,13 +100,13 @@ def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
     except NotLazy:
         if not walk.is_only_named():
             raise
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
 
 
 def _add_to_reach(walk: Walk, value: Any, where: str) -> None:
     """Make attributes that the program has set on an object of Numba count, if code that runs reads them."""
     if walk.mode == "run" and may_have_attributes(value):
-        walk.reach().add(walk, value, where)
+        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
@@ -114,9 +114,9 @@ def _feed_replaced(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_prange(walk: Walk, value: Any, where: str) -> None:
-    walk.token("prange")
+    walk.feed_token("prange")
     if walk.mode == "run" and is_changed(value):
-        walk.reach().add(walk, value, where)
+        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
@@ -124,12 +124,12 @@ def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
     context, kind = _context_name(value), type(value)
     text = text_of(value) if context is None else None
     if context is not None:
-        walk.token("context", "numba", context)
+        walk.feed_token("context", "numba", context)
     elif text is not None:
-        walk.token("numba type", text)
+        walk.feed_token("numba type", text)
         _add_to_reach(walk, value, where)
     elif kind.__module__.startswith("llvmlite.ir"):
-        walk.token("llvm", kind.__qualname__, value)
+        walk.feed_token("llvm", kind.__qualname__, value)
     else:
         _feed_numbas_object(walk, value, where)
 
@@ -153,4 +153,4 @@ def _feed_numbas_object(walk: Walk, value: Any, where: str) -> None:
     except NotLazy:
         if not walk.is_only_named():
             raise
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)

@@ -42,7 +42,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
         value: the value.
         with_numba: whether to include the handlers of Numba's objects, and callables with registrations in Numba.
     """
-    late = _late_handlers()  # this may add to `_HANDLERS`
+    late = _handlers_of_imported_modules()  # this may add to `_HANDLERS`
     known = _HANDLERS.get(type(value))
     if known is not None:
         return known
@@ -68,28 +68,28 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
 
 def _feed_plain_function(walk: Walk, value: Any, where: str) -> None:
     """Feed a plain function. The compiler uses only its overloads, but code that runs may read the function itself."""
-    is_compiled = walk.overloads(value)
+    is_compiled = walk.feed_overloads(value)
     if is_library_function(value):
-        walk.library(value, where)
-        walk.token("library function", value.__module__, value.__qualname__)
+        walk.feed_library(value, where)
+        walk.feed_token("library function", value.__module__, value.__qualname__)
         if walk.mode == "run" and is_changed(value):
-            walk.reach().add(walk, value, where)
+            walk.reach().refer_to_owner(walk, value, where)
     else:
-        walk.add_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
+        walk.refer_to_function(value, where, "compiled" if is_compiled else None if walk.mode == "run" else "named")
 
 
 def _feed_wrapper(walk: Walk, value: Any, where: str) -> None:
     """Feed a `functools.lru_cache` wrapper. Running code gets the cached results, which may stem from earlier values."""
-    walk.token("wrapper", type(value).__qualname__)
-    walk.value(value.__wrapped__, where)
+    walk.feed_token("wrapper", type(value).__qualname__)
+    walk.feed_value(value.__wrapped__, where)
     if walk.mode != "run" or is_library_function(value.__wrapped__) or walk.feed_back_reference(value):
         return
     results = cached_results(value)
     if results is None:
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
     for key, result in results or ():
-        walk.value(key, f"an argument of {where}")
-        walk.value(result, f"a result that {where} has cached")
+        walk.feed_value(key, f"an argument of {where}")
+        walk.feed_value(result, f"a result that {where} has cached")
 
 
 def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
@@ -98,87 +98,87 @@ def feed_class_and_attributes(walk: Walk, value: Any, where: str) -> None:
     if kind in _HANDLERS or issubclass(kind, (type, python_types.ModuleType)):
         return  # their handlers feed these data
     if is_changed(kind) or not (is_library_module(kind.__module__) or is_of_generators(kind)):
-        walk.value(kind, f"the class of {where}")
+        walk.feed_value(kind, f"the class of {where}")
     if may_have_attributes(value):
-        walk.reach().add(walk, value, where)
+        walk.reach().refer_to_owner(walk, value, where)
 
 
 def _feed_partial(walk: Walk, value: Any, where: str) -> None:
     """Feed a `functools.partial` object."""
-    walk.token("partial")
-    walk.overloads(value)
-    walk.value(value.func, where)
-    walk.sequence(value.args, f"an argument of {where}")
-    walk.value(value.keywords, f"the arguments of {where}")
+    walk.feed_token("partial")
+    walk.feed_overloads(value)
+    walk.feed_value(value.func, where)
+    walk.feed_sequence(value.args, f"an argument of {where}")
+    walk.feed_value(value.keywords, f"the arguments of {where}")
 
 
 def _feed_descriptor(walk: Walk, value: Any, where: str) -> None:
     """Feed a property or another descriptor of a class."""
-    walk.token("descriptor", *[cls.__qualname__ for cls in type(value).__mro__])
+    walk.feed_token("descriptor", *[cls.__qualname__ for cls in type(value).__mro__])
     for name in _OF_DESCRIPTORS:
-        walk.value(getattr(value, name, None), where)
+        walk.feed_value(getattr(value, name, None), where)
 
 
 _OF_DESCRIPTORS = ("__func__", "fget", "fset", "fdel", "func", "__doc__")
 
 
 def _feed_slot(walk: Walk, value: Any, _where: str) -> None:
-    walk.token("slot", value.__name__)
+    walk.feed_token("slot", value.__name__)
 
 
 def _feed_method(walk: Walk, value: Any, where: str) -> None:
     """Feed a bound method. A library's method is fed by name, and its object only if code runs."""
-    walk.overloads(value)
+    walk.feed_overloads(value)
     function = value.__func__
     if is_library_module(type(value.__self__).__module__) and is_library_module(getattr(function, "__module__", None)):
-        walk.library(value, where)
-        walk.token("library method", function.__module__, function.__qualname__)  # for example np.random.normal
+        walk.feed_library(value, where)
+        walk.feed_token("library method", function.__module__, function.__qualname__)  # for example np.random.normal
         if walk.mode == "run":
-            walk.value(value.__self__, f"the object of {where}")
+            walk.feed_value(value.__self__, f"the object of {where}")
         return
-    walk.token("method")
-    walk.value(function, where)
-    walk.value(value.__self__, f"the object of {where}")
+    walk.feed_token("method")
+    walk.feed_value(function, where)
+    walk.feed_value(value.__self__, f"the object of {where}")
 
 
 def _feed_library_object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a library by name."""
-    walk.library(value, where)
-    walk.by_name(value, where)
-    walk.overloads(value)
+    walk.feed_library(value, where)
+    walk.feed_by_name(value, where)
+    walk.feed_overloads(value)
     owner = getattr(value, "__self__", None)
     if walk.mode == "run" and owner is not None and not isinstance(owner, (type, python_types.ModuleType)):
-        walk.value(owner, f"the object of {where}")  # for example, a method of a particular list
+        walk.feed_value(owner, f"the object of {where}")  # for example, a method of a particular list
 
 
 def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
     """Feed a callable with user implementations, which the compiler uses in its place."""
     kind = type(value)
-    walk.token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
-    walk.overloads(value)
+    walk.feed_token("overloaded", kind.__module__, kind.__qualname__, getattr(value, "__qualname__", ""))
+    walk.feed_overloads(value)
 
 
 def _feed_class(walk: Walk, value: Any, where: str) -> None:
     """Feed a class. A class of a library is fed by name; of a class of the user, running code can read all attributes."""
-    walk.token("class", value.__module__, value.__qualname__)
-    walk.overloads(value)
+    walk.feed_token("class", value.__module__, value.__qualname__)
+    walk.feed_overloads(value)
     if is_library_module(value.__module__):
-        walk.library(value, where)
+        walk.feed_library(value, where)
         registered = registered_with(value) if walk.mode == "run" else ()
         if registered:
-            walk.token("registered", *registered)
+            walk.feed_token("registered", *registered)
         if walk.mode == "run" and is_changed(value):
-            walk.reach().add(walk, value, where)
+            walk.reach().refer_to_owner(walk, value, where)
         return
     if walk.feed_back_reference(value):
         return
     if hasattr(value, "class_type"):
-        walk.value(value.class_type, f"{where} (a jitclass)")
+        walk.feed_value(value.class_type, f"{where} (a jitclass)")
     elif _is_enumeration(value):
-        walk.sequence([(name, member.value) for name, member in value.__members__.items()], where)
+        walk.feed_sequence([(name, member.value) for name, member in value.__members__.items()], where)
     elif issubclass(value, tuple) and hasattr(value, "_fields"):
-        walk.sequence(value._fields, where)
-        walk.value(getattr(value, "_field_defaults", {}), where)
+        walk.feed_sequence(value._fields, where)
+        walk.feed_value(getattr(value, "_field_defaults", {}), where)
     if walk.mode == "run":
         _feed_users_class(walk, value, where)
 
@@ -186,14 +186,14 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
 def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
     """Feed the data of a program's class that running code can read."""
     if value.__name__ != value.__qualname__.rpartition(".")[2]:
-        walk.token("name", value.__name__)
-    walk.token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+        walk.feed_token("name", value.__name__)
+    walk.feed_token("bases", *[f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
     for base in value.__mro__:
         if is_library_module(base.__module__):
-            walk.library(base, f"the base {base.__qualname__} of {where}")
-    walk.token("registered", *registered_with(value))
-    walk.token("members", *public_names(value))
-    walk.reach().add(walk, value, where)
+            walk.feed_library(base, f"the base {base.__qualname__} of {where}")
+    walk.feed_token("registered", *registered_with(value))
+    walk.feed_token("members", *public_names(value))
+    walk.reach().refer_to_owner(walk, value, where)
 
 
 def _is_enumeration(cls: type) -> bool:
@@ -207,17 +207,17 @@ def _is_enumeration(cls: type) -> bool:
 def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
     """Feed the items of a tuple or list."""
     kind = type(value)
-    walk.token("items", kind.__name__)
+    walk.feed_token("items", kind.__name__)
     if walk.feed_back_reference(value):
         return
     if kind not in (tuple, list):
-        walk.value(kind, where)
-    walk.sequence(value, f"an item of {where}")
+        walk.feed_value(kind, where)
+    walk.feed_sequence(value, f"an item of {where}")
 
 
 def _feed_set(walk: Walk, value: Any, where: str) -> None:
-    walk.token("set", type(value).__name__)
-    walk.sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0])), f"an item of {where}")
+    walk.feed_token("set", type(value).__name__)
+    walk.feed_sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0])), f"an item of {where}")
 
 
 def _feed_dict(walk: Walk, value: Any, where: str) -> None:
@@ -229,12 +229,12 @@ def _feed_dict(walk: Walk, value: Any, where: str) -> None:
         for key, item in value.items()
         if not (names_builtins and key == "__builtins__") and not (walk.defines_by_text and is_defined_by_text(item, value))
     ]
-    walk.token("dict", type(value).__name__, len(kept))
+    walk.feed_token("dict", type(value).__name__, len(kept))
     if walk.feed_back_reference(value):
         return
     for key, item in kept:
-        walk.value(key, f"a key of {where}")
-        walk.value(item, f"{where}[{key!r}]")
+        walk.feed_value(key, f"a key of {where}")
+        walk.feed_value(item, f"{where}[{key!r}]")
 
 
 def is_defined_by_text(value: Any, namespace: Any) -> bool:
@@ -243,28 +243,28 @@ def is_defined_by_text(value: Any, namespace: Any) -> bool:
 
 
 def _feed_range(walk: Walk, value: Any, _where: str) -> None:
-    walk.token("repr", type(value).__name__, repr(value))
+    walk.feed_token("repr", type(value).__name__, repr(value))
 
 
 def _feed_enum_member(walk: Walk, value: Any, where: str) -> None:
-    walk.value(type(value), where)
-    walk.token("member", value.name)
+    walk.feed_value(type(value), where)
+    walk.feed_token("member", value.name)
 
 
 def _feed_module(walk: Walk, value: Any, where: str) -> None:
-    walk.module(value, (), where)
+    walk.feed_module(value, (), where)
 
 
 def _feed_object(walk: Walk, value: Any, where: str) -> None:
     """Feed an object of a user's class: its class, and the attributes that code can read."""
     kind = type(value)
     if walk.is_only_named() or (walk.without_numba and walk.mode == "compiled"):
-        walk.unknown(value, where)  # the compiler knows such an object only by registrations for its type
+        walk.feed_unknown(value, where)  # the compiler knows such an object only by registrations for its type
         return
     mode = walk.mode
     if mode == "compiled":  # the compiler may read any of its attributes
         walk.mode = "run"
-        walk.reach().read((), everything=True)
+        walk.reach().record_names((), everything=True)
     _feed_object_content(walk, value, kind, where)
     if mode == "compiled":
         feed_class_and_attributes(walk, value, where)
@@ -273,7 +273,7 @@ def _feed_object(walk: Walk, value: Any, where: str) -> None:
 
 def _feed_object_content(walk: Walk, value: Any, kind: type, where: str) -> None:
     """Feed the content of an object of a user's class, including the data that it inherits from classes written in C."""
-    walk.token("object")
+    walk.feed_token("object")
     if walk.feed_back_reference(value):
         return
     for base, handler in ((dict, _feed_dict), ((list, tuple), _feed_items), ((set, frozenset), _feed_set)):
@@ -281,17 +281,17 @@ def _feed_object_content(walk: Walk, value: Any, kind: type, where: str) -> None
             handler(walk, value, where)
     for plain in (str, bytes, int, float, complex):
         if isinstance(value, plain):
-            walk.token("value", plain.__repr__(value))
+            walk.feed_token("value", plain.__repr__(value))
     if has_state_in_c(kind):
         _feed_pickled(walk, value, where)
     if _accepts_any_attribute(kind) or _has_library_methods(kind):
         for name, item in state_of(value).items():
-            walk.token("attribute", name)
-            walk.value(item, f"{where}, {name!r}")
+            walk.feed_token("attribute", name)
+            walk.feed_value(item, f"{where}, {name!r}")
 
 
 def _feed_items(walk: Walk, value: Any, where: str) -> None:
-    walk.sequence(value, f"an item of {where}")
+    walk.feed_sequence(value, f"an item of {where}")
 
 
 def _accepts_any_attribute(kind: type) -> bool:
@@ -315,11 +315,11 @@ def _has_library_methods(kind: type) -> bool:
 def _feed_reduced(walk: Walk, value: Any, where: str) -> None:
     """Feed a library's object in the form in which the library pickles it."""
     if walk.is_only_named():
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
         return
     if is_library_module(type(value).__module__):
-        walk.library(type(value), where)
-    walk.token("reduced", type(value).__module__, type(value).__qualname__)
+        walk.feed_library(type(value), where)
+    walk.feed_token("reduced", type(value).__module__, type(value).__qualname__)
     if not walk.feed_back_reference(value):
         _feed_pickled(walk, value, where)
 
@@ -331,42 +331,42 @@ def _feed_pickled(walk: Walk, value: Any, where: str) -> None:
         parts: Any = reduced(value) if reduced else value.__reduce_ex__(4)
     except Exception as error:  # noqa: BLE001 - any exception means that there is no content to digest
         reraise_interrupt(error)
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
         return
     if isinstance(parts, str):
-        walk.token("named", getattr(value, "__module__", ""), parts)
+        walk.feed_token("named", getattr(value, "__module__", ""), parts)
         return
     for part in parts:
-        walk.value(list(part) if hasattr(type(part), "__next__") else part, where)
+        walk.feed_value(list(part) if hasattr(type(part), "__next__") else part, where)
 
 
 def _feed_lock(walk: Walk, value: Any, _where: str) -> None:
     """Feed a lock. Code does not depend on whether the lock is held."""
-    walk.token("lock", type(value).__name__)
+    walk.feed_token("lock", type(value).__name__)
 
 
 def _feed_thread_local(walk: Walk, value: Any, where: str) -> None:
     """Feed the content of a `threading.local` in this thread, because this thread runs the code."""
-    walk.token("local", type(value).__qualname__)
+    walk.feed_token("local", type(value).__qualname__)
     if not walk.feed_back_reference(value):
-        walk.value(vars(value), where)
+        walk.feed_value(vars(value), where)
 
 
 def _feed_context_variable(walk: Walk, value: Any, where: str) -> None:
     """Feed a context variable with its present value."""
-    walk.token("context variable", value.name)
+    walk.feed_token("context variable", value.name)
     try:
         current = value.get()
     except LookupError as error:
         reraise_interrupt(error)
         return
-    walk.value(current, where)
+    walk.feed_value(current, where)
 
 
 def _feed_reference(walk: Walk, value: Any, where: str) -> None:
-    walk.token("reference", type(value).__qualname__)
+    walk.feed_token("reference", type(value).__qualname__)
     if not walk.feed_back_reference(value):
-        walk.value(value(), where)
+        walk.feed_value(value(), where)
 
 
 def _feed_address(walk: Walk, value: Any, where: str) -> None:
@@ -381,12 +381,12 @@ def _feed_address(walk: Walk, value: Any, where: str) -> None:
     if known is None:
         _feed_object(walk, value, where)
         return
-    walk.token("function of Cython", *known)
+    walk.feed_token("function of Cython", *known)
     text = signature_text(signature)
     if text is None:
-        walk.value(signature, f"the signature of {where}")
+        walk.feed_value(signature, f"the signature of {where}")
     else:
-        walk.token("signature", text)
+        walk.feed_token("signature", text)
 
 
 def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
@@ -397,7 +397,7 @@ def _feed_ctypes_function(walk: Walk, value: Any, where: str) -> None:
     if known is None:
         _feed_reduced(walk, value, where)
     else:
-        walk.token("function of Cython, by ctypes", *known)
+        walk.feed_token("function of Cython, by ctypes", *known)
 
 
 def _feed_array(walk: Walk, value: Any, where: str) -> None:
@@ -405,44 +405,44 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
     from compcache.numba.registered.program_arrays import is_copied, name_of
 
     if value.dtype.hasobject:
-        walk.unknown(value, f"{where} (an array of objects)")
+        walk.feed_unknown(value, f"{where} (an array of objects)")
         return
     flags = value.flags
-    walk.token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
+    walk.feed_token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
-    walk.token("data", value.tobytes() if is_copied(value) else name_of(value))
+    walk.feed_token("data", value.tobytes() if is_copied(value) else name_of(value))
     if walk.mode == "run":
-        walk.token("owns", flags.owndata)
-        walk.value(value.dtype, f"the dtype of {where}")
+        walk.feed_token("owns", flags.owndata)
+        walk.feed_value(value.dtype, f"the dtype of {where}")
         if type(value) is not sys.modules["numpy"].ndarray:
-            walk.value(type(value), f"the class of {where}")  # methods of a library's class read attributes that no code names
+            walk.feed_value(type(value), f"the class of {where}")  # methods of a library's class read attributes that no code names
 
 
 def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
     if value.dtype.hasobject:
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
     else:
-        walk.token("scalar", repr(value.dtype) if value.dtype.names else value.dtype.str, value.tobytes())
+        walk.feed_token("scalar", repr(value.dtype) if value.dtype.names else value.dtype.str, value.tobytes())
 
 
 def _feed_dtype(walk: Walk, value: Any, where: str) -> None:
     """Feed a NumPy dtype."""
     if value.hasobject:
-        walk.unknown(value, where)
+        walk.feed_unknown(value, where)
     else:
-        walk.token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
+        walk.feed_token("dtype", repr(value) if value.names else value.str, value.itemsize, value.isalignedstruct)
         if value.metadata is not None and walk.mode == "run":
-            walk.value(value.metadata, f"the metadata of {where}")
+            walk.feed_value(value.metadata, f"the metadata of {where}")
 
 
 def _feed_ufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a NumPy ufunc. Running code may use only ufuncs of NumPy itself."""
     if walk.mode == "run" and getattr(sys.modules["numpy"], value.__name__, None) is not value:
-        walk.unknown(value, where)  # the ufunc may call a Python function
+        walk.feed_unknown(value, where)  # the ufunc may call a Python function
         return
-    walk.token("ufunc", getattr(value, "__name__", ""), *value.types)
+    walk.feed_token("ufunc", getattr(value, "__name__", ""), *value.types)
     if not is_library_module(getattr(value, "__module__", "numpy")):
-        walk.overloads(value)
+        walk.feed_overloads(value)
 
 
 # ---------------------------------------------------------------------- which handler
@@ -498,16 +498,16 @@ _LATE_CLASSES: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("_contextvars", ("ContextVar",), _feed_context_variable),
     ("_weakref", ("ref",), _feed_reference),
 )
-#: The modules that were imported when `_late` was filled.
-_seen: list[str] = []
-_late: list[tuple[Any, Handler]] = []
+#: The modules that were imported when `_imported_handlers` was filled.
+_imported_modules: list[str] = []
+_imported_handlers: list[tuple[Any, Handler]] = []
 _MODULES = tuple(dict.fromkeys(("numpy.random", *(module for module, _, _ in _LATE_CLASSES))))
 
 
-def _late_handlers() -> list[tuple[Any, Handler]]:
+def _handlers_of_imported_modules() -> list[tuple[Any, Handler]]:
     """Return the handlers for classes of imported modules. They are collected again when another such module is imported."""
     seen = [name for name in _MODULES if name in sys.modules]
-    if seen != _seen:
+    if seen != _imported_modules:
         handlers: list[tuple[Any, Handler]] = []
         for module, names, handler in _LATE_CLASSES:
             classes = tuple([getattr(sys.modules[module], name) for name in names if hasattr(sys.modules.get(module), name)])
@@ -515,5 +515,5 @@ def _late_handlers() -> list[tuple[Any, Handler]]:
                 handlers.append((classes, handler))
         if "numpy.random" in seen and hasattr(sys.modules["numpy.random"], "seed"):
             _HANDLERS.setdefault(type(sys.modules["numpy.random"].seed), _feed_library_object)  # each version of Cython has its own class
-        _late[:], _seen[:] = handlers, seen
-    return _late
+        _imported_handlers[:], _imported_modules[:] = handlers, seen
+    return _imported_handlers

@@ -100,7 +100,7 @@ def fingerprint(function: Any) -> Fingerprint:
         Unidentifiable: the function reads a value that has no identity by content.
     """
     walk = Walk()
-    walk.add_function(function, "")
+    walk.refer_to_function(function, "")
     return walk.finish()
 
 
@@ -116,7 +116,7 @@ def fingerprint_of_value(value: object, where: str) -> str:
         Unidentifiable: the value has no identity by content.
     """
     walk = Walk()
-    walk.value(value, where)
+    walk.feed_value(value, where)
     return walk.finish().content
 
 
@@ -143,9 +143,9 @@ def fingerprint_of_implementations(
         walk.max_values, walk.max_unnamed = limits.values, limits.unnamed
     walk.overlooks_members = overlooks_members
     if reads_all:
-        walk.reach().read((), everything=True)
+        walk.reach().record_names((), everything=True)
     for implementation in implementations:
-        walk.implementation(implementation, "")
+        walk.refer_to_implementation(implementation, "")
     return walk.finish().content
 
 
@@ -205,14 +205,14 @@ class Walk:
 
     # ------------------------------------------------------------------ tokens
 
-    def token(self, kind: str, *texts: object) -> None:
+    def feed_token(self, kind: str, *texts: object) -> None:
         """Feed a token, with the length of each text, so that different sequences of tokens never give the same bytes."""
         for text in (kind, *texts):
             data = text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogatepass")
             self._state.update(len(data).to_bytes(8, "little"))
             self._state.update(data)
 
-    def unknown(self, value: object, where: str) -> None:
+    def feed_unknown(self, value: object, where: str) -> None:
         """Feed the type of a value without an identity, if only the type matters.
 
         Raises:
@@ -221,13 +221,13 @@ class Walk:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         if not self.is_only_named() and not self._overlooks:
             raise Unidentifiable(f"{where} is of type {kind}, which has no identity by content")
-        self.token("opaque", kind)
+        self.feed_token("opaque", kind)
 
     def is_only_named(self) -> bool:
         """Return whether values without content count only by their type, because the compiler does not read them."""
         return self.mode == NAMED or self.has_lenient_function
 
-    def library(self, value: object, where: str) -> None:
+    def feed_library(self, value: object, where: str) -> None:
         """Examine a value of a library that running code uses, and feed the code to which it refers.
 
         Record whether the value may read attributes that no code names.
@@ -246,15 +246,15 @@ class Walk:
             description = "a state outside of the program" if is_external_state(value) else external_state_of(value)
             if description:
                 raise Unidentifiable(f"{where} refers to {description}, which has no identity by content")
-            self.token("code of a library", remembered(digest_of_code, value))
+            self.feed_token("code of a library", remembered(digest_of_code, value))
         if may_read_anything(value):
-            self.reach().read((), everything=True)
+            self.reach().record_names((), everything=True)
 
     def feed_back_reference(self, value: object) -> bool:
         """Feed a back reference if the current function has reached the value before. Return whether it has."""
         number = self._seen.get(id(value))
         if number is not None:
-            self.token("again", number)
+            self.feed_token("again", number)
             return True
         self._seen[id(value)] = len(self._seen)
         self._alive.append(value)
@@ -263,7 +263,7 @@ class Walk:
     def refer_to(self, kind: str, number: int, *texts: object) -> None:
         """Feed a reference. The total contains the number, which depends on where the walk began; the digest of the part does not."""
         self._references.append(number)
-        self.token(kind, *texts)
+        self.feed_token(kind, *texts)
 
     def end_part(self) -> bytes:
         """Add the tokens since the last call to the total, as one part, and return the digest of the part."""
@@ -293,7 +293,7 @@ class Walk:
                 function, where, self.mode = self._waiting[done]
                 mode, done = self.mode, done + 1
                 self.has_lenient_function = self.defines_by_text = False
-                self._function(function, where)
+                self._feed_function(function, where)
                 digest = self.end_part()
                 if mode == COMPILED:
                     self._parts.append(Part(function, digest, WITHOUT_NUMBA if self.without_numba else WITH_NUMBA))
@@ -310,14 +310,14 @@ class Walk:
         if self._reach is not None:
             self.mode = RUN
             for name, setting in settings_of_numpy():
-                self.token("setting of NumPy", name)
-                self.value(setting, f"the setting {name!r} of NumPy")
+                self.feed_token("setting of NumPy", name)
+                self.feed_value(setting, f"the setting {name!r} of NumPy")
             self.end_part()
         return Fingerprint(self._total.hexdigest(), self._lines.hexdigest() + self._files.hexdigest(), self._reads, tuple(self._parts))
 
     # --------------------------------------------------------------- functions
 
-    def add_function(self, function: Any, where: str, mode: str | None = None) -> None:
+    def refer_to_function(self, function: Any, where: str, mode: str | None = None) -> None:
         """Refer to a function. Queue it if this walk has not met it in this mode."""
         mode = mode or self.mode
         key = (id(function), mode)
@@ -330,13 +330,13 @@ class Walk:
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
         """Feed a stencil: its function, with the globals from the time of the declaration, and its options."""
-        self.token("stencil", mode)
-        self.value(tuple(sorted(options.items())), "an option of a stencil")
-        self.add(function)
+        self.feed_token("stencil", mode)
+        self.feed_value(tuple(sorted(options.items())), "an option of a stencil")
+        self.refer_to_compiled(function)
 
-    def add(self, function: Any, where: str = "") -> None:
+    def refer_to_compiled(self, function: Any, where: str = "") -> None:
         """Refer to a compiled function. If the function that refers to it is only named, it is only named too."""
-        self.add_function(function, where, NAMED if self.mode == NAMED else COMPILED)
+        self.refer_to_function(function, where, NAMED if self.mode == NAMED else COMPILED)
 
     def feed_declared(self, overloads: Iterable[Compiled] | None, function: Any) -> None:
         """Feed the identities of the code of a dispatcher that compiles no more code.
@@ -347,41 +347,41 @@ class Walk:
         if overloads is None:
             raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values without identity")
         if self.without_numba:
-            self.token("declared")
+            self.feed_token("declared")
         for compiled in overloads:
-            self.token("compiled", compiled.key)
+            self.feed_token("compiled", compiled.key)
             self._lines.update(f"{compiled.lines[:SIZE_OF_LINES]}:".encode())
             self._files.update(f"{compiled.lines[SIZE_OF_LINES:]}:".encode())
             self.registered += compiled.registered
 
     def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
         """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
-        self.token("jitted")
-        self.value(tuple(sorted(options.items())), "an option")
-        self.add(function)
+        self.feed_token("jitted")
+        self.feed_value(tuple(sorted(options.items())), "an option")
+        self.refer_to_compiled(function)
 
-    def implementation(self, implementation: Implementation, where: str) -> None:
+    def refer_to_implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options of its registration."""
         from compcache.numba.fingerprints.implementations import name_of
 
-        self.token("implementation")
+        self.feed_token("implementation")
         mode, self.mode = self.mode, RUN
         for name, option in implementation.options:
-            self.token("option", name)
-            self.value(option, f"option {name!r} of {where or name_of(implementation.function)}")
+            self.feed_token("option", name)
+            self.feed_value(option, f"option {name!r} of {where or name_of(implementation.function)}")
         self.refer_to_running(implementation.function, where)
         self.mode = mode
 
     def refer_to_running(self, function: Any, where: str) -> None:
         """Refer to a callable that runs while code is generated: a function, a method, a partial function, or an object."""
         if isinstance(function, python_types.FunctionType):
-            self.add_function(function, where)
+            self.refer_to_function(function, where)
         else:
             from compcache.numba.fingerprints.implementations import name_of
 
-            self.value(function, where or name_of(function))
+            self.feed_value(function, where or name_of(function))
 
-    def overloads(self, value: Any) -> bool:
+    def feed_overloads(self, value: Any) -> bool:
         """Feed the names of the user's implementations of a callable, in the order in which the compiler asks them.
 
         Their content is not fed, because the compiler may ask only some of them. Their content is recorded when the compiler asks them
@@ -394,20 +394,20 @@ class Walk:
 
         if not self.without_numba:
             for implementation in find_overloads(value):
-                self.token("overload", name_of(implementation.function))
+                self.feed_token("overload", name_of(implementation.function))
             return False
         from compcache.numba.fingerprints.implementations import registered_here
 
         overloads, jitables = registered_here(value)
         for function, options in overloads:
-            self.depends_on("overload", function, options)
+            self.refer_to_dependency("overload", function, options)
         for options in jitables:
-            self.token("jitable")
+            self.feed_token("jitable")
             self.registered.append(value)
-            self.value(tuple(sorted(options.items())), "an option")
+            self.feed_value(tuple(sorted(options.items())), "an option")
         return bool(jitables)
 
-    def depends_on(self, kind: str, function: Any, options: dict[str, Any], where: str = "") -> None:
+    def refer_to_dependency(self, kind: str, function: Any, options: dict[str, Any], where: str = "") -> None:
         """Refer to a function that the compiler calls.
 
         Without Numba, only the name of the function is fed, and its content is a separate walk (`implementations`).
@@ -424,7 +424,7 @@ class Walk:
 
         if type(function) is not python_types.FunctionType:
             raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
-        self.token(kind, name_of(function))
+        self.feed_token(kind, name_of(function))
         self.registered.append(function)
         self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
 
@@ -436,27 +436,27 @@ class Walk:
             self._reach = Reach()
         return self._reach
 
-    def _function(self, function: Any, where: str) -> None:
+    def _feed_function(self, function: Any, where: str) -> None:
         """Feed one function of the queue: its code, defaults and closure cells."""
         code = function.__code__
         self.compiled = function
         name = f"{function.__module__}.{function.__qualname__}"
-        self.token("def", self.mode, function.__module__, plain_name(function.__qualname__))
+        self.feed_token("def", self.mode, function.__module__, plain_name(function.__qualname__))
         if self.mode == RUN and function.__name__ != code.co_name:
-            self.token("name", function.__name__)
+            self.feed_token("name", function.__name__)
         if self.mode == RUN and _is_reviewed(function):
-            self.token("closure of a library", function.__globals__["__name__"], code.co_qualname)
+            self.feed_token("closure of a library", function.__globals__["__name__"], code.co_qualname)
         else:
-            self._code(code, function.__globals__, name)
+            self._feed_code(code, function.__globals__, name)
         for number, value in enumerate(function.__defaults__ or ()):
-            self.token("default")
-            self._read(value, f"the default {number + 1} of {name}")
+            self.feed_token("default")
+            self._feed_read_value(value, f"the default {number + 1} of {name}")
         for key, value in sorted((function.__kwdefaults__ or {}).items()):
-            self.token("kw", key)
-            self._read(value, f"the default of {key!r} of {name}")
+            self.feed_token("kw", key)
+            self._feed_read_value(value, f"the default of {key!r} of {name}")
         self._feed_cells(function, name)
         if self.mode == RUN and (function.__dict__ or annotates(function) or function.__doc__ not in (None, *code.co_consts)):
-            self.reach().add(self, function, name)
+            self.reach().refer_to_owner(self, function, name)
         if where:
             self._reads.setdefault(where, name)
 
@@ -469,18 +469,18 @@ class Walk:
             try:
                 value = cell.cell_contents
             except ValueError:
-                self.token("empty cell", variable)
+                self.feed_token("empty cell", variable)
                 continue
-            self.token("cell", variable)
+            self.feed_token("cell", variable)
             if compiles and isinstance(value, python_types.FunctionType):
-                self.add_function(value, where, COMPILED)
+                self.refer_to_function(value, where, COMPILED)
             else:
-                self._read(value, where, attributes)
+                self._feed_read_value(value, where, attributes)
 
-    def _code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+    def _feed_code(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
         """Feed a code object, its nested code objects, and the values that they read."""
         digest, reads = digest_and_reads(code)
-        self.token("code", digest)
+        self.feed_token("code", digest)
         if self.mode != RUN and code is self.compiled.__code__:
             self._reads[f"the code of {name}"] = digest.hex()
         self._files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
@@ -497,7 +497,7 @@ class Walk:
             self._feed_imports(code, namespace, name)
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
-                self._code(constant, namespace, name)
+                self._feed_code(constant, namespace, name)
 
     def _record_reads_of_run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
         """Record the attributes that running code reads by names, and whether it computes names."""
@@ -508,34 +508,34 @@ class Walk:
             any(map(names_by_text, values)) and digest_of_package(package_of(self.compiled)) is not None
         )
         names, reads_all = reads_by_name(code, reads, may_lead_anywhere=self._overlooks)
-        self.reach().read(names, everything=reads_all)
+        self.reach().record_names(names, everything=reads_all)
         if _MATCH_CLASS in code.co_code[::2]:
             self.reach().matches_classes = True
             tuples = [constant for constant in code.co_consts if isinstance(constant, tuple)]
             keywords = [item for constant in tuples for item in constant if isinstance(item, str)]  # for example, `case Point(x=1)`
-            self.reach().read(keywords, everything=False)
+            self.reach().record_names(keywords, everything=False)
 
     def _feed_imports(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
         """Feed the attributes that code reads from modules that it imports: any attribute, if it uses a module in other ways."""
         from compcache.numba.registered.code_reads import imported_reads
 
         for module, chains in imported_reads(code):
-            self.token("import", module)
+            self.feed_token("import", module)
             any_attribute = [(attribute,) for attribute in code.co_names]
             if self.without_numba and self._feed_known_import(module, any_attribute if chains is None else chains, name):
                 continue
             if chains is None or not is_library_module(module):
-                self.reach().add_import(self, module, namespace, name)
+                self.reach().refer_to_import(self, module, namespace, name)
                 continue
             imported = import_module(module)
             for chain in chains:
                 if chain[0] not in vars(imported):
-                    self.reach().add_import(self, f"{module}.{chain[0]}", {}, name)
+                    self.reach().refer_to_import(self, f"{module}.{chain[0]}", {}, name)
                 value, at = resolve(chain, vars(imported))
                 self._feed_chain(chain, value, at, (), name)
 
     def _feed_known_import(self, module: str, chains: Iterable[tuple[str, ...]], name: str) -> bool:
-        """Feed the import of a code generator's module, whose parts follow from its version. Return whether the module is such a module.
+        """Feed the import of a code generator's module, whose parts follow from its version. Return False for any other module.
 
         Raises:
             NotLazy: the module belongs to no code generator, and the program has not imported it. The walk imports nothing.
@@ -565,24 +565,24 @@ class Walk:
     def _feed_chain(self, chain: tuple[str, ...], value: Any, at: int, attributes: tuple[str, ...], name: str) -> None:
         """Feed the value of an attribute chain that code reads."""
         if self.defines_by_text and at == 1 and (value is MISSING or is_defined_by_text(value, self.compiled.__globals__)):
-            self.token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
+            self.feed_token("defined by text", chain[0])  # this code defines the name, perhaps earlier for other types
             return
         if value is MISSING:
-            self.token("undefined", *chain[:at])
+            self.feed_token("undefined", *chain[:at])
             return
         shown = ".".join(chain[:at])
-        self.token("global", shown)
+        self.feed_token("global", shown)
         where = f"the global {shown!r} of {name}"
         if at < len(chain) and self.without_numba and is_generators_module(value):
             self._feed_generators_part(value, chain[at:], where)
         elif self.mode == RUN:
             self._feed_chain_of_run(value, chain[at - 1], where, attributes)
         else:
-            self._read(value, where, attributes)
+            self._feed_read_value(value, where, attributes)
 
     def _feed_generators_part(self, module: python_types.ModuleType, names: tuple[str, ...], where: str) -> None:
         """Feed a part of Numba by its name. The version determines it, except for settings and values that the program has assigned."""
-        self.token("of a generator of code", module.__name__, *names)
+        self.feed_token("of a generator of code", module.__name__, *names)
         self._feed_assigned_value(module.__name__, names, where)
 
     def _feed_assigned_value(self, module: str, names: tuple[str, ...], where: str) -> None:
@@ -600,7 +600,7 @@ class Walk:
             raise NotLazy(f"{where} reads data that only this process or host has")
         assigned = set_on_part(module, names)
         if assigned is not MISSING:
-            self.value(assigned, where)
+            self.feed_value(assigned, where)
 
     def _feed_chain_of_run(self, value: Any, name: str, where: str, attributes: Iterable[str]) -> None:
         """Feed the value of an attribute chain that running code reads."""
@@ -608,28 +608,28 @@ class Walk:
         from compcache.numba.registered.purity import is_external_state
 
         if self._feed_names_by_text(value) or is_reader(value, name):
-            self.by_name(value, where)
+            self.feed_by_name(value, where)
             return
         if is_external_state(value):
-            self.library(value, where)
-        self._read(value, where, attributes)
+            self.feed_library(value, where)
+        self._feed_read_value(value, where, attributes)
 
-    def _read(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
+    def _feed_read_value(self, value: Any, where: str, attributes: Iterable[str] = ()) -> None:
         """Feed a value that a function reads. For a compiled function, store a digest of the value, by which `explain` shows changes."""
         if self.mode == RUN:
-            self._module_or_value(value, where, attributes)
+            self._feed_module_or_value(value, where, attributes)
             return
         outer, self._state = self._state, blake2b(digest_size=_SIZE)
-        self._module_or_value(value, where, attributes)
+        self._feed_module_or_value(value, where, attributes)
         read, self._state = self._state.digest(), outer
-        self.token("read", read)
+        self.feed_token("read", read)
         self._reads[where] = _shown(value) if value is None or type(value) in _SHOWN else read.hex()
 
-    def _module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
+    def _feed_module_or_value(self, value: Any, where: str, attributes: Iterable[str]) -> None:
         if _is_module(value):
-            self.module(value, attributes, where)
+            self.feed_module(value, attributes, where)
         else:
-            self.value(value, where)
+            self.feed_value(value, where)
 
     def _feed_names_by_text(self, value: Any) -> bool:
         """Feed the values that code can read if it computes names: the files of its package, and plain globals of any origin.
@@ -643,19 +643,19 @@ class Walk:
         files = digest_of_package(package_of(self.compiled)) if names_by_text(value) else None
         if files is None:
             return False
-        self.token("by text", files)
+        self.feed_token("by text", files)
         for name, item in sorted(self.compiled.__globals__.items()):
             if type(item) in _SHOWN and not name.startswith("__"):
-                self.token(name, type(item).__name__, repr(item))
+                self.feed_token(name, type(item).__name__, repr(item))
         return True
 
-    def module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
+    def feed_module(self, module: python_types.ModuleType, attributes: Iterable[str], where: str) -> None:
         """Feed a module that is used as a value: the attributes whose names the code reads from any object."""
-        self.token("module", module.__name__)
+        self.feed_token("module", module.__name__)
         if self.without_numba and is_generators_module(module):
             return
         if self.mode == RUN:
-            self.reach().add(self, module, where)
+            self.reach().refer_to_owner(self, module, where)
             return
         if is_library_module(module.__name__) or self.feed_back_reference(module):
             return
@@ -663,22 +663,22 @@ class Walk:
             attribute: Any = getattr(module, name, MISSING)
             if attribute is MISSING:
                 continue
-            self.token("attribute", name)
+            self.feed_token("attribute", name)
             if _is_module(attribute):
-                self.module(attribute, attributes, f"{where}, {name!r}")
+                self.feed_module(attribute, attributes, f"{where}, {name!r}")
             else:
-                self.value(attribute, f"{where}, {name!r}")
+                self.feed_value(attribute, f"{where}, {name!r}")
 
     # ------------------------------------------------------------------ values
 
-    def sequence(self, values: Iterable[Any], where: str) -> None:
+    def feed_sequence(self, values: Iterable[Any], where: str) -> None:
         """Feed the length and every value of a sequence."""
         values = list(values)
-        self.token("sequence", len(values))
+        self.feed_token("sequence", len(values))
         for value in values:
-            self.value(value, where)
+            self.feed_value(value, where)
 
-    def value(self, value: Any, where: str) -> None:
+    def feed_value(self, value: Any, where: str) -> None:
         """Feed a value by content.
 
         Args:
@@ -691,10 +691,10 @@ class Walk:
         """
         kind = type(value)
         if value is None or kind in _PLAIN:
-            self.token(kind.__name__, repr(value))
+            self.feed_token(kind.__name__, repr(value))
             return
         if kind is float or kind is complex:
-            self.token(kind.__name__, bits_of(value))
+            self.feed_token(kind.__name__, bits_of(value))
             return
         self._count += 1
         if self._depth > _MAX_DEPTH:
@@ -710,7 +710,7 @@ class Walk:
         finally:
             self._depth -= 1
 
-    def by_name(self, value: Any, where: str) -> None:
+    def feed_by_name(self, value: Any, where: str) -> None:
         """Feed a value that its module and name identify.
 
         Raises:
@@ -722,9 +722,9 @@ class Walk:
             module = owner.__name__ if isinstance(owner, python_types.ModuleType) else type(owner).__module__
         name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
         if not isinstance(name, str) or "<locals>" in name:
-            self.unknown(value, where)
+            self.feed_unknown(value, where)
             return
-        self.token("named", module, name)
+        self.feed_token("named", module, name)
 
 
 _PLAIN = frozenset((bool, int, str, bytes, type(Ellipsis)))

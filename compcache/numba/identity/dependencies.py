@@ -18,7 +18,7 @@ from compcache.numba.fingerprints.implementations import (
     name_of,
     package_of_implementation,
     registry,
-    users_generator,
+    user_code_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.identity.extension_types import FOR_PACKAGES, content_of_type, name_of_type
@@ -170,7 +170,7 @@ def dependency_of_generator(implementation: Any) -> Dependency | None:
         Unidentifiable: the code generator cannot be compared.
     """
     registry.refresh()
-    function = registry.generators.get(id(implementation)) or users_generator(implementation)
+    function = registry.generators.get(id(implementation)) or user_code_generator(implementation)
     if function is None:
         return None
     name = GENERATOR + name_of(function)

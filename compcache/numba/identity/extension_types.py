@@ -15,7 +15,7 @@ from compcache.numba.fingerprints.implementations import (
     is_numbas_attribute_function,
     name_of,
     source_function,
-    users_generator,
+    user_code_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
 from compcache.numba.registered.library import is_library_module, is_made_by_library
@@ -48,7 +48,7 @@ def name_of_type(cls: type) -> str:
 
 
 def content_of_type(name: str) -> str | None:
-    """Return the digest of all that is registered for the class of types with this name, or None if there is no such class.
+    """Return the digest of all that is registered for the class of Numba types with this name, or None if there is no such class.
 
     Raises:
         Unidentifiable: a value has no identity by content, and the class belongs to no package with files.
@@ -109,7 +109,7 @@ def _attribute_objects(cls: type) -> Iterator[Any]:
             if is_numbas_attribute_function(implementation):
                 yield name, *_user_values([implementation])
             elif name is None:
-                yield name_of(users_generator(implementation))
+                yield name_of(user_code_generator(implementation))
     for rows in (lowering.casts, lowering.constants):
         yield from [name_of(implementation) for implementation, types in rows if _contains_type(cls, types)]
 

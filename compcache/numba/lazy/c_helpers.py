@@ -263,7 +263,7 @@ def set_number_of_threads(count: object) -> Any:
 
 
 def _start_threads() -> Any:
-    """Start the threads that Numba would start, with its threading layer. Return the layer, or False if only Numba can choose it."""
+    """Start the threads that Numba would start, and return the threading layer; False if only Numba can choose the layer."""
     global _thread_count  # noqa: PLW0603 - the threads belong to the process
     count = configured_threads()
     layer = _choose_layer() if count > 0 else None

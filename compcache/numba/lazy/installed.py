@@ -33,7 +33,7 @@ def register_cache_opener(open_cache: Any) -> None:
 
 
 def open_lazy_cache() -> Any:
-    """Open and return the cache of lazy functions. Return None if it cannot be used, or if no function is registered."""
+    """Open and return the cache of lazy functions; None if it cannot be used, or if no function is registered."""
     return _opener[0]() if _opener else None
 
 

@@ -128,7 +128,7 @@ class ProgramArray(GlobalDefinition):
         reference = _named.get(self.name)
         array = reference() if reference is not None else None
         if array is None:
-            raise ImportError(f"no array of this process has the content {self.name}")
+            raise ImportError(f"this process has no array with the recorded content (digest {self.name})")
         return array.ctypes.data if self.part == DATA else id(array), array
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:

@@ -78,11 +78,11 @@ def command(
         )
     title = "compcache: " + (" ".join(names) or session.directory)
     if output is None or output == "-":
-        _write(graph, chosen, title, sizes)
+        _write_graph(graph, chosen, title, sizes)
         return
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        _write(graph, chosen, title, sizes)
+        _write_graph(graph, chosen, title, sizes)
     with open(output, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text.getvalue())
 
@@ -117,7 +117,7 @@ def _file_format(output: str | None) -> str:
     return {"gv": "dot", "htm": "html"}.get(suffix, "text")
 
 
-def _write(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
+def _write_graph(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[str, int]) -> None:
     """Write a graph to standard output."""
     if format_ == "json":
         print_json(graph)

@@ -176,7 +176,7 @@ def command(
     with session.open_or_create() as cache, ProgressBar("files added") as bar:
         reading = _Reading(files, options, cc, flags, commands if database is not None else None, bar)
         added = _add_files(cache, reading, group, replace=replace)
-        cells = [] if as_json else [_cells(cache, row) for row in added]
+        cells = [] if as_json else [_row_cells(cache, row) for row in added]
     for line in [*_error_lines(files, reading.errors), *reading.common_errors]:
         print_message("error", line)
     if len(files) == len(added) == 1 and group is None and _is_completely_hidden(added[0]["functions"]):
@@ -447,7 +447,7 @@ def _is_text(content: bytes) -> bool:
 _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions", flexible=True), Column("size", True)]
 
 
-def _cells(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
+def _row_cells(cache: Cache, row: dict[str, Any]) -> tuple[str, ...]:
     """Return the row of an added file as text, one cell for each of `_COLUMNS`."""
     return short_id(row["module_id"]), row["file"], _names_text(cache, row["functions"]), size_text(row["size"])
 

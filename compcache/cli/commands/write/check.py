@@ -53,7 +53,7 @@ def _print_report(report: CheckReport) -> None:
             state = "repaired" if finding.repaired else finding.severity
             click.echo(f"{style(state, fg=colour)}: {printable(finding.message)}")
     else:
-        print_rows([], [_cells(finding) for finding in report.findings])
+        print_rows([], [_finding_cells(finding) for finding in report.findings])
     repaired = sum(finding.repaired for finding in report.findings)
     notes = sum(finding.severity == "note" and not finding.repaired for finding in report.findings)
     text = ", ".join([
@@ -62,7 +62,7 @@ def _print_report(report: CheckReport) -> None:
     print_note(f"{'healthy' if report else 'not healthy'}: {text}, in {seconds_text(report.seconds)}")
 
 
-def _cells(finding: Finding) -> tuple[str, ...]:
+def _finding_cells(finding: Finding) -> tuple[str, ...]:
     state = "repaired" if finding.repaired else finding.severity
     return state, finding.kind, finding.subject, finding.message
 
