@@ -77,7 +77,7 @@ LOCKS = (
     Lock("compcache.batch.executors", "_lock", 0.0, "held while a cache is opened"),
     Lock("compcache.numba.declarations.types", "_lock", 0.0, "held while types of Numba are made, which may import Numba"),
     Lock("compcache.numba.declarations.ufuncs", "_creation_lock", 0.0, "held while a loop is loaded"),
-    Lock("compcache.numba.lazy.c_helpers", "_starting", 0.0, "held while a library of threads is loaded"),
+    Lock("compcache.numba.lazy.c_helpers", "_start_lock", 0.0, "held while a library of threads is loaded"),
 )
 
 #: The functions that drop the state of the parent's threads in a child: (module, function, state).

@@ -13,9 +13,9 @@ def _load() -> "Any":
     except ImportError as error:
         if error.name is None:  # the extension module itself raised the error
             raise
-        from compcache.hit.native_build import missing
+        from compcache.hit.native_build import missing_error
 
-        raise missing(error) from error
+        raise missing_error(error) from error
     return extension
 
 

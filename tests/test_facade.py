@@ -127,7 +127,7 @@ def test_every_realization_goes(cache: Cache) -> None:
         cache.add_module(ModuleSource(constant("f", number)))
     assert len(cache.remove("f")) == 3
     assert not cache.has("f")
-    with pytest.raises(NotCachedError, match="nothing to remove"):
+    with pytest.raises(NotCachedError, match="it is not in the cache"):
         cache.remove("f")
 
 

@@ -39,7 +39,7 @@ def test_text_gives_its_functions_by_plain_name(cache: Cache) -> None:
     assert (kernels["first"](1), kernels.second(1), sorted(kernels), len(kernels)) == (2, 3, ["first", "second"], 2)
     assert kernels.first is kernels["first"] is cache.get_target(kernels.func_names["first"])
     assert pickle.loads(pickle.dumps(kernels.first)) is kernels.first
-    with pytest.raises(KeyError, match="no function 'own'; it has 'first', 'second'"):
+    with pytest.raises(KeyError, match="no function 'own'; its functions are 'first', 'second'"):
         kernels["own"]
     with pytest.raises(AttributeError, match="no function 'third'"):
         kernels.third  # noqa: B018 - the access is what is tested

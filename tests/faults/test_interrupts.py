@@ -262,7 +262,7 @@ def test_a_child_forked_by_the_caller_meanwhile_is_told_so(directory: Path) -> N
         try:
             pid = in_llvm_thread(lambda: call_in_caller(os.fork))
         except CompileError as error:
-            os._exit(7 if "forked while it compiled" in str(error) else 8)
+            os._exit(7 if "forked during a compilation" in str(error) else 8)
         result = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     """
     assert run_fresh(directory, textwrap.dedent(text)) == 7

@@ -56,12 +56,35 @@ def test_a_listed_file_may_be_stale(tmp_path: Path) -> None:
     assert Tree(Removed(), str(tmp_path)).statuses(str(tmp_path)) == {}
 
 
+@pytest.mark.parametrize("read", range(4))
+def test_a_list_of_modules_that_another_host_removes_while_it_is_read_is_made_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    monkeypatch.setattr("compcache.publish.module_lists._FEW", 0)
+    with Cache(directory) as cache:
+        for number in range(3):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        expected = cache.modules()
+    reads: list[str] = []
+
+    def list_is_stale(operation: Operation) -> OSError | None:
+        if operation.name == "pread" and operation.path.endswith(".list"):
+            reads.append(operation.path)
+            if len(reads) > read:
+                return OSError(errno.ESTALE, os.strerror(errno.ESTALE), operation.path)
+        return None
+
+    with cache_on(FaultyFiles(directory, list_is_stale, count=lambda operation: operation.name == "pread")) as other:
+        assert other.modules() == expected
+    assert len(reads) > read
+
+
 class Unanswered(Files):
     """Loses as many answers to `fstat` as `lost` says."""
 
     lost = 0
 
-    def fstat(self, descriptor: int) -> os.stat_result:  # type: ignore[override]
+    def fstat(self, descriptor: int) -> os.stat_result:
         if self.lost:
             self.lost -= 1
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -106,7 +129,7 @@ def test_a_rename_keeps_its_root_while_another_thread_opens_the_root_again(tmp_p
             waiting.pop()()
         return descriptor
 
-    files.open = open_then_lose  # type: ignore[method-assign, assignment]
+    files.open = open_then_lose  # type: ignore[assignment]
     tree.rename(f"{tmp_path}/old/file", f"{tmp_path}/new-place/file")
     assert os.listdir(tmp_path / "new-place") == ["file"]
 

@@ -120,7 +120,7 @@ def test_a_module_of_hidden_functions_is_not_added_for_nothing(cache: Cache) -> 
     text += "@keep = internal global ptr @g\n"
     with pytest.raises(UndefinedSymbolError, match=r"'g' \(internal\)\): name the functions to export in functions="):
         cache.add_module(ModuleSource(text.replace("define hidden", "define internal")))
-    with pytest.warns(CacheWarning, match="can be called: all its functions are hidden: 'f'. Name those to call in functions="):
+    with pytest.warns(CacheWarning, match="because all its functions are hidden: 'f'. Name the functions to call in functions="):
         cache.add_module(ModuleSource(text))
     with pytest.raises(SignatureError, match="name it in functions="):
         cache.get_target("f")

@@ -53,7 +53,7 @@ def test_a_function_of_a_layer_is_a_hit_and_the_layer_stays_as_it_is(directory: 
         assert cache.has("g")
         assert cache.get_target("g")(41) == 42
         assert len(cache) == 2
-        with pytest.raises(NotCachedError, match="nothing to remove"):
+        with pytest.raises(NotCachedError, match="cannot remove function 'g'"):
             cache.remove("g")
         assert cache.clear() == 0
         cache.prune(PrunePolicy(max_bytes=0))

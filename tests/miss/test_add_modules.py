@@ -83,9 +83,9 @@ def test_a_library_may_have_files_that_define_nothing(cache: Cache) -> None:
     assert len(set(cache.add_modules([ModuleSource(empty), ModuleSource(STREAMS)]))) == 2
     with pytest.raises(UndefinedSymbolError, match="exports nothing"):
         cache.add_module(ModuleSource(empty))
-    with pytest.raises(UndefinedSymbolError, match="but has constructors"):
+    with pytest.raises(UndefinedSymbolError, match="has constructors, but exports nothing"):
         cache.add_module(ModuleSource(STREAMS))
-    with pytest.raises(compcache.ModulesNotAddedError, match="but has constructors"):
+    with pytest.raises(compcache.ModulesNotAddedError, match="has constructors, but exports nothing"):
         cache.add_modules([ModuleSource(CONSTRUCTOR.partition("define i64")[0])])
 
 
