@@ -31,13 +31,7 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "is_checking",
-    "maker_digest",
-    "names_with_other_source",
-    "warn_if_stale",
-    "warn_of_hidden",
-    "warn_of_repeated",
-    "warn_of_shadowed",
+    "is_checking", "maker_digest", "names_with_other_source", "warn_if_stale", "warn_of_hidden", "warn_of_repeated", "warn_of_shadowed",
     "warn_of_stale",
 ]  # fmt: skip
 

@@ -37,14 +37,8 @@ if TYPE_CHECKING:
     from compcache.publish.module_rows import Row
 
 __all__ = [
-    "IndexedModules",
-    "describe_from_records",
-    "read_from_the_end",
-    "read_functions",
-    "read_indexed_names",
-    "read_order",
-    "rebuild_index",
-]
+    "IndexedModules", "describe_from_records", "read_from_the_end", "read_functions", "read_indexed_names", "read_order", "rebuild_index",
+]  # fmt: skip
 
 _NO_STAMP = Stamp(0, 0, 0, 0)
 

@@ -317,10 +317,19 @@ def _open_list(store: Store, segment: str) -> SortedKeys | None:
         status = store.files.fstat(opened.number)
         if store.is_foreign(status):
             return None
-        return SortedKeys(lambda at, size: file_ops.read_at(store.files, opened.number, at, size), status.st_size)
+        return SortedKeys(lambda at, size: _read_list(store, opened, at, size), status.st_size)
     except (OSError, FormatError) as error:
         reraise_interrupt(error)
         return None
+
+
+def _read_list(store: Store, opened: file_ops.Opened, at: int, size: int) -> bytes:
+    """Return bytes of the file of a list. Raise `FormatError` if they cannot be read, because the list can be made again."""
+    try:
+        return file_ops.read_at(store.files, opened.number, at, size)
+    except OSError as error:
+        reraise_interrupt(error)
+        raise FormatError(f"the list of modules cannot be read: {error.strerror or error}") from error
 
 
 def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Container[bytes]) -> None:

@@ -27,15 +27,9 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "condemn",
-    "is_vouched_for",
-    "record_verified",
-    "recover_index",
-    "unreadable",
-    "untrusted_directory_error",
-    "verify_module",
+    "condemn", "is_vouched_for", "record_verified", "recover_index", "unreadable", "untrusted_directory_error", "verify_module",
     "warn_about_layer",
-]
+]  # fmt: skip
 
 _CHUNK = 1 << 20
 #: For how many seconds a look-up waits for a process that rebuilds the index; then the function is compiled again.

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from compcache.remote.address import Stores
 
 __all__ = [
-    "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "STAKE", "Question", "ask", "decode", "encode", "owner_of", "wake_helper",
+    "COMPILE_SECONDS", "LENGTH", "LOCK", "MAX_MESSAGE", "REFUSED", "SOCKET", "Question", "ask", "decode", "encode", "owner_of",
+    "wake_helper",
 ]  # fmt: skip
 
 #: The version of questions and answers. Helpers of several versions may run side by side; they share breakers and outboxes.
@@ -46,9 +47,9 @@ _started: dict[str, tuple[int, float, int]] = {}  # by directory: the PID, the t
 _reached: set[str] = set()  # directories whose helper was reached since
 _questions: WeakSet[Question] = WeakSet()
 _awaited: set[str] = set()  # directories whose helper this process has waited for
-#: The only field of a message that comes before the answer: the seconds that compiling the coming module took.
-STAKE = "stake"
-_LONGEST_STAKE = 10.0
+#: The only field of a message that precedes the answer: the seconds that compiling the requested module took.
+COMPILE_SECONDS = "stake"
+_LONGEST_COMPILATION = 10.0
 _LONGEST_QUEUE = 10.0
 
 
@@ -118,7 +119,7 @@ class Question:
         self._unsent = encode(message)
         self._received = bytearray()
         self._socket: socket.socket | None = None
-        self._stake = 0.0
+        self._compile_seconds = 0.0
         self.sent = 0.0
         self.answer: Any = None
         self.is_answered = False
@@ -135,7 +136,7 @@ class Question:
         queue = _ProcessorWait(self._helper_pid) if seconds else None
 
         def remaining() -> float:
-            end = started + (max(seconds, self._stake) if seconds else 0.0)
+            end = started + (max(seconds, self._compile_seconds) if seconds else 0.0)
             now = time.monotonic()
             return end - now if end > now or queue is None else end + queue.seconds() - now
 
@@ -222,8 +223,8 @@ class Question:
                 break
             message = decode(bytes(self._received[LENGTH.size : end]))
             del self._received[:end]
-            if isinstance(message, dict) and STAKE in message:
-                self._stake = min(max(self._stake, message[STAKE]), _LONGEST_STAKE)
+            if isinstance(message, dict) and COMPILE_SECONDS in message:
+                self._compile_seconds = min(max(self._compile_seconds, message[COMPILE_SECONDS]), _LONGEST_COMPILATION)
                 continue
             self.answer = message
             self.is_answered = True

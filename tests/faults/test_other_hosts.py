@@ -56,6 +56,29 @@ def test_a_listed_file_may_be_stale(tmp_path: Path) -> None:
     assert Tree(Removed(), str(tmp_path)).statuses(str(tmp_path)) == {}
 
 
+@pytest.mark.parametrize("read", range(4))
+def test_a_list_of_modules_that_another_host_removes_while_it_is_read_is_made_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, read: int
+) -> None:
+    monkeypatch.setattr("compcache.publish.module_lists._FEW", 0)
+    with Cache(directory) as cache:
+        for number in range(3):
+            cache.add_module(ModuleSource(adder(f"f{number}", number)))
+        expected = cache.modules()
+    reads: list[str] = []
+
+    def list_is_stale(operation: Operation) -> OSError | None:
+        if operation.name == "pread" and operation.path.endswith(".list"):
+            reads.append(operation.path)
+            if len(reads) > read:
+                return OSError(errno.ESTALE, os.strerror(errno.ESTALE), operation.path)
+        return None
+
+    with cache_on(FaultyFiles(directory, list_is_stale, count=lambda operation: operation.name == "pread")) as other:
+        assert other.modules() == expected
+    assert len(reads) > read
+
+
 class Unanswered(Files):
     """Loses as many answers to `fstat` as `lost` says."""
 

@@ -18,7 +18,7 @@ from web_store import WebStore
 from compcache import Cache, Identity
 from compcache.remote import connection
 from compcache.remote.address import RemoteSettings, Stores
-from compcache.remote.connection import SOCKET, STAKE, ask, encode
+from compcache.remote.connection import COMPILE_SECONDS, SOCKET, ask, encode
 from compcache.remote.directory import state_directory
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
         connection = listener.accept()[0]
         with connection:
             connection.recv(1 << 16)
-            connection.sendall(encode({STAKE: 20.0}))
+            connection.sendall(encode({COMPILE_SECONDS: 20.0}))
             time.sleep(0.6)
             connection.sendall(encode(["found"]))
 

@@ -1,7 +1,7 @@
 """Collects garbage in a remote store. No function that can be fetched is lost, whatever happens meanwhile.
 
-A *mark* is an object that lists the objects that a collection found useless: cards that do not decode or whose module is missing,
-modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a useless object
+A *mark* is an object that lists the objects that a collection found to be garbage: cards that do not decode or whose module is missing,
+modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a garbage object
 only if a mark older than the grace period lists the same object, unchanged since.
 
 * Listings only propose. Before an object is removed, the collection requests it by its key, and every object that could make it
@@ -61,7 +61,7 @@ class UncertainError(Exception):
 
 
 class Collected(NamedTuple):
-    """The objects that a collection removed, and the useless objects that it left for a later collection."""
+    """The objects that a collection removed, and the garbage that it left for a later collection."""
 
     removed: list[Listed]
     left: list[Listed]
@@ -84,7 +84,7 @@ class GarbageCollector:
         self._delivered: dict[str, Survey] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
-        """Remove the objects that two collections found useless.
+        """Remove the objects that two collections found to be garbage.
 
         Optionally, also remove cards and packs that are too old, or unused for too long.
 
@@ -102,18 +102,18 @@ class GarbageCollector:
         deliveries = await self._list(DELIVERIES)
         cards, packs, modules = [await self._list(f"{LAYOUT}/{kind}/") for kind in "fpm"]
         self._delivered = await read_deliveries(self._backend, deliveries)
-        useless = await self._find_useless(cards, packs, modules)
+        garbage = await self._find_garbage(cards, packs, modules)
         marks = [mark for item in (await self._list(MARKS)).values() if (mark := await self._read_mark(item)) is not None]
         if dry_run:
             now = max(
                 [item.modified for item in (*cards.values(), *packs.values(), *modules.values(), *[m.place for m in marks])], default=0.0
             )
         else:
-            now = await self._write_mark(useless)
+            now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._known, self._surveyed)
             await for_each(self._backend.delete, deliveries)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
-        doomed = [item for item in useless if old is not None and old.rows.get(item.key) == _state(item)]
+        doomed = [item for item in garbage if old is not None and old.rows.get(item.key) == _state(item)]
         known = (*cards.values(), *packs.values())
         aged = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
@@ -124,12 +124,12 @@ class GarbageCollector:
         removed = [
             item
             for item in dict.fromkeys([*doomed, *aged])
-            if dry_run or await self._remove(item, self._is_useless if item in doomed else self._always)
+            if dry_run or await self._remove(item, self._is_garbage if item in doomed else self._always)
         ]
         if not dry_run:
             for mark in _superfluous(marks, old, grace):
                 await self._backend.delete(mark.place.key)
-        return Collected(removed, [item for item in useless if item not in removed])
+        return Collected(removed, [item for item in garbage if item not in removed])
 
     # ---------------------------------------------------------------- surveying
 
@@ -142,8 +142,8 @@ class GarbageCollector:
                 found[item.key] = item if known is None else max(known, item, key=lambda listed: listed.modified)
         return found
 
-    async def _find_useless(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
-        """Return the objects that the listings show as useless."""
+    async def _find_garbage(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
+        """Return the objects that are garbage according to the listings."""
         named: set[str] = set()
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
@@ -166,15 +166,15 @@ class GarbageCollector:
             return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
 
         async def is_damaged(item: Listed) -> bool:
-            if self._find_survey(item) is None and await self._is_useless(item.key):
+            if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
             self._surveyed[item.key] = Survey(_state(item), ())
             return False
 
-        useless = await _select(cards.values(), lacks_modules)
-        useless += await _select(packs.values(), is_damaged)
-        leases = await self._list(f"{LAYOUT}/l/")  # all count as useless: the holder of a lease changes it each second
-        return [*useless, *[item for key, item in modules.items() if key not in named], *leases.values()]
+        garbage = await _select(cards.values(), lacks_modules)
+        garbage += await _select(packs.values(), is_damaged)
+        leases = await self._list(f"{LAYOUT}/l/")  # all count as garbage: the holder of a lease changes it each second
+        return [*garbage, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
     def _find_survey(self, item: Listed) -> Survey | None:
         """Return the known survey of an object in its listed state, or None."""
@@ -218,8 +218,8 @@ class GarbageCollector:
         """Return True: an old or unused object may be removed whenever it exists."""
         return True
 
-    async def _is_useless(self, key: str) -> bool:
-        """Request an object and everything that could make it useful. Return whether the object is useless now."""
+    async def _is_garbage(self, key: str) -> bool:
+        """Request an object and the objects that it needs or that refer to it, and return whether it is garbage now."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
         largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
         data = await self._get(key, largest)
@@ -248,14 +248,14 @@ class GarbageCollector:
 
     # -------------------------------------------------------------------- marks
 
-    async def _write_mark(self, useless: list[Listed]) -> float:
+    async def _write_mark(self, garbage: list[Listed]) -> float:
         """Write a mark for later collections. Return its modification time by the store's clock.
 
         Raises:
             UncertainError: the store does not show the mark, or its time.
         """
         key = MARKS + os.urandom(12).hex()
-        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state(item)] for item in useless])
+        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.look(key)
         if place is None or not place.modified:

@@ -45,7 +45,7 @@ _GROWTH = 1.25
 
 
 class StartUp:
-    """The functions that one process has asked for so far, and the pack that it started with.
+    """The functions that one process has requested so far, and the pack that it started with.
 
     Args:
         first: the first function.
@@ -112,7 +112,7 @@ class Packs:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
     def knows(self, token: bytes) -> bool:
-        """Return whether a process has already asked for something."""
+        """Return whether a process has already requested a function."""
         return token in self._start_ups
 
     def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
@@ -175,7 +175,7 @@ class Packs:
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
         first = self._find_known(start_up, start_up.first)
-        if first is not None:  # the card may not have been worth an upload of its own, but leads to the pack
+        if first is not None:  # the card may not have been worth an upload of its own, but refers to the pack
             await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module), start_up.writes)
             shelf = first[0]
         else:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from compcache.remote.address import RemoteSettings
 from compcache.remote.answer import FOUND, MISSING, SKIPPED, STORE_ERROR, STORE_HIT, TIMED_OUT, UNAVAILABLE, HelperAnswer
 from compcache.remote.breaker import Breaker
-from compcache.remote.connection import LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, STAKE, decode, encode, owner_of
+from compcache.remote.connection import COMPILE_SECONDS, LENGTH, LOCK, MAX_MESSAGE, REFUSED, SOCKET, decode, encode, owner_of
 from compcache.remote.helper.backends import BackendMissingError, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.helper.leases import LONGEST_WAIT
@@ -141,7 +141,7 @@ class Helper:
                 return
             operation, *arguments = decode(await reader.readexactly(size))
             if operation == "find":
-                arguments += [lambda seconds: writer.write(encode({STAKE: seconds})), reader.at_eof]
+                arguments += [lambda seconds: writer.write(encode({COMPILE_SECONDS: seconds})), reader.at_eof]
             answer = await getattr(self, f"_do_{operation}")(*arguments)
             writer.write(encode(answer))
             await writer.drain()
@@ -150,23 +150,23 @@ class Helper:
 
     async def _do_find(
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: list[int], asked: float, patience: float,
-        stake: float | None, place: str, first: int, tell: Callable[[float], None], gone: Callable[[], bool],
+        compile_seconds: float | None, place: str, first: int, tell: Callable[[float], None], gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
         """Look up functions.
 
         With a `patience` of 0, the question is one urgent look-up. With more, requests are repeated for longer, doubtful stores are
-        waited for, and recent misses are asked for again. With a `stake`, the asker compiles missing functions and keeps its
+        waited for, and recent misses are requested again. If `compile_seconds` is set, the client compiles missing functions and keeps its
         connection until then; of many hosts one does so (`leases.py`).
 
         Args:
             names: the functions.
-            platform: the platform of the asker.
-            shelves: the shelves that it can use, the best first.
+            platform: the platform of the client.
+            shelves: the shelves that the client can use, the best first.
             token: identifies the process whose questions form a start-up.
             writes: the positions of the stores that the process may write to.
-            asked: the monotonic time since when the asker waits.
+            asked: the monotonic time since which the client waits.
             patience: a time limit in seconds. Functions that have not come by then are unavailable.
-            stake: about how many seconds compiling takes, 0.0 if that is unknown, or None if the asker does not compile.
+            compile_seconds: about how many seconds compiling takes, 0.0 if that is unknown, or None if the client does not compile.
             place: the directory for modules that are not held in memory, or "" if there is none. The answer contains their paths.
             first: the position of the first store to ask. The answers of the stores before it were not accepted.
             tell: called with the seconds that compiling took, for a module that takes longer to fetch than a card.
@@ -189,7 +189,7 @@ class Helper:
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for the whole pack
         room = Room(tell, place)
-        tier = self._choose_lease_store(writes, stake, tell) if not patience else None
+        tier = self._choose_lease_store(writes, compile_seconds, tell) if not patience else None
         before = list(chain.seconds)
 
         async def find(name: str) -> HelperAnswer:
@@ -202,7 +202,7 @@ class Helper:
             asks = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
             found = await asks(patience=min(patience, PATIENCE), fresh=patience > 0)
             if found.said.outcome == MISSING and name == names[0] and tier is not None:
-                await self._settle(tier, name, platform, shelves, stake or 0.0, tell, gone)
+                await self._settle(tier, name, platform, shelves, compile_seconds or 0.0, tell, gone)
                 found = await asks()
             if found.card is not None:
                 self._note_use(name)
@@ -216,18 +216,18 @@ class Helper:
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
-    def _choose_lease_store(self, writes: list[int], stake: float | None, tell: Callable[[float], None]) -> Tier | None:
+    def _choose_lease_store(self, writes: list[int], compile_seconds: float | None, tell: Callable[[float], None]) -> Tier | None:
         """Return the store whose lease decides which host compiles.
 
         The result is None if the asker does not compile, or if waiting takes longer than compiling.
 
         The asker is told to wait until that is decided.
         """
-        tier = self._chain.lease_store(writes) if stake is not None else None
+        tier = self._chain.lease_store(writes) if compile_seconds is not None else None
         if tier is None:
             return None
         worth = _LEASE_REQUESTS * tier.reads.requests.distance
-        if 0 < (stake or 0.0) < worth:
+        if 0 < (compile_seconds or 0.0) < worth:
             return None
         tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, worth)))
         return tier
@@ -238,11 +238,11 @@ class Helper:
             tier.uses.note(name)
 
     async def _settle(
-        self, tier: Tier, name: str, platform: str, shelves: list[str], stake: float, tell: Callable[[float], None],
+        self, tier: Tier, name: str, platform: str, shelves: list[str], compile_seconds: float, tell: Callable[[float], None],
         gone: Callable[[], bool],
     ) -> None:  # fmt: skip
         """Acquire the lease of a function, so that the asker compiles it, or wait for the host that compiles it."""
-        seconds = 2 * stake + 1.0 if stake else LONGEST_WAIT
+        seconds = 2 * compile_seconds + 1.0 if compile_seconds else LONGEST_WAIT
 
         async def look() -> bool:
             return bool(await tier.reads.cards(name, platform, shelves))

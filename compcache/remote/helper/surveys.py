@@ -1,6 +1,6 @@
 """What garbage collections know about cards without reading them: surveys by the last collection, and deliveries of uploads since then.
 
-Layout of a survey: a magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed by zlib, and a check over
+Layout of a survey: a magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed with zlib, and a check over
 all that. A row lists the modules that the cards at a key name and do not contain; rows of packs list none. The survey at
 ``ccr3/i/<kk>`` has the cards and packs whose key begins with the same byte.
 
@@ -8,7 +8,7 @@ A delivery has the same layout, and lists the cards and packs that one helper pr
 the store knows it. A delivery is stored at ``ccr3/d/<random name>`` when all uploads are done or it has a thousand rows. The collection
 that reads it removes it. So the first collection need not read more cards than a later one.
 
-Surveys and deliveries decide nothing: an object that looks useless by them is requested by its key before it is removed
+Surveys and deliveries decide nothing: an object that is garbage according to them is requested by its key before it is removed
 (`garbage.py`). A survey that is lost, damaged or of another version costs only the requests that it would have saved.
 """
 
