@@ -208,7 +208,11 @@ def entry_point(
     if not fits or by_value or result not in _result_types(signature.result):
         raise SignatureMismatchError(
             f"the signature {signature} of function {label_of(name) or name!r} does not match its LLVM type '{_type_text(result, types)}'"
-            + (f" (parameter '{by_value[0]}')" if by_value else f": it requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"),
+            + (
+                f": no signature type matches parameter '{by_value[0]}'"
+                if by_value
+                else f": the signature requires '{_expected_text(signature)}'{_mismatch_hint(signature)}"
+            ),
             func_name=name,
         )
     if nogil and any(type_.kind == OBJECT for type_ in (signature.result, *[p.type for p in signature.parameters])):

@@ -294,8 +294,8 @@ def _require_same_thread_locality(missing: Iterable[str], cached_among: Callable
         if cached_among([plain if is_of_threads else ADDRESS_OF + name]):
             used, cached = ("a thread-local", "not thread-local") if is_of_threads else ("a normal", "thread-local")
             raise SignatureMismatchError(
-                f"the module uses {plain!r} as {used} variable, but the cached variable of this name is {cached}: declare it like "
-                "the module that defines it",
+                f"the module uses {plain!r} as {used} variable, but the cached variable with this name is {cached}: declare it as "
+                "the defining module does",
                 func_name=plain,
             )
 
@@ -376,7 +376,7 @@ class _Resolver:
             self.slots[SLOT_PREFIX + symbol] = name
 
     def assume(self, names: list[str], functions: Collection[str]) -> dict[str, bool]:
-        """Make symbols that nothing defines imports; return for each name whether it is a function."""
+        """Turn undefined symbols into imports. Return, for each name, whether it is a function."""
         for name in names:
             self._import(name, name, is_function=name in functions)
         return {name: name in functions for name in names}
@@ -604,7 +604,7 @@ def _alignment_of(variable: Any, target_data: Any) -> int:
 
 
 def _thunk(name: str, declaration: str, function_type: str) -> str:
-    """Return LLVM assembly that defines a declared function as a call of the address in its slot."""
+    """Return LLVM assembly that defines a declared function as a call through its slot."""
     line = next(line for line in declaration.splitlines() if line.startswith("declare "))
     head = parse_head(line[len("declare ") :])
     prefix = " ".join(word for word in head.prefix.split(" ") if word not in _LINKAGE_WORDS)

@@ -348,7 +348,7 @@ def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def _without_homes(text: str, homes: set[str]) -> str:
-    """Return a printed module with declarations instead of these definitions and all aliases, and without COMDATs.
+    """Return the text of a module with its aliases replaced by declarations and its COMDATs removed.
 
     The definitions in `homes` are renamed with the suffix `_HOME`.
     """

@@ -92,7 +92,7 @@ class Volumes:
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
-        """Return whether only users in `vouching` can have written a volume."""
+        """Return whether only users in `vouching` can have written a volume. None stands for all users."""
         if self.vouching is None:
             return True
         from compcache.files import writer

@@ -69,7 +69,7 @@ def raise_unloaded(target: TypedCallTarget) -> NoReturn:
 
 
 def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """Raise `TypeError` if the number of arguments or a name is wrong.
+    """Match the arguments of a call to the parameters. Raise `TypeError` if their number or a name is wrong.
 
     Args:
         target: the call target.
@@ -259,7 +259,7 @@ def missing_key_error(path: str, func_name: str, variable: str) -> UntrustedDire
 def missing_function_error(path: str, func_name: str, error: NotCachedError) -> NotCachedError:
     """Return the error for a pickled target whose function is no longer in its cache."""
     return NotCachedError(
-        f"a pickled call target refers to function {func_name!r} of the cache {path}, which that cache no longer contains ({error})",
+        f"a pickled call target refers to function {func_name!r}, which is no longer in the cache {path} ({error})",
         func_name=func_name,
         cache_dir=path,
     )

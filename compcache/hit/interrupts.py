@@ -6,12 +6,12 @@ from compcache.errors import LinkError, ReentrantLoadError
 
 __all__ = ["add_name", "before_start_error", "half_mapped_error", "in_constructor_error"]
 
-_INTERRUPTED = "asked from a signal handler or a finalizer during a load"
+_INTERRUPTED = "requested from a signal handler or a finalizer during a load"
 
 
 def half_mapped_error(module_id: bytes) -> ReentrantLoadError:
     """Return the exception for a request of a module that this thread is mapping."""
-    return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: ask again when it has returned")
+    return ReentrantLoadError(f"{_INTERRUPTED} of module {module_id.hex()}: retry the look-up once the load has finished")
 
 
 def in_constructor_error(module_id: bytes) -> LinkError:
@@ -23,7 +23,7 @@ def in_constructor_error(module_id: bytes) -> LinkError:
 def before_start_error(module_id: bytes) -> ReentrantLoadError:
     """Return the exception for a request of a module whose constructors this thread is about to run."""
     return ReentrantLoadError(
-        f"{_INTERRUPTED} of module {module_id.hex()}, whose constructors have not run: ask again when it has returned"
+        f"{_INTERRUPTED} of module {module_id.hex()}, whose constructors have not run: retry the look-up once the load has finished"
     )
 
 
@@ -34,7 +34,7 @@ def add_name(error: Exception, func_name: str) -> Exception:
     """
     if _is_half_imported(error):
         module = getattr(getattr(error, "obj", None), "__name__", "") or getattr(error, "name", "")
-        error = ReentrantLoadError(f"{_INTERRUPTED} that imports {module}: ask again when it has returned")
+        error = ReentrantLoadError(f"{_INTERRUPTED} that imports {module}: retry the look-up once the import has finished")
     if isinstance(error, ReentrantLoadError):
         error.func_name = func_name
     return error

@@ -185,7 +185,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Compile a source for each target, unless its code is stored. Record a failure if it is not valid. Return whether it is."""
+        """Compile a source for each target whose code is not stored. Return False, and record the error, if that fails."""
         try:
             for request in source.requests:
                 self._compile_member(source, request)

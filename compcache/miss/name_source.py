@@ -46,7 +46,10 @@ def name_source(sealed: SealedSource) -> Naming:
         _require_not_file_name(source.ir)
         raise
     if isinstance(source.ir, bytes) and reads_files(text):
-        raise CompileError("compile(): inline assembly of this bitcode reads files (.incbin, .include): give the code as LLVM assembly")
+        raise CompileError(
+            "compile(): this bitcode contains inline assembly that reads files (.incbin, .include): "
+            "pass the module as LLVM assembly text instead"
+        )
     if source.functions is not None:
         return name_functions(source, text, _choose_exports(source, source.functions))
     exports = visible_exports(read_values(text), aliases(text))

@@ -339,7 +339,7 @@ def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Conta
 
 
 def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
-    """Write the list of a segment that will be published, merged from the lists of the segments that it replaces. Errors are ignored.
+    """Merge the lists of segments into the list of the segment that will replace them. Storage and format errors are ignored.
 
     Modules in `gone` are left out. `size_of` returns the bytes that a module takes on disk, and is called in the order of module_ids.
     """

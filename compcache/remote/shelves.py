@@ -85,7 +85,7 @@ def module_key(module_id: bytes) -> str:
 
 @cache
 def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
-    """Return the levels of a platform, each with its name, the words of its features, and a processor with exactly these features."""
+    """Return the CPU levels of a platform: for each, its name, its features as words, and a processor with exactly these features."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
     levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []

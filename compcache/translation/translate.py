@@ -195,7 +195,7 @@ def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
 
 
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
-    """Return the module's text with functions for thread-local variables of other modules, and the changed request."""
+    """Add the functions through which modules share thread-local variables. Return the new text of the module and the new request."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request

@@ -357,7 +357,7 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
 
 
 def fold_long(store: Store) -> None:
-    """Replace each long journal that no process writes any more by a sum, which readers can search.
+    """Replace each long journal that no process writes to any more with its totals, which readers can search.
 
     Do nothing if another process folds, or if the cache cannot be written safely.
     """
@@ -479,7 +479,7 @@ def zero_counters(store: Store, now: float) -> bool:
 
 
 def fold_small(files: Files, root: str) -> None:
-    """Seal the journals, and merge small files. The work is bounded, independent of the total size.
+    """Seal the journals, and merge small files. The work is bounded, whatever the total size.
 
     A file is merged only if all smaller files together are at least half as large. Hence a byte is rewritten a number of times that is
     logarithmic in the total size. Do nothing if another process folds.

@@ -198,7 +198,7 @@ def test_only_named_symbols_are_exported_where_there_are_names(cache: Cache) -> 
     assert cache.get_target("g")() == 1
     with pytest.raises(UndefinedSymbolError, match=r"kept"):
         cache.add_module(ModuleSource(user.replace("@v", "@kept")))
-    with pytest.raises(CompileError, match="a signature to 'kept', which is a variable"):
+    with pytest.raises(CompileError, match="a signature to the variable 'kept'"):
         cache.add_module(ModuleSource(text, {"kept": "i64()"}))
 
 

@@ -150,7 +150,7 @@ def test_the_error_says_what_to_do(filled: Cache) -> None:
 
         def __setattr__(self, name: str, value: object) -> None:
             if name == "image" and value is not None:
-                with pytest.raises(ReentrantLoadError, match=r"from a signal handler .*during a load of module .*: ask again") as caught:
+                with pytest.raises(ReentrantLoadError, match=r"from a signal handler .*during a load of module .*: retry") as caught:
                     filled.get_target("alone")
                 errors.append(caught.value)
             super().__setattr__(name, value)
@@ -231,7 +231,7 @@ with Cache(directory, trust=True) as cache:  # its loads are not plain hits
     try:
         cache.get_target("top")
     except ReentrantLoadError as error:
-        refused = error.func_name, "that imports " + side + ": ask again" in str(error)
+        refused = error.func_name, "that imports " + side + ": retry the look-up" in str(error)
     del sys.modules[side]
     result = refused, cache.get_target("top")(0)
 """

@@ -78,8 +78,8 @@ def second_provider_error(variable: str, module_id: bytes, provider: bytes) -> L
     """Return the error for a module that cannot be loaded because a shared variable would exist twice."""
     if module_id == provider:
         return LinkError(
-            f"module {module_id.hex()} was unloaded, but code that uses its variable {variable!r} is still in use: let its calls end and "
-            "drop the objects that refer to it before loading it again",
+            f"module {module_id.hex()} was unloaded, but its variable {variable!r} is still used by loaded code: wait for running "
+            "calls to end, and drop all objects that refer to this code, before loading the module again",
             module_id=module_id.hex(),
         )
     return LinkError(

@@ -49,7 +49,7 @@ def list_functions(loader: Loader, linked: LinkedClosures, module_id: bytes) -> 
 
 
 def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedModule, owner: object) -> TypedCallTarget | None:
-    """Return the call target of a listed function, or None if it has further needs or must be looked up."""
+    """Load a listed function. Return its call target, or None if it needs other functions or must be looked up."""
     found = linked.sets[func_name]
     choice_of, source_of, sources_of = linked.types
     source = source_of(found.file, loaded)
@@ -64,7 +64,7 @@ def take(loader: Loader, linked: LinkedClosures, func_name: str, loaded: LoadedM
             return None
     except ReentrantLoadError:
         raise
-    except (CompcacheError, OSError) as error:  # looking it up meets the error again
+    except (CompcacheError, OSError) as error:  # the look-up raises the error again
         reraise_interrupt(error)
         return None
     return loader._commit(func_name, {func_name: choice}, owner, sources)

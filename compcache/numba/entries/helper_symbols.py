@@ -46,7 +46,7 @@ class HelperSymbol(GlobalDefinition):
         """
         address = helper_address(self.name)
         if not address:
-            raise ImportError(f"this process has no C function {self.name!r} of Numba", name="numba")
+            raise ImportError(f"Numba's C function {self.name!r} is not available in this process", name="numba")
         return address
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:

@@ -149,7 +149,7 @@ none:
 
 
 def load_exception_classes(text: str) -> str:
-    """Make code that uses `@PyExc_X` as the class load the class from CPython's variable of this name.
+    """Return the IR with each use of `@PyExc_X` replaced by a load from CPython's variable `PyExc_X`.
 
     Raises:
         CannotLink: an exception class is used in a constant, where a load is not possible.

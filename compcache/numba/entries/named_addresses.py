@@ -92,7 +92,7 @@ def without_addresses(text: str, functions: Iterable[str] = ()) -> str:
 
 
 def without_dead_code(text: str, kept: Container[str] | None = None) -> Any:
-    """Return the module of an assembly without code that cannot run, for example Numba's code for functions without an address.
+    """Parse LLVM assembly, and return the module without code that cannot run, such as Numba's code for functions without an address.
 
     If `kept` names the functions that other code may call, all other functions lose the arguments that they do not read.
     """

@@ -164,7 +164,7 @@ def set_on_part(module: str, names: tuple[str, ...]) -> Any:
 
 
 def c_reference(value: Any, name: str) -> Any:
-    """Return an object to which another object refers under a name, if only C code stores the reference and pickling omits it.
+    """Return the attribute `name` of `value` if only C code stores it and pickling omits it.
 
     Examples are the base of an array and the cause of an error. The result is `MISSING` if there is no object, or a new object each time.
     """

@@ -312,7 +312,7 @@ class Chain:
         return candidates[-1] if candidates else None
 
     async def states(self, key: str) -> list[str]:
-        """Request an object from each store now. Return the problem of each store, or "" if it answers."""
+        """Request an object from each store. Return one text per store: a description of its error, or "" if it answered."""
 
         async def ask(tier: Tier) -> str:
             try:

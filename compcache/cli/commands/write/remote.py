@@ -167,5 +167,5 @@ def gc(
 def _require_remote(remote: RemoteStore | None) -> RemoteStore:
     """Return the remote store of a cache; raise `click.UsageError` if it is None."""
     if remote is None:
-        raise click.UsageError("no remote store is set: give --remote URL, or set COMPCACHE_REMOTE and not COMPCACHE_REMOTE_MODE=off")
+        raise click.UsageError("no remote store is set: pass --remote URL, or set COMPCACHE_REMOTE (COMPCACHE_REMOTE_MODE=off disables it)")
     return remote
