@@ -61,7 +61,7 @@ def measured(count: int) -> Sizes:
         for number, name in enumerate(names_of(count)):
             cache.get_or_compile(name, partial(source, number))
         remote: Any = cache.remote
-        uploads = [remote._upload_of(bytes.fromhex(module.module_id), always=True) for module in cache.modules()]
+        uploads = [remote._make_upload(bytes.fromhex(module.module_id), always=True) for module in cache.modules()]
         cards = [data for upload in uploads for _, data in upload.cards]
         known = [card for data in cards for card in decode_cards(data).values()]
         pack = encode_pack([Packed(card._replace(module=b""), card.module) for card in known])

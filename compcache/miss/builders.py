@@ -33,7 +33,7 @@ IDLE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
 _IDLE_SHARE = 0.01
 #: The function, with its module, in which a thread waits for LLVM's thread. That thread needs no other thread.
-_WAITS_FOR_LLVM = ("compcache.images.llvm_thread", "_await_news")
+_WAITS_FOR_LLVM = ("compcache.images.llvm_thread", "_await_change")
 
 _lock = threading.Lock()
 _builders: dict[tuple[str, str], list[Builder]] = {}

@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
     "a function that is not there": (
         lambda: ModuleSource(GOOD, {"absent": "i64()"}),
         UndefinedSymbolError,
-        r"'absent'.*it defines f",
+        r"'absent'.*the module defines f",
     ),
     "a symbol that is not there": (
         lambda: ModuleSource(GOOD, {"f": Function(symbol="absent")}),
