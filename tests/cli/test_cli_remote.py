@@ -65,7 +65,7 @@ def test_status_shows_the_mode_that_is_set(url: str) -> None:
 
     assert mode(COMPCACHE_REMOTE=url) == "read"
     assert mode(COMPCACHE_REMOTE=url, COMPCACHE_REMOTE_MODE="write") == "write"
-    assert "and not COMPCACHE_REMOTE_MODE=off" in compcache("remote", "status", "--remote", url, COMPCACHE_REMOTE_MODE="off").err
+    assert "(COMPCACHE_REMOTE_MODE=off disables it)" in compcache("remote", "status", "--remote", url, COMPCACHE_REMOTE_MODE="off").err
 
 
 @pytest.mark.slow
@@ -114,4 +114,4 @@ def test_explain_and_stats_tell_of_the_store(url: str, tmp_path: Path) -> None:
 def test_without_a_store_it_says_how_to_name_one() -> None:
     done = compcache("remote", "verify")
     assert done.status == 2
-    assert "give --remote URL, or set COMPCACHE_REMOTE" in done.err
+    assert "pass --remote URL, or set COMPCACHE_REMOTE" in done.err

@@ -119,7 +119,7 @@ def test_variables_of_unloaded_modules_that_are_in_use_are_not_mapped_twice(tmp_
         thread.join(20)
         assert len(found) == 1, "the load does not end"
         assert isinstance(found[0], UndefinedSymbolError)
-        assert "was unloaded, but code that uses its variable" in str(found[0])
+        assert "was unloaded, but its variable" in str(found[0])
         found.clear()
         in_use.clear()
         del top
