@@ -111,12 +111,14 @@ class Door:
             raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
 
-    def renew(self) -> None:
-        """Open the root again if its path leads to another directory now, or if the program has closed its descriptor."""
+    def renew(self) -> int:
+        """Return the descriptor of the root, which is opened again if its path leads to another directory now, or if it was closed."""
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
             self.enter()
+            entered = self._entered
+        return -1 if entered is None else entered[1]
 
     def leave(self) -> None:
         """Close the root. The next use opens it again.
@@ -177,6 +179,7 @@ class PlainLoader:
         "closed",
         "decoded",
         "linked",
+        "links",
         "maps_files",
         "merged",
         "opened",
@@ -211,6 +214,7 @@ class PlainLoader:
         self.merged: dict[str, ref[LoadedModule]] = {}  # by variable: the module that provides it, if several define it
         self.providers: dict[str, ref[LoadedModule]] = {}  # by variable: the module from which other modules import it
         self.linked: LinkedClosures | None = None  # the linked closures that look-ups have found
+        self.links = False  # whether functions that reach several modules are not plain, because the `Loader` has them linked
         self.closed = False
         self.decoded = 0  # the number of globals decoded by loads that succeeded
         self.opened = 0  # the number of images mapped by loads that succeeded
@@ -275,7 +279,7 @@ class PlainLoader:
             from compcache.hit.plain_imports import collect_imports
 
             parts = collect_imports(self, runtime, module_id, where, record, read)
-            if parts is None:
+            if parts is None or (parts and self.links and closure is None):
                 return None
         if closure is not None:
             closure = *closure[:4], where, closure[5]
@@ -388,10 +392,10 @@ class PlainLoader:
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the segments that the index has now. Return False if the index contains a file that plain hits do not know."""
         files = self._files
-        files.renew()
+        number = files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
-        opened = files.open_owned(directory, _LIST)
-        names = runtime.names_in(opened.number)
+        audit("open", directory, None, _LIST)
+        names = runtime.names_beneath(number, INDEX_DIRECTORY)
         if names == self._names:
             return True
         self._names = None

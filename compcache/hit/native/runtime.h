@@ -148,7 +148,7 @@ PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
 PyObject *is_at(PyObject *module, PyObject *args);
 PyObject *stamp_of(PyObject *module, PyObject *args);
-PyObject *names_in(PyObject *module, PyObject *number);
+PyObject *names_beneath(PyObject *module, PyObject *args);
 
 /* shortcut.c */
 extern PyType_Spec shortcut_spec;
