@@ -27,6 +27,7 @@ __all__ = [
     "Column",
     "ProgressBar",
     "age_text",
+    "confirm_removal",
     "did_you_mean",
     "end_progress",
     "fullness_text",
@@ -268,6 +269,18 @@ def print_message(kind: str, message: str) -> None:
         first, quoted = join_lines(message), []
     lines = [f"{PROGRAM}: {kind}: {printable(first)}", *[f"  {printable(line)}".rstrip() for line in quoted]]
     click.echo("\n".join(lines), err=True)
+
+
+def confirm_removal(text: str, *, advice: str = "") -> None:
+    """Ask whether to remove what `text` describes. `advice` follows `text` in the message that there is no terminal to ask on.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}{advice}")
+    click.confirm(f"Remove {text}?", abort=True, err=True)
 
 
 def join_lines(message: str) -> str:
