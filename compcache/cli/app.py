@@ -116,7 +116,7 @@ class _LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name, and the other arguments; raise `click.UsageError` for an unknown command."""
         if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS, ', ')}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -316,7 +316,7 @@ def _usage_error_text(error: click.ClickException) -> str:
     text = _unknown_option_text(error) or error.format_message().rstrip(".")
     choice = _CHOICES.search(text)
     if choice is not None:
-        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]), ", ")
+        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
@@ -331,7 +331,7 @@ def _unknown_option_text(error: click.ClickException) -> str:
     if not isinstance(error, click.NoSuchOption):
         return ""
     known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]
-    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known, ', ')}"
+    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known)}"
 
 
 def _show_warning(

@@ -289,9 +289,9 @@ def join_lines(message: str) -> str:
     return " ".join(line for line in lines if line.strip("^~ "))
 
 
-def did_you_mean(name: str, known: Iterable[str], separator: str) -> str:
-    """Return "did you mean" and the known name nearest to `name`, after `separator`; empty if no known name is similar."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean" and the known name nearest to `name`, after a comma; empty if no known name is similar."""
     from difflib import get_close_matches
 
     nearest = get_close_matches(name, known, n=1)
-    return f"{separator}did you mean {nearest[0]!r}?" if nearest else ""
+    return f", did you mean {nearest[0]!r}?" if nearest else ""

@@ -156,7 +156,7 @@ def command(
     """
     options = {
         "functions": _parse_exports(exports, nogil=nogil),
-        "globals": dict(_parse_global_option(text, "--global") for text in globals_) or None,
+        "globals": dict(_parse_global_option(text) for text in globals_) or None,
         "imports": _parse_imports(imports),
         "optimize": optimize,
         "cpu": cpu,
@@ -349,17 +349,17 @@ def _parse_imports(texts: tuple[str, ...]) -> dict[str, str] | None:
     return {symbol: name or symbol for symbol, _, name in pairs} or None
 
 
-def _parse_global_option(text: str, option: str) -> tuple[str, Any]:
+def _parse_global_option(text: str) -> tuple[str, Any]:
     """Return the name and the definition of a global variable from NAME=VALUE. Raise `click.UsageError` for an invalid text."""
     from compcache.cli.values import parse_global
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"{option} {text!r} does not have the form NAME=VALUE")
+        raise click.UsageError(f"--global {text!r} does not have the form NAME=VALUE")
     try:
         return name, parse_global(value)
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
+        raise click.UsageError(f"--global {name}={value[:40]}: {error}") from error
 
 
 def _read_commands(database: str) -> dict[str, CompileCommand]:
