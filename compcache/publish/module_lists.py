@@ -326,7 +326,7 @@ def _open_list(store: Store, segment: str) -> SortedKeys | None:
 def _read_list(store: Store, opened: file_ops.Opened, at: int, size: int) -> bytes:
     """Return bytes of the file of a list. Raise `FormatError` if they cannot be read, because the list can be made again."""
     try:
-        return file_ops.read_at(store.files, opened.number, at, size)
+        return file_ops.read_at(store.files, opened, at, size)
     except OSError as error:
         reraise_interrupt(error)
         raise FormatError(f"the list of modules cannot be read: {error.strerror or error}") from error

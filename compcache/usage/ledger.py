@@ -253,7 +253,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
             return None
 
         def read(at: int, size: int) -> bytes:
-            return file_ops.read_at(store.files, opened.number, at, size)
+            return file_ops.read_at(store.files, opened, at, size)
 
         if is_sum(read(0, _MAGIC_SIZE)):
             found = UsesInSum(read, status.st_size)
@@ -383,7 +383,7 @@ def _is_settled_long_journal(store: Store, name: str, now: float) -> bool:
         status = store.files.fstat(opened.number)
         if not _LONG <= status.st_size <= _MAX_FILE or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
             return False
-        return not is_sum(file_ops.read_at(store.files, opened.number, 0, _MAGIC_SIZE))
+        return not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
     except OSError as error:
         reraise_interrupt(error)
         return False
