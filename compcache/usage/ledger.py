@@ -357,14 +357,15 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
 
 
 def fold_long(store: Store) -> None:
-    """Replace each long journal that no process writes to any more with its totals, which readers can search.
+    """Seal each long journal, and replace it a minute later by its totals, which readers can search.
 
-    Do nothing if another process folds, or if the cache cannot be written safely.
+    So a reader parses little beside processes that always write. Do nothing if another process folds, or if the cache cannot be written
+    safely.
     """
     if store.readonly or store.exposed:
         return
     now = time.time()
-    long = [name for name in _statistics_files(store) if _is_settled_long_journal(store, name, now)]
+    long = [name for name in _statistics_files(store) if _is_long_journal(store, name, now)]
     if not long:
         return
     from compcache.publish.locks import wait_lock
@@ -376,14 +377,14 @@ def fold_long(store: Store) -> None:
                 _replace_by_sum(store, uses, [name], uses.counters, uses.all())
 
 
-def _is_settled_long_journal(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a long journal to which no process has written for a minute."""
+def _is_long_journal(store: Store, name: str, now: float) -> bool:
+    """Return whether a file is a long journal which is not sealed, or was sealed a minute ago."""
+    if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
+        return False
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        if not _LONG <= status.st_size <= _MAX_FILE or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
-            return False
-        return not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
+        return _LONG <= status.st_size <= _MAX_FILE and not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
     except OSError as error:
         reraise_interrupt(error)
         return False
@@ -512,17 +513,11 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
     contained: set[str] = set()
     for name in names:
         try:
-            descriptor = store.files.open(store.path(STATISTICS, name), file_ops.READ_FLAGS)
-        except OSError as failure:
-            reraise_interrupt(failure)
-            continue
-        try:
-            contained.update(read_inputs(partial(file_ops.read_at, store.files, descriptor)))
+            opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
+            contained.update(read_inputs(partial(file_ops.read_at, store.files, opened)))
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
             continue
-        finally:
-            store.files.close(descriptor)
     return contained
 
 
