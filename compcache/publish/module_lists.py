@@ -513,10 +513,13 @@ class ModuleLists:
         """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
         missing = sorted(module_ids)
         found: dict[bytes, Row] = {}
-        for each in self._lists if missing else ():
-            values = [(module_id, each.find(b"m" + module_id)) for module_id in missing]
-            found.update(self._decode(each, [(module_id, value) for module_id, value in values if value is not None]))
-            missing = [module_id for module_id in missing if module_id not in found]
+        for each in self._lists:
+            if not missing:
+                break
+            values = [(module_id, value) for module_id in missing if (value := each.find(b"m" + module_id)) is not None]
+            if values:
+                found.update(self._decode(each, values))
+                missing = [module_id for module_id in missing if module_id not in found]
         return found
 
     def rows_of_directory(self, first: int) -> dict[bytes, Row]:

@@ -84,7 +84,7 @@ def test_what_is_short_or_goes_to_a_file_shows_no_bar(monkeypatch: pytest.Monkey
 
 def test_rows_are_written_soon_and_read_no_further_than_the_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader closes the pipe after the first lines, as `head` does."""
-    read = []
+    read: list[int] = []
 
     class Pipe(io.StringIO):
         def flush(self) -> None:

@@ -154,10 +154,10 @@ def test_a_read_keeps_its_file_while_another_thread_closes_the_module(cache: Cac
     module_id = bytes.fromhex(cache.add_module(ModuleSource(adder("f", 1))))
     other = directory / "other"
     other.write_bytes(b"other" * 100)
-    waiting = []
+    waiting: list[ModuleFile] = []
 
     class Closing(Files):
-        def pread(self, descriptor: int, size: int, offset: int) -> bytes:  # type: ignore[override]
+        def pread(self, descriptor: int, size: int, offset: int) -> bytes:
             if waiting:
                 waiting.pop().close()
                 opened_since.append(os.open(other, os.O_RDONLY))
