@@ -183,7 +183,7 @@ class Loader(PlainLoader):
         store.stats.watch(self)
         with hit._lock:  # no plain hit is committed any more
             closure = self._closure
-            module = self._loaded(closure.module_id) if closure is not None else None
+            module = self._loaded(closure[0]) if closure is not None else None
         if closure is not None and module is not None:
             from compcache.hit.closures.linked import LinkedClosures
 
