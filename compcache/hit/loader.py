@@ -512,8 +512,9 @@ class Loader(PlainLoader):
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
+        opened = file.opened  # stays open while it is mapped
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size, self.maps_files)
+            return self.runtime().map_image(opened.number, os.fsencode(file.path), file.key, file.size, self.maps_files)
         except OSError as error:
             reraise_interrupt(error)
             return None  # for example a noexec mount
