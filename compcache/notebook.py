@@ -68,7 +68,7 @@ def _graph_html(graph: FunctionGraph) -> str:
     if len(graph.nodes) > _MOST_NODES:
         kinds = sorted({node.kind for node in graph.nodes})
         counts = [(kind, sum(node.kind == kind for node in graph.nodes)) for kind in kinds]
-        hint = "<p><code>compcache graph --html FILE</code> draws a graph of this size.</p>"
+        hint = "<p><code>compcache graph NAME -o graph.html</code> writes a page that shows a graph of this size.</p>"
         return _with_title("FunctionGraph", _table_html([*counts, ("edges", len(graph.edges))]) + hint)
     # Limit the style rules to the drawing, so that they do not affect the rest of the notebook.
     drawing = "".join(svg(graph)).replace("<style>", "<style>@scope{").replace("</style>", "}</style>", 1)

@@ -20,14 +20,14 @@ SECTIONS = (
 HEAD = """\
 # Side by side
 
-What compcache costs and gives, next to what a user would pick instead. `make bench` measures all of it, writes the results
-as JSON into [benchmarks/](benchmarks) and makes this page and its plots from them; `python benchmarks/publish.py --render`
-only does the latter. One section alone: `make bench BENCH_ARGS=first_call`.
+This page compares the costs and speed of compcache with the tools that you would use otherwise. `make bench` measures all of them,
+writes the results as JSON into [benchmarks/](benchmarks), and makes this page and its plots. `make bench BENCH_ARGS=first_call`
+measures a single section. `python benchmarks/publish.py --render` only makes the page and the plots from recorded results.
 
-How to read the figures: the sides of a table take turns within one run, in alternating order, on a machine that may have
-other work to do. A load adds to all sides alike and draws ratios towards one, hence the minima in parentheses; the load
-average is recorded with each section. Only figures of one table are comparable. The package under test is a compiled copy, as
-an installer leaves it. Every file of results holds the samples' statistics (mostly all samples), machine, versions and command.
+The sides of a table take turns within one run, in alternating order, on a machine that may have other work to do. Other work slows
+down all sides, and draws ratios towards one. Therefore the minima are shown in parentheses, and each section records the load
+average. Compare only figures of the same table. The package under test is a compiled copy, like an installed package. Each file of
+results has the statistics of the samples (in most cases all samples), the machine, the versions and the command.
 """
 
 

@@ -20,60 +20,58 @@ ADDED, GENERATED = "add_module", "code generation alone"
 #: Remarks below the tables of a section.
 SECTION = {
     "first_call": (
-        "The peers do not all do the same. Numba and JAX start from Python functions, which they type or trace again in every"
-        " process, and their imports are most of the time; the four caches above them are asked by name. The hand-written"
-        " cache, diskcache and joblib all pay the import of llvmlite (and LLVM's start) before they can link an object;"
-        " a process that has imported llvmlite for other reasons saves less, which the next but one section shows: there the"
-        " imports are done before the clock starts. JAX and typed_python run in environments of their own, typed_python"
-        " with the old Python and the old LLVM that it needs."
+        "The peers do different work. Numba and JAX start from Python functions, which they type or trace again in every process, and"
+        " their imports take most of the time. The four caches above them look functions up by name. The hand-written cache,"
+        " diskcache and joblib must import llvmlite (and start LLVM) before they can link an object. A process that has imported"
+        " llvmlite for other reasons saves less; the section after the next one shows this case, in which the imports precede the"
+        " measurement. JAX and typed_python run in separate environments, typed_python with the old Python and LLVM that it needs."
     ),
     "module_size": (
-        "ORC links the whole object whichever function is asked for. The dynamic loader maps it, and touches the pages that are"
-        " used: the module's size does not matter. What compcache takes above `ctypes.CDLL` is opening the directory, its index,"
-        " and mapping the native runtime, once for each process."
+        "ORC links the whole object for any function. The dynamic loader maps the object and reads only the pages that are used, so"
+        " the module's size does not matter. Compared with `ctypes.CDLL`, compcache also opens the directory and its index, and maps"
+        " the native runtime, once for each process."
     ),
     "cache_size": (
-        "typed_python reads every manifest when its cache is opened, hence a line that rises with the modules. A directory of"
-        " objects has no such cost either: the file system is its index, and it knows nothing but names."
+        "typed_python reads every manifest when its cache is opened, so its line rises with the number of modules. A directory of"
+        " objects has no such cost either, because the file system is its index. But it knows only names."
     ),
     "stores": (
-        "A store of bytes knows a name and nothing else. compcache's first load also reads who wrote the module, whether the file is as"
-        " it was verified, what the function needs, and its types. Its questions are asked of its command line, whose start is most of"
-        " their cost; the peers' are asked of a few lines of Python. A module is a file of its own here, which has a page of the disk at"
-        " least, until `compcache compact` puts small ones together."
+        "A store of bytes knows only names. compcache's first load also checks who wrote the module, whether the verified file is"
+        " unchanged, and the function's requirements and types. Its questions are asked by its command line, whose start is most of"
+        " their cost; the peers' questions are asked by a few lines of Python. In compcache a module is a separate file, which takes"
+        " at least one disk block, until `compcache compact` merges small modules."
     ),
     "apart": (
-        "Plain names are bound when they are loaded, so calls of them go through slots until the closure is linked; names of content are"
-        " inlined when what uses them is added. A load of modules that are apart maps each of them, and the dynamic linker walks through"
-        " all libraries of the process each time, so a chain costs more for each module the longer it is"
-        " ([decision 82](decisions/0082-closures-in-layers.md)). Of a linked library most of the time is what any first hit of a process"
-        " takes: the directory, its index, the runtime, the file that says that the closure holds. LAPACK and what has changed since"
-        " these runs: [decision 100](decisions/0100-closures-that-import-are-plain.md). typed_python"
-        " needs an old Python, and was not measured."
+        "Plain names are bound when they are loaded, so their calls use slots until the closure is linked. Functions named by content"
+        " are inlined when their callers are added. A load of separate modules maps each of them. The dynamic linker walks through"
+        " all libraries of the process each time, so the cost per module rises with the length of a chain ([decision"
+        " 82](decisions/0082-closures-in-layers.md)). Most of the time for a linked library is that of any first hit of a process:"
+        " the directory, its index, the runtime, and the file that records that the closure is valid. [Decision"
+        " 100](decisions/0100-closures-that-import-are-plain.md) covers LAPACK and the changes since these runs. typed_python needs"
+        " an old Python, and was not measured."
     ),
     "adding": (
-        "Above code generation, a module pays for its entry points and table, the dependency graph, its image,"
-        " records, compressed bitcode, and the synchronized write. Most of that is a price per module, so it weighs on modules of a"
+        "In addition to code generation, a module needs its entry points and table, the dependency graph, its image, records,"
+        " compressed bitcode, and the synchronized write. Most of this is a cost per module, so it matters most for modules with a"
         " few small functions."
     ),
     "real_programs": (
-        "Each program was measured by itself, one after the other; where each side was taken once (quick), ratios tell of the neighbours as"
-        " well. Processor seconds of the same work differ by a fifth and more from one minute to the next here, and minima of two still"
-        " show that: [decision 34](decisions/0034-loads-of-many-modules.md) has ratios of five turns, and of instructions."
-        " Where many small modules are added, the price of each weighs. First loads are of the whole closure: some hundred functions in "
-        "up to 30 modules, of which another process has written down what is bound to what, while"
-        " `ld.so` maps one file; they are what a load on the machine lengthens most. Of"
-        " the private memory most is pages of files: the kernel maps up to 64 KiB around each page that is touched, of each image the "
-        "whole text"
-        " then, and of one large file a part. Module files are larger than the shared object by their"
+        "The programs were measured one after the other. If each side was measured once (quick), ratios also reflect other work on"
+        " the machine. Processor seconds of the same work differ by a fifth and more from one minute to the next here, even in minima"
+        " of two runs. [Decision 34](decisions/0034-loads-of-many-modules.md) has ratios of five runs, and of instructions. If many"
+        " small modules are added, the cost of each module matters. A first load is of the whole closure: hundreds of functions in up"
+        " to 30 modules, while `ld.so` maps a single file. When these figures were measured, another process had recorded the"
+        " bindings ([decision 90](decisions/0090-two-ways-to-what-is-bound.md)). Other work on the machine prolongs first loads most."
+        " Most of the private memory is file pages. The kernel maps up to 64 KiB around each page that is read. For a small image"
+        " this is the whole text, for a large file only a part. Module files are larger than the shared object because of their"
         " bitcode, which `show --ir` and retargeting read."
     ),
     "crowd": (
-        "Code that ORC has linked is private memory of each process; an image that is mapped is shared by all of them. The 99th"
-        " percentile of both peers is mostly the scheduler: many processes on few cores."
+        "Code that ORC links is private memory of each process, while all processes share a mapped image. The 99th percentile of both"
+        " peers is mostly due to the scheduler: many processes on few cores."
     ),
     "maintenance_cost": (
-        "`check` and `prune` are proportional to the modules, as they have to be; nothing of it is on the way of a look-up."
+        "The costs of `check` and `prune` are necessarily proportional to the number of modules. A look-up does none of this work."
     ),
 }  # fmt: skip
 
@@ -105,12 +103,12 @@ def _start(records: Mapping[str, Any]) -> str:
     ]
     whole = counts[OURS]["instructions"] / counts["bare prototype"]["instructions"]
     return (
-        f"**Against a library whose path is known.** Above an empty process, a hit takes {figure(ours - empty)} ms, importing ctypes"
-        f" and opening a shared object {figure(bare - empty)} ms (minima); in instructions {figure(millions[0])} against"
+        f"**Against a library whose path is known.** Above an empty process, a hit takes {figure(ours - empty)} ms. Importing ctypes"
+        f" and opening a shared object takes {figure(bare - empty)} ms (minima). In instructions this is {figure(millions[0])} against"
         f" {figure(millions[1])} million, and {figure(millions[2])} million for the bare prototype of a cache (whole processes:"
-        f" {figure(whole)} times the prototype's instructions). Most of it is the"
-        " import: some fifteen small modules, each of which the interpreter has to find, read and execute. What they do that the"
-        " prototype does not: check digests, owners, versions and the host, fill slots of dependencies, count hits, unload safely."
+        f" {figure(whole)} times the prototype's instructions). Most of it is the import of about fifteen small modules, each of which"
+        " the interpreter must find, read and execute. In contrast to the prototype they check digests, owners, versions and the host,"
+        " fill slots of dependencies, count hits, and unload safely."
     )  # fmt: skip
 
 
@@ -121,9 +119,9 @@ def _goal_row(records: Mapping[str, Any], number: str) -> Any:
 def _warm(records: Mapping[str, Any]) -> str:
     row = _goal_row(records, "4.")
     return (
-        f"**First look-up in a warm process.** {figure(row['measured'])} times what `ctypes.CDLL` and a symbol take on the same image"
-        f" ({figure(row['measured_minima'])} by minima): the index, the module's records and its stamp are read, and a typed target"
-        " is made."
+        f"**First look-up in a warm process.** It takes {figure(row['measured'])} times as long as `ctypes.CDLL` and a symbol on the same"
+        f" image ({figure(row['measured_minima'])} times by minima): it reads the index, the module's records and its stamp, and makes a"
+        " typed target."
     )  # fmt: skip
 
 
@@ -139,11 +137,11 @@ def _adding(records: Mapping[str, Any]) -> str:
 
     many = list(real)[-1]
     return (
-        f"**Adding tiny modules.** A module of one small function costs {figure(above(tiny['1']))} ms above code generation,"
-        f" {figure(ratio(tiny['1']))} times code generation alone; the hand-written cache adds a file and nothing else. The write is"
-        " synchronized, and code is described for what will be linked with it. For"
-        f" {many} realistic functions the ratio is {figure(ratio(real[many]))}. Who compiles many small functions gives them to one"
-        " module, or many modules to `add_modules` or a batch."
+        f"**Adding tiny modules.** A module with one small function costs {figure(above(tiny['1']))} ms more than code generation,"
+        f" {figure(ratio(tiny['1']))} times code generation alone. The hand-written cache only adds a file. compcache also synchronizes the"
+        " write, and describes the code for modules that will be linked with it. For"
+        f" {many} realistic functions the ratio is {figure(ratio(real[many]))}. Put many small functions into one module, or add many"
+        " modules by `add_modules` or a batch."
         f"{_linkers(tiny['1']['ms'])}"
     )  # fmt: skip
 
@@ -156,8 +154,8 @@ def _linkers(sides: Mapping[str, Any]) -> str:
         return ""
     listed = ", ".join(f"`{name}` {figure(time)} ms" for name, time in sorted(times.items(), key=lambda item: item[1]))
     return (
-        f" Where a linker makes the image, its own start is much of the whole addition: {listed}; Debian's `ld.lld`"
-        " loads all of LLVM's shared library to link a few hundred bytes."
+        f" If a linker makes the image, the linker's start is a large part of the addition: {listed}. Debian's `ld.lld` loads LLVM's"
+        " whole shared library to link a few hundred bytes."
     )
 
 
@@ -165,9 +163,9 @@ def _disk(records: Mapping[str, Any]) -> str:
     tiny = records["adding"]["results"]["tiny"]
     one, many = tiny["1"]["bytes"], tiny["1000"]["bytes"]
     return (
-        f"**Bytes of tiny modules.** {one['module file']:,} bytes for a module of one function, whose object has"
-        f" {one['object']:,}: program headers, dynamic section, table, entry points, records, bitcode. With a thousand functions a module"
-        f" it is {figure(many['module file'] / 1000)} against {figure(many['object'] / 1000)} bytes each."
+        f"**Bytes of tiny modules.** A module with one function takes {one['module file']:,} bytes, its object {one['object']:,}. The rest"
+        " is program headers, dynamic section, table, entry points, records and bitcode. With a thousand functions per module it is"
+        f" {figure(many['module file'] / 1000)} against {figure(many['object'] / 1000)} bytes each."
     )  # fmt: skip
 
 
@@ -182,20 +180,19 @@ def _calls(records: Mapping[str, Any]) -> str:
         )
     ]
     text = (
-        f"**Calls, against a C extension.** {', '.join(pairs)}. One image serves all versions of Python, so entry points call the"
-        " stable ABI's functions where a compiled extension uses macros, and the target is an object whose vectorcall they are."
+        f"**Calls, against a C extension.** {', '.join(pairs)}. One image serves all versions of Python. So entry points call functions of"
+        " the stable ABI instead of macros, and they are called through the vectorcall of an object."
     )
     method = cases["add"].get("compcache, its __call__")
     if method:
         text += (
-            f" `target.__call__` is a builtin function, for which Python has an instruction of its own: {figure(method['minimum'])} ns (two"
-            " floats)."
+            " `target.__call__` is a builtin function, which Python calls with a specialized instruction:"
+            f" {figure(method['minimum'])} ns (two floats)."
         )
     array, numba = cases["first"].get("compcache, NumPy array"), cases["first"].get("Numba's dispatcher")
     if array and numba:
         text += (
-            f" A NumPy array costs {figure(array['minimum'])} ns; through Numba's dispatcher, which knows the array's layout, too, the"
-            f" call takes {figure(numba['minimum'])} ns."
+            f" A call with a NumPy array takes {figure(array['minimum'])} ns, and {figure(numba['minimum'])} ns through Numba's dispatcher."
         )
     return text
 
@@ -205,7 +202,7 @@ def _merges(records: Mapping[str, Any]) -> str:
     count, run = list(runs.items())[-1]
     return (
         f"**One addition pays for a merge.** While {int(count):,} modules were added, the slowest addition took"
-        f" {figure(run['slowest_add_ms'])} ms, because it merged what the others had added. Look-ups do not wait for it."
+        f" {figure(run['slowest_add_ms'])} ms, because it merged the index entries of earlier additions. Look-ups do not wait for it."
     )
 
 

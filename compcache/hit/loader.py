@@ -183,7 +183,7 @@ class Loader(PlainLoader):
         store.stats.watch(self)
         with hit._lock:  # no plain hit is committed any more
             closure = self._closure
-            module = self._loaded(closure.module_id) if closure is not None else None
+            module = self._loaded(closure[0]) if closure is not None else None
         if closure is not None and module is not None:
             from compcache.hit.closures.linked import LinkedClosures
 
@@ -512,8 +512,9 @@ class Loader(PlainLoader):
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
+        opened = file.opened  # stays open while it is mapped
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size, self.maps_files)
+            return self.runtime().map_image(opened.number, os.fsencode(file.path), file.key, file.size, self.maps_files)
         except OSError as error:
             reraise_interrupt(error)
             return None  # for example a noexec mount

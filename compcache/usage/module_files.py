@@ -161,7 +161,7 @@ class _StoredList:
             reraise_interrupt(error)
 
     def _read(self, at: int, size: int) -> bytes:
-        return read_at(self._files, self._opened.number, at, size)
+        return read_at(self._files, self._opened, at, size)
 
     def _find_places(self, size: int) -> None:
         """Record the position of each directory in the stored list, up to the first incomplete directory."""

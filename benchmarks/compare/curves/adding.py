@@ -40,8 +40,8 @@ def measure(context: Context) -> dict[str, Any]:
 def markdown(record: dict[str, Any]) -> str:
     parts = [
         (
-            "Milliseconds of one addition, in one process and in turns: median (minimum). Code generation alone is parsing,"
-            " the same optimization pipeline and `emit_object`. compcache's figure includes the fsync of the module's file."
+            "Milliseconds of one addition. All sides run in one process, in turns: median (minimum). Code generation alone is"
+            " parsing, the same optimization pipeline and `emit_object`. compcache's figure includes the fsync of the module's file."
         )
     ]
     for kind, by_count in record["results"].items():

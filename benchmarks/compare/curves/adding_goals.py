@@ -51,7 +51,7 @@ def markdown(record: dict[str, Any]) -> str:
     imports = f"{record['results']['imports']:,}"
     body.append([f"an import of a load with {imports}, microseconds", figure(of_each), "", "", "2", "yes" if of_each <= 2 else ""])
     return "\n\n".join([
-        "Milliseconds of processor time, minima of sides that take turns; what a disk takes to synchronize is not in them.",
+        "Milliseconds of processor time, minima of sides that take turns, without the disk's time for synchronization.",
         rows(["addition", "takes", "against", "ratio", "goal", "reached"], body),
     ])  # fmt: skip
 

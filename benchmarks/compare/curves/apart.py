@@ -152,16 +152,16 @@ def markdown(record: dict[str, Any]) -> str:
     libraries = [_library_row(name, entry) for name, entry in there.items()]
     missing = [f"{name} ({entry['unavailable']})" for name, entry in result["libraries"].items() if name not in there]
     return "\n\n".join([
-        ("A loop of 200,000 rounds over five helpers of two floating-point instructions, each in a module of its own where the"
-         " code is apart: nanoseconds a round, times one module, and milliseconds of processor time of the first load in a fresh process"
-         " (Numba: of the first call). Minima."),
-        rows(["", "ns a round", "times one module", "first load, ms"], loop),
+        ("A loop of 200,000 rounds over five helpers of two floating-point instructions each. In code that is cached apart, each"
+         " helper is in a separate module. Nanoseconds per round, relative to one module, and milliseconds of processor time of the"
+         " first load in a fresh process (for Numba, of the first call). Minima."),
+        rows(["", "ns per round", "relative to one module", "first load, ms"], loop),
         "Loads in fresh processes that have imported the package: milliseconds of processor time, mapped parts of module files. Minima.",
         rows(["", "apart, ms", "linked, ms", "ratio", "mapped apart", "mapped linked"], body),
         *([
-            ("Libraries of many files, a module for each, linked as a set with their state, beside one shared object of the same files"
-             " (`-shared -Bsymbolic`): processor time of the first load of one function, nothing called, and the private memory that it"
-             " adds (of it written to). Minima."),
+            ("Libraries of many files, with a module for each file. They are linked as a set, including their state, and compared"
+             " with a shared object of the same files (`-shared -Bsymbolic`): processor time of the first load of one function,"
+             " without a call, and the private memory that the load adds (the written part in parentheses). Minima."),
             rows(_LIBRARY_HEADER, libraries),
         ] if libraries else []),
         *([f"Left out: {', '.join(missing)}."] if missing else []),

@@ -47,10 +47,10 @@ def markdown(record: dict[str, Any]) -> str:
         for label, side in result["sides"].items()
     ]  # fmt: skip
     return "\n\n".join([
-        (f"{result['jobs']} modules of {result['functions_per_job']} loops each into an empty cache on {result['cores']} cores:"
-        " seconds of wall time, the speed-up by minima, jobs a second, and seconds of processor time of all processes together."
-        " Starting and ending the workers is included. Wall times of parallel work suffer most from whatever else runs; the"
-        " processor time says what the workers themselves cost."),
+        (f"{result['jobs']} modules of {result['functions_per_job']} loops each are added to an empty cache on {result['cores']}"
+         " cores: seconds of wall time, the speed-up by minima, jobs per second, and seconds of processor time of all processes"
+         " together. The figures include starting and ending the workers. Other work on the machine affects wall times of parallel"
+         " work most. The processor time shows the cost of the workers themselves."),
         rows(["", "wall, s", "speed-up", "jobs/s", "processor time, s"], body),
     ])  # fmt: skip
 

@@ -108,17 +108,17 @@ def markdown(record: dict[str, Any]) -> str:
     ]  # fmt: skip
     parts = [
         (
-            "The same figures for caches of many modules, each of which can be loaded; another function for every sample."
-            " typed_python's modules have one function each, and its cache is not filled further for the time that takes."
+            "The same figures for caches of many modules, each of which can be loaded. Every sample loads a different function."
+            " typed_python's modules have one function each, and its cache is not filled further because that takes too long."
         ),
         tables[0],
-        "Private memory that this adds, KiB:",
+        "Private memory that the load adds, KiB:",
         tables[1],
     ]
     if result["fill_us"]:
         filled = [["one addition", *(figure(result["fill_us"].get(str(count))) for count in counts)]]
         parts += [
-            "Filling compcache, µs per module without compilation and without waiting for the disk, index merges included:",
+            "Filling compcache, µs per module, without compilation and disk synchronization, with index merges:",
             rows(header, filled),
         ]
     return "\n\n".join(parts)

@@ -37,11 +37,11 @@ def markdown(record: dict[str, Any]) -> str:
     labels = list(dict.fromkeys(label for sides in result.values() for label in sides))
     body = [[label, *(pair(result[case].get(label)) for case in CASES)] for label in labels]
     return "\n\n".join([
-        ("Nanoseconds of one call in a plain `for` loop (whose own ten or so are in every figure), all bindings in one process"
-        " and in turns: median (minimum). The functions do next to nothing. compcache, the C extension and Numba check"
-        " their arguments and take a `str` and a buffer object as they are; through ctypes and cffi a `str` is encoded and a"
-        " buffer converted by a line of Python, as a user would write it, and ctypes would believe a wrong type of element."
-        " Numba takes no `array.array`: its buffers are NumPy arrays."),
+        ("Nanoseconds of one call in a plain `for` loop, whose own ten nanoseconds or so are part of every figure. All bindings run"
+         " in one process, in turns: median (minimum). The functions do next to nothing. compcache, the C extension and Numba check"
+         " their arguments, and accept a `str` and a buffer object directly. For ctypes and cffi, a line of Python encodes the `str`"
+         " and converts the buffer, as a user would write it; ctypes does not detect a wrong element type. Numba does not accept"
+         " `array.array`: its buffers are NumPy arrays."),
         rows(["", *(f"`{text}`" for text in CASES.values())], body),
     ])  # fmt: skip
 

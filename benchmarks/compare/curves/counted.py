@@ -105,11 +105,11 @@ def markdown(record: dict[str, Any]) -> str:
     ]  # fmt: skip
     header = [COUNTED[name] for name in counted]
     return "\n\n".join([
-        ("Of the whole process that makes the first call (small code). Instructions come from `valgrind --tool=callgrind`, which"
-        " repeats to a fraction of a percent whatever the load; system calls, files and bytes from `strace -f`. Memory maps are"
-        " not counted as read. `tests/hit/test_counted_work.py` holds compcache to budgets of such counts."),
+        ("Counts of the whole process that makes the first call (small code). Instructions come from `valgrind --tool=callgrind`,"
+         " which repeats to a fraction of a percent whatever the load; system calls, files and bytes come from `strace -f`. Memory"
+         " maps do not count as reads. `tests/hit/test_counted_work.py` limits such counts for compcache."),
         rows(["", *header], body),
-        "Above the empty process:",
+        "The same counts above the empty process:",
         rows(["", *header], above),
     ])  # fmt: skip
 

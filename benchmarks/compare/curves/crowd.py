@@ -171,10 +171,10 @@ def markdown(record: dict[str, Any]) -> str:
     result = record["results"]
     parts = [
         (
-            "Fresh processes wait until all have done their imports, then load and call at once. A latency runs from one finished"
-            " call to the next; the first of a process includes opening the cache (creating the LLJIT). Of several runs the"
-            " one with the highest throughput is shown. Memory: proportional set size (PSS) of all processes in total, in which a"
-            " shared page counts once, and what loading added to it."
+            "Fresh processes wait until all have completed their imports, then load and call at once. A latency is the time from one"
+            " completed call to the next; the first latency of a process includes opening the cache (creating the LLJIT). Of several"
+            " runs the one with the highest throughput is shown. Memory is the total proportional set size (PSS) of all processes, in"
+            " which a shared page counts once, and the part of it that the loads added."
         )
     ]
     for case, text in CASES.items():

@@ -55,12 +55,12 @@ def markdown(record: dict[str, Any]) -> str:
             colds.append([label, *(figure(cell and cell["cold_ms"]) for cell in cells)])
             disks.append([label, *(figure(cell and cell["disk_bytes"] / 1024) for cell in cells)])
     return "\n\n".join([
-        ("Milliseconds of a whole process that finds the function in a filled cache and calls it once, interpreter start"
-        " included: median (minimum)."),
+        ("Milliseconds of a whole process that finds the function in a filled cache and calls it once, including the interpreter's"
+         " start: median (minimum)."),
         rows(header, hits),
-        "The process that filled the cache (imports, compilation, storing, the first call), milliseconds, once:",
+        "The process that filled the cache (imports, compilation, storing, the first call), milliseconds, one run:",
         rows(header, colds),
-        "What it left on disk, KiB (compcache's include what is known of the host, once per cache):",
+        "Size on disk, KiB (compcache's includes the description of the host, once per cache):",
         rows(header, disks),
     ])  # fmt: skip
 

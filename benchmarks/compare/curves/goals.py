@@ -39,8 +39,8 @@ def markdown(record: dict[str, Any]) -> str:
             ]
         )
     return "\n\n".join([
-        ("Ratios of what `benchmarks/run.py` measures ([how](../benchmarks/README.md)), against the project's goals. A goal counts"
-        " as reached where the medians and the minima both reach it."),
+        ("Ratios measured by `benchmarks/run.py` ([how](../benchmarks/README.md)), compared with the project's goals. A goal is"
+         " reached if both the medians and the minima reach it."),
         rows(["measure", "by medians", "by minima", "goal", "reached"], body),
     ])  # fmt: skip
 

@@ -41,9 +41,9 @@ def _measured(record: dict[str, Any]) -> list[tuple[str, int, float, float]]:
 
 def markdown(record: dict[str, Any]) -> str:
     text = (
-        "Processor seconds, minima of sides that take turns: `add_modules` into a cache in use, and parsing, the same optimization"
-        " pipeline, `emit_object` and one link of all objects. `constants` is one module with a variable of 100 MB, in bitcode, beside"
-        " clang, from the same bitcode to a shared object."
+        "Processor seconds, minima of sides that take turns. One side is `add_modules` into a cache in use. The other side is"
+        " parsing, the same optimization pipeline, `emit_object` and one link of all objects. `constants` is one module with a"
+        " variable of 100 MB, in bitcode; its other side is clang, from the same bitcode to a shared object."
     )
     body = []
     for name, modules, add, alone in _measured(record):

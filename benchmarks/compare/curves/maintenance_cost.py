@@ -45,9 +45,9 @@ def markdown(record: dict[str, Any]) -> str:
     body.append(["segments of the index before merging", *(str(run["segments"]) for run in runs.values())])
     body.append(["index, KiB", *(figure(run["index_bytes"] / 1024) for run in runs.values())])
     return "\n\n".join([
-        ("One run each, every operation in the order of the table in one fresh process. `check` reads every file whole and compares"
-        " digests; nothing but `prune to 90 %` changes the cache. Merging happens by itself while modules are added: the slowest"
-        " addition shows what one of them can pay for all."),
+        ("One run for each size. A fresh process performs all operations in the order of the table. `check` reads every file and"
+         " compares digests. Only `prune to 90 %` changes the cache. Additions merge the index automatically, so the slowest addition"
+         " includes the cost of a merge."),
         rows(header, body),
     ])  # fmt: skip
 

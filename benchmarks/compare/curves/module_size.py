@@ -53,10 +53,10 @@ def markdown(record: dict[str, Any]) -> str:
         for name in UNITS
     ]  # fmt: skip
     return "\n\n".join([
-        ("Microseconds from the imports being done to the first result, in a fresh process: median (minimum). compcache opens"
-        " its directory and maps its native runtime within, the hand-written cache creates its LLJIT."),
+        ("Microseconds from the end of the imports to the first result, in a fresh process: median (minimum). The time includes"
+         " opening the directory and mapping the native runtime for compcache, and creating the LLJIT for the hand-written cache."),
         tables[0],
-        "Private memory that this adds, KiB:",
+        "Private memory that the load adds, KiB:",
         tables[1],
     ])  # fmt: skip
 

@@ -109,21 +109,21 @@ def markdown(record: dict[str, Any]) -> str:
         return rows(header, [[label, *(cell(sizes[str(count)]) for count in counts)] for label, sizes in peers.items()])
 
     parts = [
-        (f"The same small image of {result['image']:,} bytes under many names; compcache keeps records, graph and bitcode beside it."
-         " What databases keep is copied to memory before it is mapped, as the loader takes no offset. Microseconds of the first load"
-         " and call in a fresh process whose imports are done, median (minimum):"),
+        (f"The same small image of {result['image']:,} bytes is stored under many names; compcache also stores records, graph and"
+         " bitcode. Images from databases are copied to memory before they are mapped, because the loader accepts no offset."
+         " Microseconds of the first load and call in a fresh process after its imports, median (minimum):"),
         table(lambda one: pair(one["hit"]["us"])),
-        "Private memory that this adds, KiB:",
+        "Private memory that the load adds, KiB:",
         table(lambda one: pair(one["hit"]["kib"])),
-        ("One addition, µs, without compilation and without waiting for the disk, merges included; of what is compacted, the compaction"
-         " for each module, processor time:"),
+        ("One addition, µs, without compilation and disk synchronization, with merges. For compacted modules, the processor time of the"
+         " compaction per module:"),
         table(lambda one: figure(one["fill_us"])),
-        "On the disk for each module, bytes that were given to it, and files (with directories):",
+        "Bytes allocated on disk per module, and number of files (with directories):",
         table(lambda one: f"{figure(one['bytes'])}, {figure(one['files'])}"),
     ]  # fmt: skip
     for question, said in QUESTIONS.items():
         parts += [
-            f"A process that answers: {said}. Milliseconds of processor time, MB of resident memory at most:",
+            f"A process that answers: {said}. Milliseconds of processor time, maximum resident memory in MB:",
             table(lambda one, question=question: "{}, {}".format(*map(figure, one["questions"][question].values()))),  # type: ignore[misc]
         ]
     return "\n\n".join(parts)
