@@ -28,8 +28,22 @@ PACKAGE, TESTS = PACKAGE_ROOT / "compcache", PACKAGE_ROOT / "tests"
 #: From the bottom up: folders, and the files at the top of the package. What stands on one floor does not import one
 #: another, but for the ground.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "files", "interrupts", "digest", "record", "signature", "identity", "depgraph", "llvm", "settings", "configuration",
-     "display", "forks", "native"),
+    (
+        "errors",
+        "files",
+        "interrupts",
+        "digest",
+        "record",
+        "signature",
+        "identity",
+        "depgraph",
+        "llvm",
+        "settings",
+        "configuration",
+        "display",
+        "forks",
+        "native",
+    ),
     ("arch",),
     ("formats", "globals", "processes"),
     ("images",),

@@ -75,9 +75,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "kind", "message"), WRONG, ids=[call for call, *_ in WRONG])
-def test_a_wrong_call_names_function_and_parameter(
-    kernels: CompiledFunctions, call: str, kind: type[Exception], message: str
-) -> None:
+def test_a_wrong_call_names_function_and_parameter(kernels: CompiledFunctions, call: str, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match="^" + re.escape(message)):
         eval(call, {name: kernels[name] for name in kernels})
 

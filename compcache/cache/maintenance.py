@@ -118,10 +118,10 @@ class Maintenance(Facade):
             StorageError: `repair` is set and the cache is read-only.
         """
         self._require_open()
-        from compcache.maintain.check import check, report_absence
+        from compcache.maintain.check import check, absent_cache_report
 
         if not self._store.is_cache():
-            return report_absence(self._store)
+            return absent_cache_report(self._store)
         return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
 
     def pin(self, func_name: str | Identity) -> bool:

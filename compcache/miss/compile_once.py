@@ -1,4 +1,4 @@
-"""The miss side of `get_or_compile`: one builder at a time, bounded waits, and no failure because of storage errors."""
+"""The miss path of `get_or_compile`: one builder at a time, bounded waits, and no failures because of storage errors."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_stored"]
 
-#: For how many seconds a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
+#: For how many seconds a miss waits for the remote store before it compiles, if the compile time is unknown.
 HEDGE_SECONDS = 0.15
-#: How often `build` is called at most while other processes remove functions that it needs.
+#: The maximum number of calls of `build` while other processes remove functions that it needs.
 _MOST_BUILDS = 8
 
 
 def compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
-    """Build, publish and load a function, unless another process does so while this one waits.
+    """Build, publish and load a function, or load it if another process publishes it first.
 
     Args:
         session: the cache.
         name: the func_name, or the identity that it derives from.
         func_name: the function.
-        build: returns the code.
-        miss: the error of the look-up.
+        build: returns the code of the function.
+        miss: the exception that the look-up raised.
 
     Raises:
         TypeError: `build` is not callable.
@@ -80,7 +80,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
 
 @contextmanager
 def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
-    """Request functions that will otherwise be compiled from the remote store. Until the context ends, other hosts wait for them.
+    """Request functions from the remote store before they are compiled. Other hosts wait for them until the context ends.
 
     Yields:
         The inquiry, or None if there is nothing to request or no store may be asked.
@@ -98,7 +98,7 @@ class _Builder:
 
     Attributes:
         needs: the functions that were missing when the result of the last call was loaded.
-        provides: whether the cache had all of them when `build` returned.
+        provides: whether the cache had all functions of `needs` when `build` returned.
         digest: a digest of the code of `build`.
     """
 
@@ -120,12 +120,12 @@ class _Builder:
 def compile_missing(
     session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
 ) -> bool:
-    """Make the functions of one source available in the session, or at least in memory, without loading them.
+    """Compile and store the missing functions of one source, without loading them. If they cannot be stored, keep them in memory.
 
     Args:
-        session: where the functions are looked up and stored.
-        find_missing: returns the missing functions; called again when the remote store has answered.
-        build: returns a source that exports the functions given to it.
+        session: the cache.
+        find_missing: returns the missing functions. It is called again after the remote store has answered.
+        build: returns a source that exports the functions that it is called with.
 
     Returns:
         Whether any functions were compiled.
@@ -152,7 +152,7 @@ class Addition(NamedTuple):
         functions: the names of the functions.
         module_ids: the ids of their modules.
         size: the size of the modules in bytes.
-        was_cached: whether the session had all of the functions, and nothing was built.
+        was_cached: whether the cache had all of the functions, so that nothing was built.
     """
 
     functions: tuple[str, ...]
@@ -193,9 +193,16 @@ def add_missing(
 
 
 def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Fetch a function from the remote store and load it. Return None if fetching takes longer than compiling the function would.
+    """Fetch a function from the remote store and load it.
 
-    `error` is the error of the look-up in the cache. `accept` is the parameter of `Loader.load`.
+    Args:
+        session: the cache.
+        func_name: the function.
+        error: the exception that the look-up in the cache raised.
+        accept: the parameter of `Loader.load`.
+
+    Returns:
+        The call target, or None if the function is not fetched in the time that compiling takes, or cannot be loaded.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -208,7 +215,7 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Request a name from the remote store, wait at most as long as compiling would take, and return whether it was fetched."""
+    """Return whether a name could be fetched from the remote store in the time that compiling the function would take."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -228,7 +235,7 @@ def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSour
 
 
 def _first_module(session: Session, func_name: str) -> tuple[str, int]:
-    """Return the id and the size in bytes of a module that contains the function; "" and 0 if it was removed meanwhile."""
+    """Return the id and the size in bytes of a module that contains the function, or "" and 0 if there is no such module now."""
     for module_id, _ in session.store.find(func_name):
         size = _size_of(session, module_id)
         if size:
@@ -261,9 +268,9 @@ def _build_exporting(
 def _build_exporting(
     session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
 ) -> BuiltModule | None:
-    """Compile a source that must export these functions. Return None if they were fetched from the remote store meanwhile.
+    """Compile a source that must export these functions. Return None if the remote store provides them first.
 
-    The store's answer does not interrupt `build`, and is checked again before code is generated.
+    The store's answer does not interrupt `build`. It is checked after `build` returns, before code is generated.
 
     Raises:
         UndefinedSymbolError: the source does not export one of the functions.
@@ -279,7 +286,7 @@ def _build_exporting(
     try:
         built = build_source(session, source, getattr(build, "digest", ""))
     except CompileError as error:
-        raise CompileError(f"the code that build() for {functions[0]!r} returned: {error}") from error
+        raise CompileError(f"build() for {functions[0]!r} returned code that cannot be compiled: {error}") from error
     if inquiry is not None:
         inquiry.record_compilation(built.seconds)
     names = [name for name, *_ in built.functions]
@@ -295,7 +302,7 @@ def _build_exporting(
 
 
 def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exception, inquiry: Inquiry | None) -> TypedCallTarget:
-    """Build a function and load it. A module that the remote store provides meanwhile is loaded instead."""
+    """Build and load a function, or load it from the module that the remote store provides first."""
     session.store.stats.missed(miss)
     built = _build_exporting(session, (func_name,), build, inquiry)
     if built is None:
@@ -311,7 +318,7 @@ def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exc
 
 
 def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: BuiltModule) -> TypedCallTarget:
-    """Publish the built module and load its function. If other processes have removed a callee since `build` requested it, build again."""
+    """Publish the built module and load its function. If other processes have removed its callees, build it again."""
     for _ in range(_MOST_BUILDS - 1):
         try:
             return _load_built(session, func_name, _publish_or_keep(session, func_name, built))
@@ -324,7 +331,7 @@ def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: B
 
 
 def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
-    """Publish a module, or keep it in memory with a warning if it cannot be stored, and return it."""
+    """Publish a module and return it. If it cannot be stored, issue a warning and keep the module in memory."""
     try:
         publish_built(session, [built])
     except StorageError as error:
@@ -335,7 +342,7 @@ def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> Bu
 
 
 def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
-    """Load the built function. If other processes have removed its module, or functions that the build received, keep them in memory."""
+    """Load the built function. If other processes have removed its module or its callees, load them from memory."""
     for _ in range(2):
         try:
             return session.loader.load(func_name)

@@ -256,9 +256,7 @@ def test_without_its_list_a_volume_replaces_nothing(directory: Path, tmp_path: P
 def test_what_is_published_again_meanwhile_stays(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that is added again has a new file, which is newer than what the volume has."""
     fill(cache, 3)
-    monkeypatch.setattr(
-        time, "sleep", lambda _: [cache.add_module(ModuleSource(adder("f1", number))) for number in (7, 1)]
-    )
+    monkeypatch.setattr(time, "sleep", lambda _: [cache.add_module(ModuleSource(adder("f1", number))) for number in (7, 1)])
     cache.compact(grace=5)
     with Cache(cache.path) as other:
         require(other, {"f0": 1, "f1": 2, "f2": 3})
@@ -336,7 +334,7 @@ def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
             capture_output=True, text=True, check=False, cwd=PACKAGE_ROOT, env={**os.environ, "COMPCACHE_TEST": "1"},
         )  # fmt: skip
     assert holder.returncode
-    assert "another process compacts" in holder.stderr
+    assert "another process is compacting" in holder.stderr
     with pytest.raises(ValueError, match="grace"):
         cache.compact(grace=-1)
 
@@ -420,9 +418,7 @@ def test_a_size_limit_puts_small_files_together_before_it_removes_any(directory:
         assert volumes(directory)
 
 
-def test_a_size_limit_is_kept_where_nothing_is_put_together(
-    directory: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_size_limit_is_kept_where_nothing_is_put_together(directory: Path, few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*arguments: object) -> None:
         few.append(str(arguments[2]))
 

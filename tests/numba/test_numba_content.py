@@ -78,8 +78,10 @@ _COUNTS = [
     ("DEP.a.base[0]", "import numpy as np\na = np.array([V, 1, 2])[1:]"),
     ("DEP.e.__cause__.args[0]", "e = ValueError(1)\ne.__cause__ = ValueError(V)"),
     ("DEP.g.__name__", "def g(): pass\ng.__name__ = 'gV' if V == 3 else 'g'"),
-    ("isinstance([], DEP.P)",
-     "import typing\n@typing.runtime_checkable\nclass P(typing.Protocol):\n    vars()['pop' if V == 3 else 'x'] = int"),
+    (
+        "isinstance([], DEP.P)",
+        "import typing\n@typing.runtime_checkable\nclass P(typing.Protocol):\n    vars()['pop' if V == 3 else 'x'] = int",
+    ),
     ("isinstance([], DEP.A)", "from contextlib import AbstractContextManager as A\nA._abc_registry_clear()\nif V == 3: A.register(list)"),
     ("isinstance(1, DEP.A)", "import abc\nclass A(abc.ABC): pass\nclass B(A): pass\nif V == 3: B.register(int)"),
     ("DEP.T.limit", "from numba import types\nclass Q(types.Type): pass\nT = Q('q')\nT.limit = V"),
@@ -118,8 +120,10 @@ _COUNTS = [
     ("DEP.string.capwords('abc')", "import string\nstring.capwords.__defaults__ = ('V',)"),
     ("DEP.statistics.median_grouped([1])", "import statistics\nstatistics.median_grouped.__defaults__ = (V,)"),
     ("DEP.utils.benchmark(1)", f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),
-    ("0\n    from numba.core.utils import benchmark\n    value = benchmark(1)",
-     f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),
+    (
+        "0\n    from numba.core.utils import benchmark\n    value = benchmark(1)",
+        f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}",
+    ),
     ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
     ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
 ]

@@ -517,7 +517,11 @@ class OrderOfAdditions(RuleBasedStateMachine):
 def live(examples: int, steps: int) -> None:
     relaxed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     how = settings(
-        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None,
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=relaxed,
+        database=None,
         phases=(Phase.generate,),
     )
     with warnings.catch_warnings():

@@ -40,9 +40,7 @@ def age(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os.utime(path)
 
 
-def test_a_long_journal_is_folded_once_it_rests(
-    journal: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_journal_is_folded_once_it_rests(journal: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(directory))
     before = functions(store), modules(store)
     assert journal.exists()
@@ -59,9 +57,7 @@ def test_a_long_journal_is_folded_once_it_rests(
     assert set(os.listdir(directory / "stats")) == names
 
 
-def test_a_reader_that_may_not_write_folds_nothing(
-    journal: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_may_not_write_folds_nothing(journal: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     age(directory, monkeypatch)
     look_over(Store(str(directory), readonly=True))
     assert journal.exists()

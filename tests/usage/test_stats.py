@@ -105,7 +105,9 @@ def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
     now = time.time()
     month = 31 * 24 * 3600
     uses = {
-        (b"o" * 16, MISSES_ID): (3, now - month - 9000), (b"n" * 16, MISSES_ID): (4, now - month + 9000), (b"g" * 16, b"gone" * 4): (1, now)
+        (b"o" * 16, MISSES_ID): (3, now - month - 9000),
+        (b"n" * 16, MISSES_ID): (4, now - month + 9000),
+        (b"g" * 16, b"gone" * 4): (1, now),
     }
     (directory / "stats").mkdir(parents=True)
     for number in range(2):
@@ -130,11 +132,7 @@ def test_damage_is_a_reason_of_its_own_and_counted(cache: Cache, directory: Path
     from helpers import flip_byte
 
     flip_byte(module_file(directory, add(cache)), 100)
-    with (
-        pytest.warns(UserWarning, match="damaged"),
-        Cache(directory) as opened,
-        pytest.raises(NotCachedError),
-    ):
+    with pytest.warns(UserWarning, match="damaged"), Cache(directory) as opened, pytest.raises(NotCachedError):
         opened.get_target("f")
     stats = cache.stats()
     assert stats.miss_reasons == {"damaged": 1}
@@ -229,9 +227,7 @@ def test_a_forked_child_counts_its_own_and_not_its_parents(directory: Path) -> N
     result = stats.hits, stats.added_modules
     """
     tests = str(PACKAGE_ROOT / "tests")
-    assert run_fresh(
-        directory, f"sys.path.insert(0, {tests!r})\n" + "\n".join(x[4:] for x in script.splitlines())
-    ) == (2, 1)
+    assert run_fresh(directory, f"sys.path.insert(0, {tests!r})\n" + "\n".join(x[4:] for x in script.splitlines())) == (2, 1)
 
 
 def test_workers_of_multiprocessing_are_counted(cache: Cache, directory: Path) -> None:
@@ -332,9 +328,7 @@ def test_folding_leaves_one_file_and_the_same_totals(directory: Path) -> None:
 
 @pytest.mark.usefixtures("_settled")
 @pytest.mark.parametrize("folder", ["fold", "fold_small", "zero"])
-def test_a_fold_that_is_killed_anywhere_counts_nothing_twice(
-    directory: Path, tmp_path: Path, folder: str
-) -> None:
+def test_a_fold_that_is_killed_anywhere_counts_nothing_twice(directory: Path, tmp_path: Path, folder: str) -> None:
     fill(directory, 9)
     steps = 0
     finished = False
@@ -379,9 +373,7 @@ def test_a_journal_that_was_just_sealed_is_read_but_not_folded(directory: Path) 
 
 
 @pytest.mark.usefixtures("_settled")
-def test_two_folds_at_once_without_locks_double_nothing(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_folds_at_once_without_locks_double_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPCACHE_LOCKS", "0")
     store = fill(directory)
     before = {path.name: path.read_bytes() for path in (directory / "stats").iterdir()}
@@ -422,9 +414,7 @@ def test_a_sum_survives_the_round_trip_and_no_damage_goes_unnoticed() -> None:
             decode_stats(data[:end])
 
 
-def test_a_journal_that_has_become_long_is_folded_at_exit(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_has_become_long_is_folded_at_exit(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compcache.hit.recorder._LONG", 1)
     recorder = Recorder(Tree(Files(), str(directory)), str(directory))
     recorder.hit("f", bytes(16))

@@ -160,6 +160,8 @@ KERNELS = """
             raise ValueError("three", n)
         return a
 """
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Kernels, exported once by one process."""

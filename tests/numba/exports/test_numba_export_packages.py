@@ -49,6 +49,7 @@ COMPARED = """
         return []
 """
 
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """An empty project with the comparison."""
