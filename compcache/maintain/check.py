@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[CheckState], tuple[int, dict[str, int]]]
 
-__all__ = ["STEPS", "check", "absent_cache_report"]
+__all__ = ["STEPS", "absent_cache_report", "check"]
 
 #: The steps in order. Later steps skip modules in which an earlier step found damage.
 STEPS: dict[str, Step] = {
