@@ -16,12 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SCALARS = ("bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
-BUFFERS = tuple(
-    f"{const}{name}{shape}"
-    for const in ("", "const ")
-    for name in ("i8", "u16", "f32", "i64", "f64")
-    for shape in ("[:]", "[::1]", "[:, ::1]")
-)  # noqa: E501
+BUFFERS = tuple(f"{const}{name}{shape}" for const in ("", "const ") for name in ("i8", "u16", "f32", "i64", "f64") for shape in ("[:]", "[::1]", "[:, ::1]"))  # noqa: E501
 OTHERS = ("ptr", "const ptr", "cstr", "object")
 CODES = {"i8": "b", "u16": "H", "f32": "f", "i64": "q", "f64": "d"}
 LLVM = {"bool": "i1", "f32": "float", "f64": "double", "ptr": "ptr", "cstr": "ptr", "object": "ptr", "void": "void"}

@@ -96,7 +96,16 @@ def run_fresh(directory: os.PathLike[str] | str, script: str, **environment: str
     first = _FIRST.format(root=str(PACKAGE_ROOT), directory=os.fspath(directory))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COMPCACHE_")}
     done = subprocess.run(
-        [sys.executable, "-I", "-W", "error", "-X", "faulthandler", "-c", first + textwrap.dedent(script) + _LAST],
+        [
+            sys.executable,
+            "-I",
+            "-W",
+            "error",
+            "-X",
+            "faulthandler",
+            "-c",
+            first + textwrap.dedent(script) + _LAST,
+        ],
         env=inherited | environment,
         capture_output=True,
         text=True,

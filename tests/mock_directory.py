@@ -58,7 +58,9 @@ class MockDirectory:
     def __init__(self, files: Mapping[str, bytes] | None = None, directories: tuple[str, ...] = ()) -> None:
         self.files: dict[str, bytes] = {_checked(path): bytes(data) for path, data in (files or {}).items()}
         parents = [str(parent) for path in self.files for parent in Path(path).parents]
-        below = [str(parent) for path in directories for parent in [Path(_checked(path)), *Path(path).parents]]
+        below = [
+            str(parent) for path in directories for parent in [Path(_checked(path)), *Path(path).parents]
+        ]
         self.directories: frozenset[str] = frozenset([*parents, *below]) - {"."}
         for path in self.files:
             if path in self.directories:
@@ -413,7 +415,9 @@ class FaultyFiles(Files):
         os.mkdir(path, mode, dir_fd=dir_fd)
         self._changed("mkdir", name)
 
-    def rename(self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+    def rename(
+        self, source: Any, target: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+    ) -> None:
         names = self._inside(source, src_dir_fd), self._inside(target, dst_dir_fd)
         self._meet("rename", names[0], target=names[1] or "")
         os.replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)

@@ -77,7 +77,9 @@ class User:
     def run(self, what: str, command: list[str], directory: Path, shown: list[str] | None = None) -> None:
         """Run a command, and say how it went; `shown` are lines that it must print."""
         started = time.monotonic()
-        done = subprocess.run(command, cwd=directory, env=self.environment, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=directory, env=self.environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
         missing = [line for line in shown or [] if line not in done.stdout.splitlines()]
         good = done.returncode == 0 and not missing
         print(f"{'ok' if good else 'FAILED'}  {time.monotonic() - started:6.1f} s  {what}", flush=True)
@@ -107,6 +109,7 @@ class User:
             return
         for command in commands_of(page):
             self.run(f"{name}: {command}", ["sh", "-c", command], directory)
+
 
     def type(self, page: Path, directory: Path) -> None:
         """Type the commands of a page into one shell, which ends at the first that fails; what it shows must be shown."""

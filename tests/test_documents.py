@@ -36,7 +36,9 @@ def test_programs_say_their_language() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [pytest.param(page, marks=_NEEDS.get(page.name, []), id=page.name) for page in PAGES if programs_of(page)])
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=_NEEDS.get(page.name, []), id=page.name) for page in PAGES if programs_of(page)]
+)
 def test_the_program_of_a_page_runs_as_written_in_a_new_directory(page: Path, tmp_path: Path) -> None:
     program = write_program(page, tmp_path)
     for _ in range(2):

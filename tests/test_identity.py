@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.binary(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+    | st.binary(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
@@ -29,7 +34,9 @@ def test_the_name_is_the_label_and_a_digest_that_no_process_changes(directory: P
     from compcache import Identity
     result = Identity("dot", source="a*b", options={"b": 1, "a": {2, 3, 1}}, callees=[Identity("mul", n=1)]).func_name
     """
-    here = Identity("dot", source="a*b", options={"a": {1, 2, 3}, "b": 1}, callees=(Identity("mul", n=1),)).func_name
+    here = Identity(
+        "dot", source="a*b", options={"a": {1, 2, 3}, "b": 1}, callees=(Identity("mul", n=1),)
+    ).func_name
     assert run_fresh(directory, script, PYTHONHASHSEED="7") == here
     assert here.startswith("dot-")
     assert label_of(here) == "dot"
@@ -113,7 +120,9 @@ def test_a_difference_of_long_texts_shows_where_they_part() -> None:
 
 def test_the_identity_is_kept_with_the_function(cache: Cache) -> None:
     identity = Identity("f", source="x + 1", level=2)
-    cache.add_module(ModuleSource(adder("f", 1), {identity.func_name: Function(symbol="f")}, identity=identity))
+    cache.add_module(
+        ModuleSource(adder("f", 1), {identity.func_name: Function(symbol="f")}, identity=identity)
+    )
     changed = identity.extend(source="x + 2")
     explanation = cache.explain(changed.func_name, changed)
     assert not explanation.hit

@@ -54,7 +54,10 @@ def test_a_dump_never_mixes_with_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_merge_is_the_union() -> None:
-    first, second = (MockDirectory({"a": b"1", "same": b"s"}, ("x",)), MockDirectory({"b/c": b"2", "same": b"s"}))
+    first, second = (
+        MockDirectory({"a": b"1", "same": b"s"}, ("x",)),
+        MockDirectory({"b/c": b"2", "same": b"s"}),
+    )
     merged = first.merge(second)
     assert merged == MockDirectory({"a": b"1", "b/c": b"2", "same": b"s"}, ("x",))
     assert first == MockDirectory({"a": b"1", "same": b"s"}, ("x",))  # as it was
@@ -199,7 +202,11 @@ def test_a_link_keeps_what_was_synced_of_its_file(tmp_path: Path) -> None:
     files = FaultyFiles(tmp_path)
     files.link(tmp_path / "old", tmp_path / "new")
     files.unlink(tmp_path / "old")
-    assert [files.after_power_failure(names).files for names in range(3)] == [{"old": DATA}, {"old": DATA, "new": DATA}, {"new": DATA}]
+    assert [files.after_power_failure(names).files for names in range(3)] == [
+        {"old": DATA},
+        {"old": DATA, "new": DATA},
+        {"new": DATA},
+    ]
 
 
 def test_a_torn_write_leaves_its_first_bytes(tmp_path: Path) -> None:
@@ -241,7 +248,10 @@ def test_renaming_onto_a_file_replaces_it_after_a_power_failure_too(tmp_path: Pa
     assert contents == [b"old", b"old", b"old", DATA]
 
 
-@pytest.mark.parametrize(("plan", "number"), [(full_disk(), errno.ENOSPC), (no_permission(), errno.EACCES), (read_only(), errno.EROFS)])
+@pytest.mark.parametrize(
+    ("plan", "number"),
+    [(full_disk(), errno.ENOSPC), (no_permission(), errno.EACCES), (read_only(), errno.EROFS)],
+)
 def test_disks_that_refuse(tmp_path: Path, plan: object, number: int) -> None:
     files = FaultyFiles(tmp_path, plan)  # type: ignore[arg-type]
     with pytest.raises(OSError, match=os.strerror(number)) as caught:
@@ -271,5 +281,13 @@ def test_a_store_works_on_faulty_files(directory: Path) -> None:
     files = FaultyFiles(directory)
     store = Store(str(directory), files=files)
     publish_file(store, Place("somewhere/<name>"), "some", constant("f", 1).encode())
-    assert [operation.name for operation in files.mutations()] == ["mkdir", "open", "write", "utime", "fsync", "mkdir", "rename"]
+    assert [operation.name for operation in files.mutations()] == [
+        "mkdir",
+        "open",
+        "write",
+        "utime",
+        "fsync",
+        "mkdir",
+        "rename",
+    ]
     assert files.after_power_failure().files["somewhere/some"] == constant("f", 1).encode()

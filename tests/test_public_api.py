@@ -85,7 +85,9 @@ def test_the_cache_has_the_promised_methods() -> None:
     promised = ["path", "*", "readonly", "verify", "signing_key", "trust", "allow_pickle", "max_size"]
     given = parameters(Cache.__init__)
     assert given[: len(promised)] == promised
-    defaults = {n: p.default for n, p in inspect.signature(Cache.__init__).parameters.items() if n in promised}
+    defaults = {
+        n: p.default for n, p in inspect.signature(Cache.__init__).parameters.items() if n in promised
+    }
     expected = {"path": None, "readonly": False, "verify": True, "signing_key": None, "trust": False}
     assert defaults == expected | {"allow_pickle": False, "max_size": None}
     methods = {
@@ -114,7 +116,12 @@ def test_sources_functions_signatures_and_targets_are_as_promised() -> None:
     for name in ("func_name", "link_name", "module_id", "signature", "address"):
         assert isinstance(getattr(TypedCallTarget, name), property)
     source = ModuleSource("", {"f": None}, {"g": 1})
-    assert (source.functions, source.globals, source.imports, source.optimize) == ({"f": None}, {"g": 1}, None, 2)
+    assert (source.functions, source.globals, source.imports, source.optimize) == (
+        {"f": None},
+        {"g": 1},
+        None,
+        2,
+    )
 
 
 def test_the_errors_form_the_promised_tree() -> None:
@@ -132,7 +139,12 @@ def test_the_errors_form_the_promised_tree() -> None:
             e.ReentrantLoadError,
             e.UntrustedDirectoryError,
         ],
-        e.LinkError: [e.UndefinedSymbolError, e.SignatureMismatchError, e.IncompatibleTargetError, e.LinkerError],
+        e.LinkError: [
+            e.UndefinedSymbolError,
+            e.SignatureMismatchError,
+            e.IncompatibleTargetError,
+            e.LinkerError,
+        ],
         KeyError: [e.NotCachedError],
         ImportError: [e.ReentrantCompileError],
     }

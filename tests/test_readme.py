@@ -24,7 +24,10 @@ def session() -> list[tuple[str, str]]:
     text = "\n".join(lines)
     block = text[text.index("$ compcache add") :]
     parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
-    return [(command.split("  #")[0].strip(), shown.strip("\n")) for command, _, shown in (p.partition("\n") for p in parts)]
+    return [
+        (command.split("  #")[0].strip(), shown.strip("\n"))
+        for command, _, shown in (p.partition("\n") for p in parts)
+    ]
 
 
 def test_the_examples_compile_once_and_then_meet_no_llvm(tmp_path: Path) -> None:
@@ -46,7 +49,9 @@ def test_the_session_prints_what_is_shown(directory: Path, tmp_path: Path) -> No
     commands = session()
     assert len(commands) == 7
     for command, shown in commands:
-        arguments = [str(KERNELS / word[8:]) if word.startswith("kernels/") else word for word in _words(command)][1:]
+        arguments = [
+            str(KERNELS / word[8:]) if word.startswith("kernels/") else word for word in _words(command)
+        ][1:]
         arguments = [str(tmp_path / word) if word == "graph.html" else word for word in arguments]
         run = on_terminal if command.startswith("compcache ls") else compcache
         done = run("--dir", directory, *arguments, NO_COLOR="1")
@@ -64,7 +69,10 @@ def _words(command: str) -> list[str]:
 
 def _comparable(text: str) -> list[str]:
     """What is shown without sizes and ages, which depend on the machine and the day."""
-    return [re.sub(r" +[\d.]+ (KiB|s|ms)\b| +(size|age)\b", "", line).rstrip() for line in text.strip("\n").splitlines()]
+    return [
+        re.sub(r" +[\d.]+ (KiB|s|ms)\b| +(size|age)\b", "", line).rstrip()
+        for line in text.strip("\n").splitlines()
+    ]
 
 
 def test_links_lead_somewhere() -> None:

@@ -178,7 +178,9 @@ def _run(examples: int, steps: int) -> None:
     relaxed = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         CacheLife,
-        settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None),
+        settings=settings(
+            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=relaxed, database=None
+        ),
     )
 
 

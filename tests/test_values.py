@@ -69,7 +69,9 @@ def test_a_record_is_frozen() -> None:
         del point.x
 
 
-@pytest.mark.parametrize("make", [lambda: Point(1), lambda: Point(1, 2, 3), lambda: Point(1, 2, z=3), lambda: Point(1, x=2, y=3)])
+@pytest.mark.parametrize(
+    "make", [lambda: Point(1), lambda: Point(1, 2, 3), lambda: Point(1, 2, z=3), lambda: Point(1, x=2, y=3)]
+)
 def test_a_record_takes_its_fields(make: Any) -> None:
     with pytest.raises((TypeError, KeyError)):
         make()
@@ -221,7 +223,9 @@ def test_heads_and_parameters_are_taken_apart() -> None:
 
 # ------------------------------------------------------------------------------------ dependency graph
 
-graphs = st.dictionaries(st.integers(0, 9).map(str), st.lists(st.integers(0, 11).map(str), max_size=4), max_size=10)
+graphs = st.dictionaries(
+    st.integers(0, 9).map(str), st.lists(st.integers(0, 11).map(str), max_size=4), max_size=10
+)
 
 
 def reachable(edges: dict[str, list[str]], root: str) -> set[str]:
@@ -296,7 +300,9 @@ CLASSES = [getattr(errors, name) for name in errors.__all__]
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    hints = {name: kind for base in cls.__mro__ for name, kind in getattr(base, "__annotations__", {}).items()}
+    hints = {
+        name: kind for base in cls.__mro__ for name, kind in getattr(base, "__annotations__", {}).items()
+    }
     return {name: ("a", "b") if "tuple" in str(kind) else f"{name} value" for name, kind in hints.items()}
 
 

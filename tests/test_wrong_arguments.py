@@ -82,7 +82,10 @@ def test_every_option_of_a_cache_is_refused_by_name(directory: Path, option: str
     [
         (lambda cache: cache.has_many(5), "names must be an iterable of .*not int"),
         (lambda cache: cache.graph(5), "names must be an iterable of .*not int"),
-        (lambda cache: frontend.add_missing(cache, *cast("tuple[Any, Any]", (5, lambda: None))), "names must be an iterable of .*not int"),
+        (
+            lambda cache: frontend.add_missing(cache, *cast("tuple[Any, Any]", (5, lambda: None))),
+            "names must be an iterable of .*not int",
+        ),
         (lambda cache: frontend.add_missing(cache, ["f"], cast("Any", "f")), "build must be a function"),
         (lambda cache: cache.add_modules(ModuleSource("")), "must be several sources"),
         (lambda cache: cache.explain("f", {"a": "b"}), "identity must be a compcache.Identity, not dict"),

@@ -27,6 +27,7 @@ __all__ = [
     "Column",
     "ProgressBar",
     "age_text",
+    "confirm_removal",
     "did_you_mean",
     "end_progress",
     "fullness_text",
@@ -57,6 +58,7 @@ _LEAST_MODULES = 2_000  # for a progress bar
 _MOST_PER_CALL = 512  # modules between two calls of `show_progress`
 _DELAY = 0.3  # seconds before a progress bar appears
 _BATCH = 1_000  # records searched for control characters at once
+_FIRST_BATCH = 64  # as many as a listing reads first
 _POINTER = re.compile(r"\s*[~^]+\s*")  # a line that marks the position of an error in the line above
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -105,15 +107,20 @@ def _printable_line(line: str) -> str:
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields."""
+    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields.
+
+    The first rows are written soon, so that little is read for a reader that closes the pipe after some lines, as `head` does.
+    """
     if is_terminal():
         _print_table(columns, rows)
         return
-    rest = iter(rows)
-    while batch := list(islice(rest, _BATCH)):
+    rest, size = iter(rows), _FIRST_BATCH
+    while batch := list(islice(rest, size)):
         if not "".join(chain.from_iterable(batch)).isprintable():
             batch = [list(map(printable, row)) for row in batch]
         sys.stdout.write("\n".join(map("\t".join, batch)) + "\n")
+        sys.stdout.flush()
+        size = min(2 * size, _BATCH)
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -270,15 +277,27 @@ def print_message(kind: str, message: str) -> None:
     click.echo("\n".join(lines), err=True)
 
 
+def confirm_removal(text: str, *, advice: str = "") -> None:
+    """Ask whether to remove what `text` describes. `advice` follows `text` in the message that there is no terminal to ask on.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}{advice}")
+    click.confirm(f"Remove {text}?", abort=True, err=True)
+
+
 def join_lines(message: str) -> str:
     """Return the lines of a message as one line, without lines that only mark a column."""
     lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line.strip("^~ "))
 
 
-def did_you_mean(name: str, known: Iterable[str], separator: str) -> str:
-    """Return "did you mean" and the known name nearest to `name`, after `separator`; empty if no known name is similar."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean" and the known name nearest to `name`, after a comma; empty if no known name is similar."""
     from difflib import get_close_matches
 
     nearest = get_close_matches(name, known, n=1)
-    return f"{separator}did you mean {nearest[0]!r}?" if nearest else ""
+    return f", did you mean {nearest[0]!r}?" if nearest else ""

@@ -212,13 +212,13 @@ def _is_llvmlite_module(ir: object) -> bool:
 # ---------------------------------------------------------------------------------------------------------- digest
 
 
-def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
+def content_digest(source: ModuleSource) -> bytes:
     """Return a digest of everything that determines the behaviour of a frozen source's functions.
 
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU.
     If no CPU is requested, the digest is the same on all hosts, although hosts with different CPUs have different realizations.
     """
-    return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
+    return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=_NAME_BYTES, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:

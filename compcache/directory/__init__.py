@@ -92,13 +92,10 @@ class Directory:
     def keep_root(self, user: int) -> None:
         """Open the root without a check, because the caller knows that only `user` can write to it. Roots that replace it are checked."""
         self._use_files_of(user)
-        check, self.files.require_trusted = self.files.require_trusted, None
         try:
-            self.files.status()
+            self.files.status(is_trusted=True)
         except OSError as error:
             reraise_interrupt(error)  # the first use of the root reports other errors
-        finally:
-            self.files.require_trusted = check
 
     def _use_files_of(self, *users: int) -> None:
         """Use files of these users, and signed files of other users. Use derived data only from these users."""

@@ -68,7 +68,7 @@ def is_current(store: Store, part: str) -> bool:
     A part that other users can write to is not trusted. If the cache has a key, no part is trusted, because directories that a part covers
     are not read again.
     """
-    try:
+    with suppress(OSError):
         if not _is_trusted(store, part):
             return False
         present = set(store.present_names(store.directory(MODULES))).intersection(fans_of(part))
@@ -76,9 +76,7 @@ def is_current(store: Store, part: str) -> bool:
         if store.volumes.are_there() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
             return False
         return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def _is_trusted(store: Store, part: str) -> bool:

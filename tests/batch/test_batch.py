@@ -197,7 +197,13 @@ def test_every_kind_of_job(cache: Cache, jobs: ModuleType) -> None:
     assert len(report.built) == 10
     calls = {"text": 1, "more": 1, "bitcode": 1, "array": 1, "reference": 1, "f": 1, "g": 1}
     assert [cache.get_target(name)(argument) for name, argument in calls.items()] == [2, 3, 2, 2, 2, 2, 3]
-    assert [cache.get_target(name)() for name in ("made", "partial", "nested", "tuple", "noisy")] == [3, 4, 5, 6, 1]
+    assert [cache.get_target(name)() for name in ("made", "partial", "nested", "tuple", "noisy")] == [
+        3,
+        4,
+        5,
+        6,
+        1,
+    ]
     assert names(report.built)[:2] == ["text and 1 more", "bitcode"]
     assert report.built[1].functions == ("bitcode",)
 
@@ -215,7 +221,10 @@ def test_bitcode_that_is_cached_is_found_out_by_a_worker(cache: Cache) -> None:
         ("define i64 @f() {\n ret i64 1\n}\n", ["f"]),
         ('define dso_local noundef i64 @"a b\\22" ( ) #0 {\n ret i64 1\n}\n', ['a b"']),
         ("define internal i64 @g() {\n ret i64 1\n}\ndefine linkonce_odr i64 @h() {\n ret i64 1\n}\n", ["h"]),
-        ("define hidden i64 @g() {\n ret i64 1\n}\n define {i64, i64} @pair(ptr byval({i8}) %p) {\n", ["pair"]),
+        (
+            "define hidden i64 @g() {\n ret i64 1\n}\n define {i64, i64} @pair(ptr byval({i8}) %p) {\n",
+            ["pair"],
+        ),
         ("define i64 @0() {\n ret i64 1\n}\n", []),
         ("; define i64 @no() {\ndefine private void @p() {\n ret void\n}\n", []),
     ],
@@ -352,12 +361,21 @@ def script(jobs: ModuleType, directory: Path, tmp_path: Path) -> list[str]:
     """The command of a batch that builds five functions and then hangs in every worker."""
     assert jobs.__file__
     path = tmp_path / "batch_script.py"
-    path.write_text(SCRIPT.format(importable=os.path.dirname(jobs.__file__), directory=str(directory), pids=str(tmp_path / "pids")))
+    path.write_text(
+        SCRIPT.format(
+            importable=os.path.dirname(jobs.__file__), directory=str(directory), pids=str(tmp_path / "pids")
+        )
+    )
     return [sys.executable, str(path)]
 
 
 def start(command: list[str], argument: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*command, argument], stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)})
+    return subprocess.Popen(
+        [*command, argument],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(PACKAGE_ROOT)},
+    )
 
 
 def wait_until_stuck(process: subprocess.Popen[str], tmp_path: Path) -> list[int]:
@@ -373,7 +391,9 @@ def wait_until_stuck(process: subprocess.Popen[str], tmp_path: Path) -> list[int
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(script: list[str], directory: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(
+    script: list[str], directory: Path, tmp_path: Path
+) -> None:
     with start(script, "all") as process:
         workers = wait_until_stuck(process, tmp_path)
         started = time.monotonic()
@@ -387,7 +407,10 @@ def test_ctrl_c_ends_a_batch_at_once_and_the_next_run_goes_on(script: list[str],
     with start(script, "rest") as process:
         output, _ = process.communicate(timeout=30)
     assert output.splitlines()[-1] == "0 5 0 False True"
-    assert run_fresh(directory, "from compcache import Cache; result = Cache(directory).get_target('local')()") == 11
+    assert (
+        run_fresh(directory, "from compcache import Cache; result = Cache(directory).get_target('local')()")
+        == 11
+    )
 
 
 @pytest.mark.slow
@@ -424,7 +447,9 @@ def test_a_main_script_without_a_guard_is_told_so(directory: Path, tmp_path: Pat
     assert 'under `if __name__ == "__main__":`' in done.stdout, done.stderr
 
 
-def test_two_batches_at_once_build_every_function_once(cache: Cache, jobs: ModuleType, directory: Path, tmp_path: Path) -> None:
+def test_two_batches_at_once_build_every_function_once(
+    cache: Cache, jobs: ModuleType, directory: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     work = [Job(f"f{n}", jobs.note, (f"f{n}", str(log))) for n in range(6)]
     with ThreadPoolExecutor(2) as threads:
@@ -467,7 +492,9 @@ class Immediately(Executor):
 
 
 @pytest.mark.parametrize("kind", ["own", "threads", "processes"])
-def test_any_executor_serves(cache: Cache, jobs: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_any_executor_serves(
+    cache: Cache, jobs: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     kinds: dict[str, Callable[[], Executor]] = {
         "own": Immediately,
         "threads": lambda: ThreadPoolExecutor(2),
@@ -490,7 +517,10 @@ def test_any_executor_serves(cache: Cache, jobs: ModuleType, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_jobs_that_a_broken_executor_lost_are_built_all_the_same(cache: Cache, jobs: ModuleType) -> None:
-    work = [Job("killed", jobs.dies, ("killed", "SIGKILL")), *[Job(f"f{n}", jobs.constant, (f"f{n}", n)) for n in range(4)]]
+    work = [
+        Job("killed", jobs.dies, ("killed", "SIGKILL")),
+        *[Job(f"f{n}", jobs.constant, (f"f{n}", n)) for n in range(4)],
+    ]
     with ProcessPoolExecutor(1, get_context("spawn")) as executor:
         report = compile_many(cache, work, executor=executor, workers=1)
     assert names(report.built) == ["f0", "f1", "f2", "f3"]
@@ -550,7 +580,10 @@ def test_an_executor_that_breaks_is_made_anew(cache: Cache, jobs: ModuleType) ->
 def test_an_executor_s_job_that_takes_too_long_is_given_up(cache: Cache, jobs: ModuleType) -> None:
     with ThreadPoolExecutor(1) as executor:
         report = compile_many(
-            cache, [Job("slow", jobs.slow, ("slow", 1.5)), ModuleSource(constant("f", 1))], executor=executor, timeout=0.4
+            cache,
+            [Job("slow", jobs.slow, ("slow", 1.5)), ModuleSource(constant("f", 1))],
+            executor=executor,
+            timeout=0.4,
         )
     assert names(report.built) == ["f"]
     assert (report.failed[0].name, report.failed[0].kind) == ("slow", "timeout")

@@ -171,7 +171,9 @@ def test_a_job_that_closes_its_worker_s_descriptors_costs_a_worker(cache: Cache,
 
 
 @pytest.mark.slow
-def test_what_a_job_forks_ends_with_it(cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]) -> None:
+def test_what_a_job_forks_ends_with_it(
+    cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
+) -> None:
     kinds = ["returns", "session", "daemon", "dies"]
     work = [Job(how, jobs.forks, (how, str(tmp_path / "pids"), how)) for how in kinds]
     report = run(cache, work, jobs)
@@ -196,7 +198,9 @@ def test_what_a_job_leaves_running_has_ended_when_the_next_one_runs(
 
 
 @pytest.mark.slow
-def test_what_a_job_forks_ends_with_its_time(cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]) -> None:
+def test_what_a_job_forks_ends_with_its_time(
+    cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
+) -> None:
     work = [Job("hangs", jobs.forks, ("hangs", str(tmp_path / "pids"), "hangs"))]
     assert [record.kind for record in run(cache, work, jobs, timeout=1.5).failed] == ["timeout"]
     assert len(pids()) == 2
@@ -219,7 +223,9 @@ def test_a_job_that_comes_back_in_two_processes_answers_once(cache: Cache, jobs:
     assert (len(report.built), report.failed) == (2, ())
 
 
-def test_a_worker_that_does_not_start_is_stopped(cache: Cache, jobs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_does_not_start_is_stopped(
+    cache: Cache, jobs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "importable" / "llvmlite.py").write_text("import time\ntime.sleep(100)\n")
     monkeypatch.setattr("compcache.batch.pool._START", 0.3)
     report = compile_many(cache, [Job("first", jobs.constant, ("first",))], workers=1, timeout=0.2)
@@ -288,7 +294,9 @@ def test_a_child_that_comes_back_from_a_build_leaves_its_parent_s_lock_alone(tmp
             if child == 0:
                 raise ZeroDivisionError
             os.waitpid(child, 0)
-            waiting = WAITING.format(text=text).replace("    return", f"    open({str(built)!r}, 'x').close()\n    return")
+            waiting = WAITING.format(text=text).replace(
+                "    return", f"    open({str(built)!r}, 'x').close()\n    return"
+            )
             crowd.__enter__()
             crowd.processes += Crowd(root, [waiting]).processes
             crowd.release(0)

@@ -82,23 +82,23 @@ def test_ordinary_code_is_not_extreme(text: str) -> None:
 # ------------------------------------------------------------------ in a child
 
 #: Code that no reading of the text finds out: a chain of constants through variables, far too many instructions, ...
-SLOW = (
-    "define void @f(ptr %p) {\n"
-    + "".join(
-        f"  %a{n} = load <4096 x double>, ptr %p\n  %b{n} = fdiv <4096 x double> %a{n}, %a{n}\n"
-        f"  %c{n} = call <4096 x double> @llvm.pow.v4096f64(<4096 x double> %a{n}, <4096 x double> %b{n})\n"
-        f"  store volatile <4096 x double> %c{n}, ptr %p\n"
-        for n in range(40)
-    )
-    + "  ret void\n}\ndeclare <4096 x double> @llvm.pow.v4096f64(<4096 x double>, <4096 x double>)\n"
-)
+SLOW = "define void @f(ptr %p) {\n" + "".join(
+    f"  %a{n} = load <4096 x double>, ptr %p\n  %b{n} = fdiv <4096 x double> %a{n}, %a{n}\n"
+    f"  %c{n} = call <4096 x double> @llvm.pow.v4096f64(<4096 x double> %a{n}, <4096 x double> %b{n})\n"
+    f"  store volatile <4096 x double> %c{n}, ptr %p\n"
+    for n in range(40)
+) + "  ret void\n}\ndeclare <4096 x double> @llvm.pow.v4096f64(<4096 x double>, <4096 x double>)\n"
 LARGE = '@g = constant [8589934592 x i8] zeroinitializer, section ".rodata"\ndefine ptr @f() {\n  ret ptr @g\n}\n'
 ABORTS = 'define void @f() "target-cpu"="generic" {\n  call void asm sideeffect "this is no instruction", ""()\n  ret void\n}\n'
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("text", "message"), [(SLOW, "seconds"), (LARGE, "memory|seconds"), (ABORTS, "this is no instruction")])
-def test_what_exceeds_the_limits_costs_an_error(cache: Cache, text: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), [(SLOW, "seconds"), (LARGE, "memory|seconds"), (ABORTS, "this is no instruction")]
+)
+def test_what_exceeds_the_limits_costs_an_error(
+    cache: Cache, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from compcache import linker
 
     monkeypatch.setattr(linker, "UNTRUSTED", trial.Limits(3, 1 << 30))

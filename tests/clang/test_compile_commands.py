@@ -43,7 +43,7 @@ def write(project: Path, entries: Any) -> None:
 ENTRIES: list[dict[str, Any]] = [
     {  # CMake, with GCC
         "directory": "ROOT/build",
-        "command": "/usr/bin/cc -DEXTRA=\\\"1\\\"[0]-'48' -I../include -Werror -O2 -MD -MT base.o -MF base.d -o base.o -c ../src/base.c",
+        "command": '/usr/bin/cc -DEXTRA=\\"1\\"[0]-\'48\' -I../include -Werror -O2 -MD -MT base.o -MF base.d -o base.o -c ../src/base.c',
         "file": "../src/base.c",
     },
     {  # Bear, through ccache

@@ -152,7 +152,9 @@ def test_lines_of_raw_strings_count(cache: Cache, prefix: str) -> None:
         *[longer(*case) for case in product(("scale.c", "factor.h"), (" -E ", " -c "), ("before", "after"))],
     ],
 )  # fmt: skip
-def test_what_changes_while_it_is_compiled_is_not_believed(cache: Cache, tmp_path: Path, changed: str, run: str, when: str) -> None:
+def test_what_changes_while_it_is_compiled_is_not_believed(
+    cache: Cache, tmp_path: Path, changed: str, run: str, when: str
+) -> None:
     """An editor saves a file between two runs of the compiler: no later call may get what was made of the other text."""
     source, header, compiler = tmp_path / "scale.c", tmp_path / "factor.h", tmp_path / "cc"
     header.write_text("#define FACTOR 2\n", encoding="utf-8")

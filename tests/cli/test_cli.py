@@ -43,8 +43,12 @@ def test_a_group_without_a_command_shows_its_help(name: str) -> None:
 
 
 def test_the_console_script_and_python_m_are_the_same_program() -> None:
-    script = "from compcache.cli import main; import sys; sys.argv = ['compcache', '--version']; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", script], env=environment({}), capture_output=True, text=True, check=True)
+    script = (
+        "from compcache.cli import main; import sys; sys.argv = ['compcache', '--version']; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment({}), capture_output=True, text=True, check=True
+    )
     assert done.stdout == fresh("--version").out
     assert done.stdout.startswith(f"compcache {__version__}")
 
@@ -54,7 +58,9 @@ def test_help_imports_nothing_slow() -> None:
         "import sys; from compcache.cli import main; main(['--help']); "
         "print([n for n in ('llvmlite', 'rich', 'numpy', 'filelock', 'msgpack', 'dataclasses') if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], env=environment({}), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment({}), capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -79,7 +85,9 @@ def test_help_imports_nothing_slow() -> None:
         (["graph", "f", "-o", "picture.png"], "the format png is not supported; write .svg, .html or .dot"),
     ],
 )
-def test_a_wrong_usage_is_one_line_of_advice_and_status_2(tmp_path: Path, arguments: list[str], advice: str) -> None:
+def test_a_wrong_usage_is_one_line_of_advice_and_status_2(
+    tmp_path: Path, arguments: list[str], advice: str
+) -> None:
     done = compcache("--dir", tmp_path / "none", *arguments)
     assert (done.status, done.out) == (2, "")
     assert done.err.startswith("compcache: error: ")
@@ -90,7 +98,9 @@ def test_a_wrong_usage_is_one_line_of_advice_and_status_2(tmp_path: Path, argume
 
 @pytest.mark.parametrize(("limit", "reason"), [("lots", "'lots' is not a valid size"), ("-1", "'-1' is not a valid size")])
 @pytest.mark.parametrize("name", ["info", "stats", "ls"])
-def test_a_limit_that_is_no_size_is_told_by_every_command(tmp_path: Path, name: str, limit: str, reason: str) -> None:
+def test_a_limit_that_is_no_size_is_told_by_every_command(
+    tmp_path: Path, name: str, limit: str, reason: str
+) -> None:
     done = compcache("--dir", tmp_path / "none", name, COMPCACHE_MAX_SIZE=limit)
     assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
     assert done.err.startswith(f"compcache: error: COMPCACHE_MAX_SIZE: {reason}")
@@ -108,7 +118,14 @@ def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> 
     fill(directory)
     line = " ".join(command("--dir", directory, name))
     for redirection, status, message in ((">&-", 0, ""), ("> /dev/full", 2, "No space left on device")):
-        done = subprocess.run(f"{line} {redirection}", shell=True, env=environment({}), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            f"{line} {redirection}",
+            shell=True,
+            env=environment({}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert "Traceback" not in done.stderr
         if name != "check" or not message:  # a healthy cache leaves nothing to write
             assert done.returncode == status
@@ -128,7 +145,9 @@ def test_a_file_that_exceeds_the_memory_is_no_traceback(directory: Path, tmp_pat
 
 
 @pytest.mark.parametrize("arguments", CACHES)
-def test_looking_at_a_directory_that_is_not_there_does_not_create_it(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_looking_at_a_directory_that_is_not_there_does_not_create_it(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     done = compcache("--dir", tmp_path / "none", *arguments)
     assert done.status == (0 if "info" in arguments else 2)
     assert "info" in arguments or done.err.startswith(f"compcache: error: there is no cache at {tmp_path / 'none'}")
@@ -200,7 +219,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource("\n".join(lines), keep_bitcode=False, optimize=0))
     process = subprocess.Popen(
-        command("--dir", directory, "ls"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment({"PYTHONUNBUFFERED": "1"})
+        command("--dir", directory, "ls"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment({"PYTHONUNBUFFERED": "1"}),
     )
     assert process.stdout is not None
     assert process.stderr is not None
@@ -234,7 +256,9 @@ def test_an_ascii_locale_can_show_any_name(directory: Path) -> None:
 def test_a_terminal_gets_a_table_in_colour_and_a_pipe_gets_records(directory: Path) -> None:
     fill(directory)
     piped = compcache("--dir", directory, "ls").out
-    assert [line.split("\t")[:2] for line in piped.splitlines()] == [[n, SIGNATURES[n]] for n in sorted(SIGNATURES)]
+    assert [line.split("\t")[:2] for line in piped.splitlines()] == [
+        [n, SIGNATURES[n]] for n in sorted(SIGNATURES)
+    ]
     assert "\x1b" not in piped
     shown = on_terminal("--dir", directory, "ls").out
     assert "\x1b[36mdot" in shown
@@ -265,8 +289,14 @@ def test_completion_scripts_name_the_program(shell: str) -> None:
 def test_a_shell_completes_commands_and_function_names(directory: Path) -> None:
     fill(directory)
     commands = compcache(_COMPCACHE_COMPLETE="bash_complete", COMP_WORDS="compcache c", COMP_CWORD="1")
-    assert [line.partition(",")[2] for line in commands.out.splitlines()] == [n for n in COMMANDS if n[0] == "c"]
-    names = compcache(_COMPCACHE_COMPLETE="bash_complete", COMP_WORDS=f"compcache --dir {directory} show d", COMP_CWORD="4")
+    assert [line.partition(",")[2] for line in commands.out.splitlines()] == [
+        n for n in COMMANDS if n[0] == "c"
+    ]
+    names = compcache(
+        _COMPCACHE_COMPLETE="bash_complete",
+        COMP_WORDS=f"compcache --dir {directory} show d",
+        COMP_CWORD="4",
+    )
     assert "dot" in names.out
     assert "norm" not in names.out
 

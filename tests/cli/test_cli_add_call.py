@@ -96,7 +96,9 @@ def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Pat
         ("broken.ll", b"no code\n", "LLVM does not accept the code"),
     ],
 )
-def test_a_file_that_is_no_code_is_named_by_its_ending(directory: Path, tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_a_file_that_is_no_code_is_named_by_its_ending(
+    directory: Path, tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     done = compcache("--dir", directory, "add", tmp_path / name)
     assert done.status == 2
@@ -173,9 +175,17 @@ def test_a_file_that_fails_does_not_stop_the_others(directory: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("llvm_type", "value", "result"), [("i64", "0x10", "16"), ("double", "2.5", "2.5"), ("double", "3", "3.0"), ("i64", "true", "1")]
+    ("llvm_type", "value", "result"),
+    [
+        ("i64", "0x10", "16"),
+        ("double", "2.5", "2.5"),
+        ("double", "3", "3.0"),
+        ("i64", "true", "1"),
+    ],
 )
-def test_globals_are_defined_on_the_command_line(directory: Path, tmp_path: Path, llvm_type: str, value: str, result: str) -> None:
+def test_globals_are_defined_on_the_command_line(
+    directory: Path, tmp_path: Path, llvm_type: str, value: str, result: str
+) -> None:
     path = tmp_path / "g.ll"
     path.write_text(f"""\
 @g = external global {llvm_type}
@@ -208,7 +218,14 @@ define i64 @get_length() {
   ret i64 %n
 }""")
     (tmp_path / "file").write_bytes(b"four")
-    options = ["--global", "text=text:a=b", "--global", "data=bytes:4142", "--global", f"file=@{tmp_path / 'file'}"]
+    options = [
+        "--global",
+        "text=text:a=b",
+        "--global",
+        "data=bytes:4142",
+        "--global",
+        f"file=@{tmp_path / 'file'}",
+    ]
     exports = ["--export", "get_text=cstr()", "--export", "get_data=cstr()", "--export", "get_length"]
     add(directory, path, *options, "--global", "length=native:strlen", *exports)
     assert call(directory, "get_text") == "a=b\n"
@@ -274,7 +291,9 @@ def test_a_wrong_call_is_one_line_and_status_2(typed: Path, arguments: list[str]
     assert reason in done.err
 
 
-def test_buffers_are_lists_repeats_and_files_and_come_back_when_they_changed(directory: Path, tmp_path: Path) -> None:
+def test_buffers_are_lists_repeats_and_files_and_come_back_when_they_changed(
+    directory: Path, tmp_path: Path
+) -> None:
     fill(directory)
     assert call(directory, "norm", "3,4") == "5.0\n"
     assert call(directory, "dot", "1,2,3", "1*3") == "6.0\n"
@@ -301,7 +320,14 @@ def test_a_call_does_not_import_llvm(directory: Path) -> None:
 
 def test_a_table_of_bytes_serves_a_kernel(directory: Path) -> None:
     table = b"".join(_crc_of(value).to_bytes(4, "little") for value in range(256))
-    add(directory, KERNELS / "crc32.ll", "--export", "crc32=u32(const u8[:])", "--global", f"crc_table=bytes:{table.hex()}")
+    add(
+        directory,
+        KERNELS / "crc32.ll",
+        "--export",
+        "crc32=u32(const u8[:])",
+        "--global",
+        f"crc_table=bytes:{table.hex()}",
+    )
     assert call(directory, "crc32", "@-", input=b"123456789") == f"{zlib.crc32(b'123456789')}\n"
 
 

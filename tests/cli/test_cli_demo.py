@@ -34,7 +34,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 
         with Cache(tmp_path_factory.mktemp("kernels") / "cache") as cache:
             yield {
-                name: cache.get_or_compile(sources.identity(name), functools.partial(sources.source, name)) for name in sources.SIGNATURES
+                name: cache.get_or_compile(sources.identity(name), functools.partial(sources.source, name))
+                for name in sources.SIGNATURES
             }
 
 
@@ -84,12 +85,21 @@ def test_histogram(kernels: dict[str, Any]) -> None:
 def test_sieve(kernels: dict[str, Any], size: int, primes: int) -> None:
     flags = bytearray(b"\xff" * size)
     assert kernels["sieve"](flags) == primes
-    assert [n for n in range(min(size, 30)) if flags[n]] == [n for n in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29) if n < size]
+    assert [n for n in range(min(size, 30)) if flags[n]] == [
+        n for n in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29) if n < size
+    ]
 
 
 @pytest.mark.parametrize(
     ("a", "b", "distance"),
-    [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("flaw", "lawn", 2), ("same", "same", 0)],
+    [
+        ("", "", 0),
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("kitten", "sitting", 3),
+        ("flaw", "lawn", 2),
+        ("same", "same", 0),
+    ],
 )
 def test_levenshtein(kernels: dict[str, Any], a: str, b: str, distance: int) -> None:
     assert kernels["levenshtein"](a, b) == distance

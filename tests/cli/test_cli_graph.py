@@ -81,7 +81,10 @@ def test_what_is_not_there_is_drawn_as_missing(directory: Path) -> None:
         cache.add_module(ModuleSource(caller("caller", "absent"), imports=["absent"]))
     (missing,) = [node for node in graph(directory, "caller")["nodes"] if node["kind"] == "missing"]
     assert missing["name"] == "absent"
-    assert compcache("--dir", directory, "graph", "caller").out.splitlines()[1] == "└── absent  [missing: not in the cache]"
+    assert (
+        compcache("--dir", directory, "graph", "caller").out.splitlines()[1]
+        == "└── absent  [missing: not in the cache]"
+    )
     assert compcache("--dir", directory, "graph", "absent").status == 2
 
 
@@ -106,7 +109,15 @@ def test_the_tree_unfolds_a_function_once_and_names_cycles(directory: Path) -> N
         cache.add_module(ModuleSource(both))
     done = compcache("--dir", directory, "graph", "top")
     lines = [line.replace("  i64(x: i64)", "").replace("  i64(i64)", "") for line in done.out.splitlines()]
-    assert lines == ["top", "├── middle", "│   └── leaf", "├── leaf", "└── ping", "    └── pong", "        └── ping (cycle)"]
+    assert lines == [
+        "top",
+        "├── middle",
+        "│   └── leaf",
+        "├── leaf",
+        "└── ping",
+        "    └── pong",
+        "        └── ping (cycle)",
+    ]
 
 
 def test_dot_quotes_what_must_be_quoted(directory: Path) -> None:
@@ -126,7 +137,9 @@ def test_svg_is_well_formed_and_complete(directory: Path) -> None:
     root = ET.fromstring(text)
     space = {"s": "http://www.w3.org/2000/svg"}
     assert len(root.findall(".//s:rect", space)) == 6
-    assert any(element.text == "<script>&\N{REPLACEMENT CHARACTER}" for element in root.findall(".//s:text", space))
+    assert any(
+        element.text == "<script>&\N{REPLACEMENT CHARACTER}" for element in root.findall(".//s:text", space)
+    )
     assert "href" not in text
 
 
@@ -135,7 +148,9 @@ def test_html_is_one_file_with_everything_in_it(filled: Path, tmp_path: Path) ->
     done = compcache("--dir", filled, "graph", "--all", "--output", path)
     assert (done.status, done.out, done.err) == (0, "", "")
     text = path.read_text()
-    assert not re.search(r"""(src|href)\s*=|@import|https?://(?!www\.w3\.org/2000/svg)""", text.replace("link.href =", ""))
+    assert not re.search(
+        r"""(src|href)\s*=|@import|https?://(?!www\.w3\.org/2000/svg)""", text.replace("link.href =", "")
+    )
     data = json.loads(text.partition("const DATA = ")[2].partition(";\n")[0])
     assert {node[1] for node in data["nodes"]} >= {"norm", "dot", "crc_table", "malloc"}
     assert len(data["edges"]) == 5
@@ -144,7 +159,9 @@ def test_html_is_one_file_with_everything_in_it(filled: Path, tmp_path: Path) ->
 def test_a_name_cannot_break_out_of_the_page(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(constant('"</script><script>alert(1)</script>"', 1)))
-    text = compcache("--dir", directory, "graph", "</script><script>alert(1)</script>", "--format", "html").out
+    text = compcache(
+        "--dir", directory, "graph", "</script><script>alert(1)</script>", "--format", "html"
+    ).out
     assert text.count("</script>") == 1
     assert "<title>compcache: &lt;/script&gt;" in text
 

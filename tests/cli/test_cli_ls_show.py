@@ -59,7 +59,9 @@ def test_functions_are_sorted_by_size_and_age(directory: Path) -> None:
     with Cache(directory) as cache:
         for age, (name, count) in enumerate([("big", 200), ("small", 1), ("middle", 50)]):
             code = "\n".join(constant(name if i == 0 else f"{name}{i}", i) for i in range(count))
-            module_id = cache.add_module(ModuleSource(code, {name: None, **{f"{name}{i}": None for i in range(1, count)}}))
+            module_id = cache.add_module(
+                ModuleSource(code, {name: None, **{f"{name}{i}": None for i in range(1, count)}})
+            )
             path = module_file(directory, module_id)
             os.utime(path, (1e9 - 1000 * age, 1e9 - 1000 * age))
     first = ["big", "middle", "small"]
@@ -105,7 +107,9 @@ def test_a_listing_sees_what_came_and_went(directory: Path) -> None:
 
 def test_code_for_another_machine_is_listed_with_the_reason(directory: Path) -> None:
     with Cache(directory) as cache:
-        cache.add_module(ModuleSource(constant("alien", 1), cpu="x86-64-v4", features="+amx-fp8,+avx10.2-512"))
+        cache.add_module(
+            ModuleSource(constant("alien", 1), cpu="x86-64-v4", features="+amx-fp8,+avx10.2-512")
+        )
         if cache.has("alien"):
             pytest.skip("this machine has everything")
     assert "amx-fp8" in rows(directory)[0]["problem"]
@@ -142,7 +146,12 @@ def test_a_graph_without_the_function_is_an_error_that_names_the_module(director
 def test_show_tells_globals_and_native_symbols(filled: Path) -> None:
     report = json.loads(compcache("--dir", filled, "show", "crc32", "--json").out)
     (table,) = report["globals"]
-    assert (table["name"], table["kind"], table["form"], table["size"]) == ("crc_table", "bytes", "inline", 1024)
+    assert (table["name"], table["kind"], table["form"], table["size"]) == (
+        "crc_table",
+        "bytes",
+        "inline",
+        1024,
+    )
     assert "\nglobal crc_table: bytes, inline of 1.0 KiB: " in compcache("--dir", filled, "show", "crc32").out
     natives = json.loads(compcache("--dir", filled, "show", "levenshtein", "--json").out)["natives"]
     assert sorted(natives) == ["free", "malloc", "strlen"]
@@ -163,7 +172,10 @@ def test_show_prints_the_code_of_the_function_alone(filled: Path) -> None:
 
 def test_show_prints_the_code_of_the_realization_that_is_named(filled: Path) -> None:
     report = json.loads(compcache("--dir", filled, "show", "sieve", "--json").out)
-    texts = [compcache("--dir", filled, "show", "sieve", "--ir", "--module", copy["module_id"][:12]).out for copy in report["realizations"]]
+    texts = [
+        compcache("--dir", filled, "show", "sieve", "--ir", "--module", copy["module_id"][:12]).out
+        for copy in report["realizations"]
+    ]
     assert sorted("ret i64 0\n}" in text and "load" not in text for text in texts) == [False, True]
     unknown = compcache("--dir", filled, "show", "sieve", "--ir", "--module", "zz")
     assert (unknown.status, unknown.out) == (2, "")
@@ -181,7 +193,9 @@ def test_code_that_was_not_kept_cannot_be_shown(directory: Path, tmp_path: Path)
 def test_identity_is_shown(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(constant("f", 1), identity={"source": "f.expr", "options": "-O2"}))
-    assert "\nidentity source: f.expr\nidentity options: -O2\n" in compcache("--dir", directory, "show", "f").out
+    assert (
+        "\nidentity source: f.expr\nidentity options: -O2\n" in compcache("--dir", directory, "show", "f").out
+    )
 
 
 def test_dependencies_are_looked_up_through_private_functions(directory: Path) -> None:
@@ -197,7 +211,9 @@ define i64 @outer(i64 %x) {
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("callee", 1)))
         cache.add_module(ModuleSource(private, optimize=0))
-    assert json.loads(compcache("--dir", directory, "show", "outer", "--json").out)["dependencies"] == ["callee"]
+    assert json.loads(compcache("--dir", directory, "show", "outer", "--json").out)["dependencies"] == [
+        "callee"
+    ]
 
 
 def test_a_narrow_terminal_leaves_columns_out_before_it_cuts_names(directory: Path) -> None:
@@ -239,7 +255,9 @@ def test_using_a_function_uses_what_it_depends_on(directory: Path) -> None:
 def with_variants(directory: Path) -> Path:
     """A cache with two variants of `dot`, of which one has a part and an entry of data."""
     with Cache(directory) as cache:
-        first, _ = (cache.get_or_compile(Identity("dot", version=number), partial(ModuleSource, adder("dot", number))) for number in (1, 2))
+        first, _ = (
+            cache.get_or_compile(Identity("dot", version=number), partial(ModuleSource, adder("dot", number))) for number in (1, 2)
+        )
         cache.add_module(ModuleSource(adder("loop", 1), part_of=first.func_name))
         frontend.put_entry(cache, first.func_name, b"data", kind="types")
     return directory

@@ -69,7 +69,9 @@ def test_prune_by_name_keeps_what_others_need(kernels: Path) -> None:
         ("--max-modules", "-1", "-1"),
     ],
 )
-def test_prune_says_what_is_wrong_with_an_option(kernels: Path, option: str, value: str, message: str) -> None:
+def test_prune_says_what_is_wrong_with_an_option(
+    kernels: Path, option: str, value: str, message: str
+) -> None:
     done = compcache("--dir", kernels, "prune", option, value)
     assert done.status == 2
     assert message in done.err
@@ -152,8 +154,12 @@ def test_explain_tells_a_hit_from_a_miss(kernels: Path) -> None:
     assert json.loads(compcache("--dir", kernels, "explain", "norm", "--json").out)["hit"] is True
 
 
-@pytest.mark.parametrize("command", [("check",), ("stats",), ("prune", "--dry-run"), ("prune",), ("pin",), ("explain", "f")])
-def test_looking_at_a_directory_that_is_not_there_does_not_make_it(tmp_path: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("check",), ("stats",), ("prune", "--dry-run"), ("prune",), ("pin",), ("explain", "f")]
+)
+def test_looking_at_a_directory_that_is_not_there_does_not_make_it(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     done = compcache("--dir", tmp_path / "nowhere", *command)
     assert (done.status, done.out) == ((0, "") if command[0] in ("pin", "prune") else (2, "")), done.err
     if command[0] == "prune":

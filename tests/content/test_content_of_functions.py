@@ -46,7 +46,12 @@ def test_what_a_function_reaches_is_part_of_it(old: str, new: str) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [CODE + constant("g", 5), CODE.replace("%other = type { i64 }\n", ""), CODE.replace("#0", "#3"), "@more = global i64 3\n" + CODE],
+    [
+        CODE + constant("g", 5),
+        CODE.replace("%other = type { i64 }\n", ""),
+        CODE.replace("#0", "#3"),
+        "@more = global i64 3\n" + CODE,
+    ],
 )
 def test_what_stands_beside_it_is_not(other: str) -> None:
     assert content(CODE) == content(other)

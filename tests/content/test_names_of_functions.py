@@ -136,19 +136,23 @@ EDITS: dict[str, Edit] = {
         caller("f", "g") + caller("g", "f") + adder("h", 1), caller("f", "g") + caller("g", "f", plus=2) + adder("h", 1), "f g"
     ),
     "a declared function's type": Edit(
-        "declare i64 @e(i64)\n" + caller("f", "e") + G, "declare i64 @e(i64) readnone\n" + caller("f", "e") + G, "f"
+        "declare i64 @e(i64)\n" + caller("f", "e") + G,
+        "declare i64 @e(i64) readnone\n" + caller("f", "e") + G,
+        "f",
     ),
     # what LLVM numbers through the module
     "a number of attributes": Edit(
         with_attributes("nounwind"),
-        "define i64 @a(i64 %x) #0 {\nret i64 %x\n}\nattributes #0 = { cold }\n" + with_attributes("nounwind").replace("#0", "#1"),
+        "define i64 @a(i64 %x) #0 {\nret i64 %x\n}\nattributes #0 = { cold }\n"
+        + with_attributes("nounwind").replace("#0", "#1"),
         "",
     ),
     "an attribute": Edit(with_attributes("nounwind") + G, with_attributes("nounwind cold") + G, "f"),
     "an attribute with a value": Edit(with_attributes('"a"="1"') + G, with_attributes('"a"="2"') + G, "f"),
     "a number of metadata": Edit(
         with_branch("i32 1, i32 2"),
-        with_branch("i32 1, i32 2").replace("!0", "!1") + "define void @a() {\nret void, !other !0\n}\n!0 = !{i32 1}\n",
+        with_branch("i32 1, i32 2").replace("!0", "!1")
+        + "define void @a() {\nret void, !other !0\n}\n!0 = !{i32 1}\n",
         "",
     ),
     "metadata": Edit(with_branch("i32 1, i32 2") + G, with_branch("i32 1, i32 3") + G, "f"),
@@ -176,7 +180,9 @@ EDITS: dict[str, Edit] = {
     "another type": Edit(
         with_types("i64"), "%S = type { i8 }\n" + with_types("i64") + "define void @a(ptr byval(%S) %p) {\nret void\n}\n", ""
     ),
-    "a type in a type": Edit("%S = type { i8 }\n" + with_types("%S, i64") + G, "%S = type { i16 }\n" + with_types("%S, i64") + G, "f"),
+    "a type in a type": Edit(
+        "%S = type { i8 }\n" + with_types("%S, i64") + G, "%S = type { i16 }\n" + with_types("%S, i64") + G, "f"
+    ),
     "a type without a name": Edit(
         with_types("i64").replace("%T", "%0").replace("%q", "%b"), with_types("i32").replace("%T", "%0").replace("%q", "%b"), "f"
     ),
@@ -197,7 +203,9 @@ EDITS: dict[str, Edit] = {
     ),
     "what a variable is at first": Edit(COUNTER + counting("f") + G, COUNTER.replace("0", "1") + counting("f") + G, "f"),
     "who else counts": Edit(COUNTER + counting("f") + G, COUNTER + counting("f") + counting("h", by=2) + G, "f"),
-    "by how much another counts": Edit(COUNTER + counting("f") + counting("g"), COUNTER + counting("f") + counting("g", by=2), "f g"),
+    "by how much another counts": Edit(
+        COUNTER + counting("f") + counting("g"), COUNTER + counting("f") + counting("g", by=2), "f g"
+    ),
     "who counts elsewhere": Edit(
         COUNTER + "@other = internal global i64 0\n" + counting("f") + counting("g", "other"),
         COUNTER + "@other = internal global i64 0\n" + counting("f") + counting("g", "other", 2),
@@ -246,7 +254,11 @@ EDITS: dict[str, Edit] = {
     # what concerns a module as a whole
     "the platform": Edit(F, 'target datalayout = "e"\n' + F, "f"),
     "assembly beside the functions": Edit(F + G, 'module asm ".set a, 1"\n' + F + G, "f g"),
-    "a constructor": Edit(CONSTRUCTORS + COUNTER + START.format(1) + F, CONSTRUCTORS + COUNTER + START.format(2) + F, "f"),
+    "a constructor": Edit(
+        CONSTRUCTORS + COUNTER + START.format(1) + F,
+        CONSTRUCTORS + COUNTER + START.format(2) + F,
+        "f",
+    ),
     "who else uses a section": Edit(
         '@a = internal global i64 1, section "mine"\n@__start_mine = external global i64\n' + reading("f", "__start_mine") + G,
         '@a = internal global i64 2, section "mine"\n@__start_mine = external global i64\n' + reading("f", "__start_mine") + G,

@@ -32,7 +32,9 @@ class Case(NamedTuple):
     other: str = ""
 
 
-def run_cases(pristine: Path, cases: list[Case], *, key: str = "") -> list[tuple[Case, dict[str, str], list[str]]]:
+def run_cases(
+    pristine: Path, cases: list[Case], *, key: str = ""
+) -> list[tuple[Case, dict[str, str], list[str]]]:
     """What became of each case, as (case, {function: outcome}, warnings); a crash or a case that hangs is an AssertionError."""
     work = pristine.with_name("damaged")
     shutil.rmtree(work, ignore_errors=True)

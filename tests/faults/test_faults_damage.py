@@ -97,7 +97,10 @@ def section_bits(path: Path, rng: random.Random, count: int) -> list[int]:
     sizes = (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes, FOOTER_SIZE)
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     chosen = [rng.randrange(len(SECTIONS)) for _ in range(count)]
-    return [8 * starts[n] + rng.randrange(8 * sizes[n]) if sizes[n] else rng.randrange(8 * len(data)) for n in chosen]
+    return [
+        8 * starts[n] + rng.randrange(8 * sizes[n]) if sizes[n] else rng.randrange(8 * len(data))
+        for n in chosen
+    ]
 
 
 def small_files(root: Path) -> list[Path]:
@@ -106,7 +109,9 @@ def small_files(root: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("short", [True, pytest.param(False, marks=[pytest.mark.fault, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(
+    "short", [True, pytest.param(False, marks=[pytest.mark.fault, pytest.mark.timeout(1200)])]
+)
 def test_a_flipped_bit_of_a_module_is_a_miss_at_worst(pristine: Path, key: str, short: bool) -> None:
     rng = random.Random(7)
     files = modules_of(pristine, key)
@@ -123,7 +128,9 @@ def test_a_flipped_bit_of_a_module_is_a_miss_at_worst(pristine: Path, key: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["some", *(pytest.param(n, marks=[pytest.mark.fault, pytest.mark.timeout(3600)]) for n in range(PARTS))])
+@pytest.mark.parametrize(
+    "part", ["some", *(pytest.param(n, marks=[pytest.mark.fault, pytest.mark.timeout(3600)]) for n in range(PARTS))]
+)
 def test_a_flipped_bit_of_a_small_file_costs_nothing(pristine: Path, key: str, part: int | str) -> None:
     files = modules_of(pristine, key)
     cases = [case for path in small_files(pristine) for case in every_bit(pristine, path)]
@@ -200,7 +207,9 @@ def test_a_change_in_the_same_tick_as_the_publication_is_noticed(directory: Path
     files = CoarseFiles()
     store = Store(str(directory), files=files)
     sections = built.sections
-    module_id = add_module(store, sections, built.functions, target=built.target, flags=built.flags, key=built.key)
+    module_id = add_module(
+        store, sections, built.functions, target=built.target, flags=built.flags, key=built.key
+    )
     path = module_file(directory, module_id.hex())
     before = path.stat()
     store.open_module(module_id).close()

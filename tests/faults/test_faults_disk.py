@@ -124,8 +124,12 @@ def test_what_cannot_be_stored_is_told_once(stored: Path, compiled: Compiled, pl
         assert later.get_target("f")(1) == 2
 
 
-@pytest.mark.parametrize("number", [errno.EDQUOT, *(pytest.param(n, marks=FAULT) for n in (errno.ENOSPC, errno.EIO))])
-def test_a_compile_works_whichever_write_fails(stored: Path, compiled: Compiled, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    "number", [errno.EDQUOT, *(pytest.param(n, marks=FAULT) for n in (errno.ENOSPC, errno.EIO))]
+)
+def test_a_compile_works_whichever_write_fails(
+    stored: Path, compiled: Compiled, tmp_path: Path, number: int
+) -> None:
     """And says so once, where the result is not there afterwards."""
 
     def attempt(place: Path, at: int) -> tuple[FaultyFiles, list[str]]:
@@ -149,9 +153,12 @@ def test_a_compile_works_whichever_write_fails(stored: Path, compiled: Compiled,
 
 
 @pytest.mark.parametrize(
-    ("number", "step"), [(errno.EIO, 4), *(pytest.param(n, 1, marks=FAULT) for n in (errno.EIO, errno.EACCES, errno.EMFILE))]
+    ("number", "step"),
+    [(errno.EIO, 4), *(pytest.param(n, 1, marks=FAULT) for n in (errno.EIO, errno.EACCES, errno.EMFILE))],
 )
-def test_a_compile_works_whichever_operation_fails(stored: Path, compiled: Compiled, tmp_path: Path, number: int, step: int) -> None:
+def test_a_compile_works_whichever_operation_fails(
+    stored: Path, compiled: Compiled, tmp_path: Path, number: int, step: int
+) -> None:
     """Reading included. What can be read gives right answers, what cannot is a documented error."""
 
     def attempt(place: Path, at: int) -> int:
@@ -177,7 +184,9 @@ def test_a_compile_works_whichever_operation_fails(stored: Path, compiled: Compi
 
 
 @pytest.mark.parametrize("step", [25, pytest.param(1, marks=FAULT)])
-def test_a_directory_that_vanishes_at_any_moment_is_no_obstacle(stored: Path, compiled: Compiled, tmp_path: Path, step: int) -> None:
+def test_a_directory_that_vanishes_at_any_moment_is_no_obstacle(
+    stored: Path, compiled: Compiled, tmp_path: Path, step: int
+) -> None:
     def attempt(place: Path, at: int) -> int:
         shutil.copytree(stored, place)
         place.chmod(0o700)
@@ -259,7 +268,13 @@ def everything(place: Path) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for path in [place, *place.rglob("*")]:
         status = path.lstat()
-        found[str(path)] = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_mode)
+        found[str(path)] = (
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_mode,
+        )
     return found
 
 
@@ -298,7 +313,9 @@ def use_readonly(place: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["healthy", "damaged module", "damaged index", "no index", "empty"])
+@pytest.mark.parametrize(
+    "state", ["healthy", "damaged module", "damaged index", "no index", "empty"]
+)
 def test_a_read_only_cache_writes_nothing(stored: Path, state: str) -> None:
     first = next((stored / "index-v1").iterdir())
     with Cache(stored) as cache:
@@ -438,7 +455,9 @@ for number in range(12):
 )
 def test_clocks_decide_nothing_but_ages(directory: Path, clock: str) -> None:
     assert run_fresh(directory, CLOCKS.format(clock=clock)) == list(range(12))
-    script = 'from compcache import Cache\nresult = [Cache(directory).get_target(f"f{n}")() for n in range(12)]'
+    script = (
+        'from compcache import Cache\nresult = [Cache(directory).get_target(f"f{n}")() for n in range(12)]'
+    )
     assert run_fresh(directory, script) == list(range(12))
 
 

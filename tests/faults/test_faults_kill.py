@@ -47,7 +47,9 @@ class Scene(NamedTuple):
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltModule]:
     """Modules that are compiled once: publishing them takes no LLVM."""
     with Cache(tmp_path_factory.mktemp("builder") / "cache") as cache:
-        modules = {f"f{number}": build_source(cache._session(), ModuleSource(adder(f"f{number}", number))) for number in range(12)}
+        modules = {
+            f"f{number}": build_source(cache._session(), ModuleSource(adder(f"f{number}", number))) for number in range(12)
+        }
         publish_built(cache._session(), [modules["f1"]])
         modules["h"] = build_source(cache._session(), ModuleSource(caller("h", "f1", plus=100)))
     return modules
@@ -176,7 +178,9 @@ def run(scene: Scene, place: Path, plan: Any) -> FaultyFiles:
 
 
 @pytest.mark.slow
-def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(scene: Scene, places: Iterator[Path]) -> None:
+def test_a_crash_before_any_operation_leaves_the_old_state_or_the_new(
+    scene: Scene, places: Iterator[Path]
+) -> None:
     for number in itertools.count():  # how many there are may differ: times that are too near are not remembered
         place = next(places)
         files = run(scene, place, crash_before(number))
@@ -239,7 +243,9 @@ def test_a_power_failure_leaves_the_old_state_or_the_new(scene: Scene, places: I
     print(f"{files.names_changed + 1} power failures")
 
 
-def test_what_is_left_is_cleared_by_a_prune(directory: Path, built: dict[str, BuiltModule], tmp_path: Path) -> None:
+def test_what_is_left_is_cleared_by_a_prune(
+    directory: Path, built: dict[str, BuiltModule], tmp_path: Path
+) -> None:
     scene = Scene(filled(directory, built, "f1"), add(built["f2"]), {})
     for number in range(6):
         place = tmp_path / str(number)
@@ -308,4 +314,9 @@ def test_random_kills_lose_nothing(directory: Path) -> None:
 
 def start_worker(directory: Path, seed: int) -> subprocess.Popen[str]:
     script = WORKER.format(root=str(PACKAGE_ROOT), directory=str(directory), seed=seed)
-    return subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+
 def describe_one(cache: Cache) -> None:
     with contextlib.suppress(FileNotFoundError):  # as documented
         for copy in cache.realizations("f"):
@@ -84,7 +85,12 @@ def stored(directory: Path) -> Path:
 
 
 #: What an operation is there to remove; everything else is there afterwards. A pin protects `g` from prunes.
-REMOVES = {"prune": {"f", "h"}, "remove": {"f"}, "remove_module": {"g"}, "clear": {"f", "g", "h"}}
+REMOVES = {
+    "prune": {"f", "h"},
+    "remove": {"f"},
+    "remove_module": {"g"},
+    "clear": {"f", "g", "h"},
+}
 
 
 def attempt(place: Path, name: str, at: int, number: int) -> tuple[int, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from encoded import encode_table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,6 @@ from compcache.formats.manifest_writer import (
 )
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.table import Table, all_entries
-from compcache.formats.table_writer import encode_table
 from compcache.publish.index_merge import (
     add,
     encode_function_entry,
@@ -61,7 +61,10 @@ def table_of(data: bytes, *, constant: bool = False) -> Any:
 WIDTH = KEY_SIZE + 4
 _HEADER_SIZE = 32
 entries_lists = st.lists(
-    st.builds(lambda n, v: digest([b"%d" % n], size=KEY_SIZE) + v.to_bytes(4, "big"), st.integers(0, 60), u32), max_size=120
+    st.builds(
+        lambda n, v: digest([b"%d" % n], size=KEY_SIZE) + v.to_bytes(4, "big"), st.integers(0, 60), u32
+    ),
+    max_size=120,
 ).map(lambda entries: sorted(set(entries)))
 
 
@@ -69,7 +72,11 @@ entries_lists = st.lists(
 def test_a_table_finds_exactly_what_was_put_in(entries: list[bytes], constant: bool) -> None:
     data = encode_table(entries, WIDTH)
     table = table_of(data, constant=constant)
-    assert (table.count, table.width, table.size) == (len(entries), WIDTH, len(data))
+    assert (table.count, table.width, table.size) == (
+        len(entries),
+        WIDTH,
+        len(data),
+    )
     assert list(all_entries(table)) == entries
     for number in range(62):
         key = digest([b"%d" % number], size=KEY_SIZE)
@@ -85,7 +92,9 @@ def test_a_key_inside_of_an_entry_is_no_key() -> None:
 
 
 @given(entries_lists, st.data())
-def test_a_damaged_table_gives_right_answers_or_a_format_error(entries: list[bytes], data: st.DataObject) -> None:
+def test_a_damaged_table_gives_right_answers_or_a_format_error(
+    entries: list[bytes], data: st.DataObject
+) -> None:
     good = encode_table(entries, WIDTH)
     at = data.draw(st.integers(0, len(good) - 1))
     bad = good[:at]
@@ -156,18 +165,8 @@ def needs_record(
 records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "module": (
         st.builds(
-            ModuleRecord,
-            st.binary(min_size=16, max_size=16),
-            texts,
-            texts,
-            texts,
-            st.lists(lines, min_size=1).map(tuple),
-            texts,
-            texts,
-            texts,
-            texts,
-            texts,
-            u32,
+            ModuleRecord, st.binary(min_size=16, max_size=16), texts, texts, texts, st.lists(lines, min_size=1).map(tuple),
+            texts, texts, texts, texts, texts, u32,
         ),
         encode_module,
         decode_module,
@@ -189,7 +188,11 @@ records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
         encode_needs,
         decode_needs,
     ),
-    "global": (st.builds(GlobalRecord, texts, u32, texts, u32, texts, st.binary(max_size=20)), encode_global, decode_global),
+    "global": (
+        st.builds(GlobalRecord, texts, u32, texts, u32, texts, st.binary(max_size=20)),
+        encode_global,
+        decode_global,
+    ),
     "type of a link": (texts, encode_link_type, decode_link_type),
 }
 
@@ -290,7 +293,12 @@ def test_a_damaged_footer_is_a_format_error(parts: list[bytes], data: st.DataObj
     footer = content[-FOOTER_SIZE:]
     at = data.draw(st.integers(0, FOOTER_SIZE - 1))
     bad = footer[:at] + bytes([footer[at] ^ data.draw(st.integers(1, 255))]) + footer[at + 1 :]
-    for wrong, size in ((bad, len(content)), (footer, len(content) + 1), (footer[1:], len(content)), (b"", 0)):
+    for wrong, size in (
+        (bad, len(content)),
+        (footer, len(content) + 1),
+        (footer[1:], len(content)),
+        (b"", 0),
+    ):
         with pytest.raises(FormatError):
             decode_footer(wrong, size)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
+from encoded import encode_table, known_kinds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -36,9 +37,7 @@ from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global,
 from compcache.formats.sorted_keys import SortedKeys, encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table
-from compcache.formats.table_writer import encode_table
 from compcache.globals import Integer, Text, decode_definition, define
-from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
 from compcache.publish.module_rows import Platform, decode_rows
 
@@ -53,37 +52,25 @@ BYTES = 1 << 21
 
 RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
     "module": (
-        encode_module(
-            ModuleRecord(
-                b"k" * 16,
-                "shared",
-                "x86_64-linux-elf",
-                "cpu",
-                ("+avx;1.0.c:18000000,xcr0:6", ""),
-                "musl",
-                "",
-                "22",
-                "1.0.c:18000000",
-                "00",
-                1,
-            )
-        ),
+        encode_module(ModuleRecord(
+            b"k" * 16, "shared", "x86_64-linux-elf", "cpu", ("+avx;1.0.c:18000000,xcr0:6", ""), "musl", "", "22", "1.0.c:18000000", "00", 1
+        )),
         decode_module,
     ),
     "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3)), decode_function),
     "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
     "function of a known type": (
-        encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3, b"digest42" + bytes(4))),
-        decode_function,
+        encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3, b"digest42" + bytes(4))), decode_function
     ),
     "needs of known types": (
-        encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,), (), (b"digest42" + bytes(4), bytes(12)))),
-        decode_needs,
+        encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,), (), (b"digest42" + bytes(4), bytes(12)))), decode_needs
     ),
     "link type": (encode_link_type("f64(f64) | i64(i64) ignored"), decode_link_type),
     "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),
 }
-GRAPH = zlib.compress(msgpack.packb([["f", "function", "f", "i64()", ["g"]], ["g", "variable", None, "", []]]))
+GRAPH = zlib.compress(
+    msgpack.packb([["f", "function", "f", "i64()", ["g"]], ["g", "variable", None, "", []]])
+)
 
 
 def bounded(decode: Callable[[bytes], Any], data: bytes, *errors: type[Exception]) -> Any:
@@ -113,7 +100,11 @@ def mutated(draw: st.DrawFn, data: bytes) -> bytes:
         elif kind == "put":
             changed[at:at] = draw(st.binary(min_size=1, max_size=9))
         else:
-            value = draw(st.binary(min_size=1, max_size=4)) if kind == "set" else b"\xff" * draw(st.integers(1, 8))
+            value = (
+                draw(st.binary(min_size=1, max_size=4))
+                if kind == "set"
+                else b"\xff" * draw(st.integers(1, 8))
+            )
             changed[at : at + len(value)] = value
     return bytes(changed)
 
@@ -148,7 +139,9 @@ def test_frames(data: st.DataObject) -> None:
 @FEW
 @given(st.data())
 def test_tables_behind_a_right_checksum(data: st.DataObject) -> None:
-    entries = sorted(digest([b"%d" % n], size=KEY_SIZE) + bytes(8) for n in range(data.draw(st.integers(0, 40))))
+    entries = sorted(
+        digest([b"%d" % n], size=KEY_SIZE) + bytes(8) for n in range(data.draw(st.integers(0, 40)))
+    )
     table = bytearray(encode_table(entries, KEY_SIZE + 8))
     number = st.one_of(st.integers(0, 2**16), st.integers(0, 2**32 - 1))
     pack_into("<IIQ", table, 8, data.draw(number), data.draw(st.integers(0, 40)), data.draw(number))
@@ -196,7 +189,9 @@ def test_index_segments(tmp_path_factory: pytest.TempPathFactory, data: st.DataO
     """Whatever the file holds: the entry, or nothing and a note that the file is damaged."""
     place: Path = tmp_path_factory.mktemp("index")
     content = data.draw(st.one_of(st.composite(mutated)(segment()), st.binary(max_size=300)))
-    name = digest([segment()], size=12).hex() if data.draw(st.booleans()) else digest([content], size=12).hex()
+    name = (
+        digest([segment()], size=12).hex() if data.draw(st.booleans()) else digest([content], size=12).hex()
+    )
     (place / f"00-{name}.idx").write_bytes(content)
     index = Index(Files(), str(place), str(place / "tmp"), INDEX.suffix)
 
@@ -253,8 +248,16 @@ def test_hosts(data: st.DataObject, key: bytes | None) -> None:
 @given(st.data())
 def test_graphs_and_notes(data: st.DataObject) -> None:
     rows: st.SearchStrategy[Any] = st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.text(max_size=4), st.binary(max_size=4)),
-        lambda inner: st.one_of(st.lists(inner, max_size=6), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(-(2**63), 2**64 - 1),
+            st.text(max_size=4),
+            st.binary(max_size=4),
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=6), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        ),
         max_leaves=12,
     )
     value = msgpack.packb(data.draw(rows), use_bin_type=True)
@@ -266,7 +269,13 @@ def test_graphs_and_notes(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\x91" * 5000],
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\x91" * 5000,
+    ],
     ids=["array", "map", "bytes", "text", "nesting"],
 )
 def test_lengths_in_msgpack_allocate_nothing(head: bytes) -> None:
@@ -315,7 +324,12 @@ def test_globals(data: st.DataObject) -> None:
     kinds = [kind for kind in known_kinds() if not kind.startswith("numba")]
     kind = data.draw(st.sampled_from([*kinds, "no such kind"]))
     definitions = [Integer(7), Text("text"), define(b"bytes"), define(2.5)]
-    payload = data.draw(st.one_of(st.binary(max_size=60), *(st.composite(mutated)(definition.encode()) for definition in definitions)))
+    payload = data.draw(
+        st.one_of(
+            st.binary(max_size=60),
+            *(st.composite(mutated)(definition.encode()) for definition in definitions),
+        )
+    )
     definition = bounded(lambda d: decode_definition(kind, d), payload, GlobalValidationError)
     if definition is not None:
         assert definition.kind == kind
@@ -353,4 +367,6 @@ def test_journals_behind_a_right_checksum(lines: list[str], ends: bool) -> None:
     text = "\n".join(lines).encode()
     batch = b"\n" + text + b"\n" + BATCH_END.encode() + check(text).hex().encode() + b"\n" * ends
     decoded = bounded(decode_stats, batch, FormatError)
-    assert decode_stats(encode_stats(decoded.counters, decoded.uses)).counters.keys() == decoded.counters.keys()
+    assert (
+        decode_stats(encode_stats(decoded.counters, decoded.uses)).counters.keys() == decoded.counters.keys()
+    )

@@ -77,7 +77,9 @@ def test_an_archive_becomes_one_module(cache: Cache) -> None:
 def test_an_archive_of_ar_is_read(cache: Cache, tmp_path: Path) -> None:
     (tmp_path / "one.o").write_bytes(bitcode(adder("f", 5)))
     (tmp_path / "with_a_name_that_is_long.o").write_bytes(bitcode(adder("g", 6)))
-    subprocess.run(["ar", "qcS", "lib.a", "one.o", "with_a_name_that_is_long.o"], cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run(
+        ["ar", "qcS", "lib.a", "one.o", "with_a_name_that_is_long.o"], cwd=tmp_path, check=True, capture_output=True
+    )
     cache.add_module(ModuleSource((tmp_path / "lib.a").read_bytes()))
     assert (cache.get_target("f")(1), cache.get_target("g")(1)) == (6, 7)
 
@@ -149,7 +151,9 @@ VERSIONED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("linker", ["ld", "ld.lld", "ziglang"])
 @pytest.mark.parametrize("name", VERSIONED)
-def test_names_with_versions_are_shared_objects(cache: Cache, name: str, linker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_versions_are_shared_objects(
+    cache: Cache, name: str, linker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if linker != "ziglang" and shutil.which(linker) is None:
         pytest.skip(f"{linker} is not installed")
     monkeypatch.setenv("COMPCACHE_LINKER", linker)

@@ -156,7 +156,9 @@ def test_other_bindings_and_visibilities_stay(relocatable: bytes) -> None:
 
 
 def test_names_that_are_not_utf8_are_told_apart() -> None:
-    code = compile_object(r"""@table = global [2 x ptr] [ptr @"\FE", ptr @"\FF"] declare void @"\FE"() declare void @"\FF"()""")
+    code = compile_object(
+        r"""@table = global [2 x ptr] [ptr @"\FE", ptr @"\FF"] declare void @"\FE"() declare void @"\FF"()"""
+    )
     first, second = reading.undefined_symbols(code)
     assert os.fsencode(first) == b"\xfe"
     weakened = patching.weaken_undefined(code, keep=[second])
@@ -170,7 +172,12 @@ def test_a_shared_object_tells_what_it_expects_of_its_process(image: bytes) -> N
 
 
 @pytest.mark.parametrize(
-    ("triple", "name"), [(X86_64, "x86_64"), ("aarch64-unknown-linux-gnu", "aarch64"), ("riscv64-unknown-linux-gnu", "riscv64")]
+    ("triple", "name"),
+    [
+        (X86_64, "x86_64"),
+        ("aarch64-unknown-linux-gnu", "aarch64"),
+        ("riscv64-unknown-linux-gnu", "riscv64"),
+    ],
 )
 def test_the_architecture_is_told_by_its_number(triple: str, name: str) -> None:
     code = compile_object("define i64 @f() { ret i64 1 }", triple)
@@ -321,12 +328,16 @@ def test_arbitrary_bytes_raise_nothing_but_format_errors(noise: bytes) -> None:
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
-def test_damaged_files_raise_nothing_but_format_errors(relocatable: bytes, image: bytes, data: st.DataObject) -> None:
+def test_damaged_files_raise_nothing_but_format_errors(
+    relocatable: bytes, image: bytes, data: st.DataObject
+) -> None:
     original = data.draw(st.sampled_from([relocatable, image]))
     damaged = bytearray(original)
     (headers,) = struct.unpack_from("<Q", original, 40)
     # Headers and tables are small among the code: aim at them as often as at the rest.
-    positions = st.integers(0, len(original) - 1) | st.integers(headers, len(original) - 1) | st.integers(0, 63)
+    positions = (
+        st.integers(0, len(original) - 1) | st.integers(headers, len(original) - 1) | st.integers(0, 63)
+    )
     for position in data.draw(st.lists(positions, min_size=1, max_size=6)):
         damaged[position] = data.draw(st.integers(0, 255))
     for reader in READERS:

@@ -180,7 +180,9 @@ def test_a_global_that_no_longer_holds_is_told(linker: str, cache: Cache) -> Non
     cache.add_module(ModuleSource(text, globals={"g": PythonObject("sys", "path")}))
     with Cache(cache.path) as later:
         assert later.get_target("f")() != 0
-    cache.add_module(ModuleSource(text.replace("@f", "@h"), globals={"g": PythonObject("helpers", "CONSTANT")}))
+    cache.add_module(
+        ModuleSource(text.replace("@f", "@h"), globals={"g": PythonObject("helpers", "CONSTANT")})
+    )
     script = """
     from compcache import Cache, GlobalValidationError
     try:
@@ -220,7 +222,9 @@ def test_a_fresh_machine_without_a_linker_compiles_stores_and_loads(tmp_path: Pa
     assert "integer" in wrong
 
 
-def test_a_linker_that_fails_is_no_reason_not_to_store(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linker_that_fails_is_no_reason_not_to_store(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bad = tmp_path / "bad-linker"
     bad.write_text("#!/bin/sh\necho 'this is broken' >&2\nexit 3\n")
     bad.chmod(0o700)
@@ -241,7 +245,9 @@ def test_a_linker_that_does_not_exist_is_told(cache: Cache, monkeypatch: pytest.
     assert not cache.has("f")
 
 
-def test_all_linkers_give_the_same_answers_side_by_side(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_linkers_give_the_same_answers_side_by_side(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Modules made by different linkers import one another."""
     names = [name for name in LINKERS if available(name)]
     with Cache(directory) as cache:

@@ -115,8 +115,7 @@ def test_assembly_without_a_linker(cache: Cache, monkeypatch: pytest.MonkeyPatch
 def test_the_compilers_model_of_the_cpu(cache: Cache, monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
     if choice:
         monkeypatch.setenv("COMPCACHE_LINKER", choice)
-    cache.add_module(
-        ModuleSource("""\
+    cache.add_module(ModuleSource("""\
 @__cpu_model = external dso_local global { i32, i32, i32, [1 x i32] }
 declare i32 @__cpu_indicator_init()
 define i32 @features() {
@@ -125,8 +124,7 @@ define i32 @features() {
   %f = load i32, ptr %p
   ret i32 %f
 }
-""")
-    )
+"""))
     assert cache.get_target("features")() & 0b11111 == 0b11111  # cmov, mmx, popcnt, sse and sse2, of any CPU that is in use
 
 

@@ -296,16 +296,14 @@ def test_each_of_several_missing_symbols_gets_its_own_advice(cache: Cache, monke
 def test_code_of_numbas_is_told_what_to_do(cache: Cache) -> None:
     """What `inspect_llvm()` gives needs the run time of the process that made it."""
     with pytest.raises(UndefinedSymbolError, match=r"'NRT_Free', .*: this code comes from Numba \(.*compcache\.numba\.njit"):
-        cache.add_module(
-            ModuleSource("declare void @NRT_Free(ptr)\ndefine void @f(ptr %x) {\n  call void @NRT_Free(ptr %x)\n  ret void\n}\n")
-        )
+        cache.add_module(ModuleSource(
+            "declare void @NRT_Free(ptr)\ndefine void @f(ptr %x) {\n  call void @NRT_Free(ptr %x)\n  ret void\n}\n"
+        ))
 
 
 def test_advice_names_no_library_that_is_not_there(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compcache.images.libraries._is_installed", lambda name: name != "objc")
     with pytest.raises(UndefinedSymbolError, match=r"libraries=\['objc'\], after installing this library"):
-        cache.add_module(
-            ModuleSource(
-                "declare i64 @objc_msgSend(i64)\ndefine i64 @f(i64 %x) {\n  %y = call i64 @objc_msgSend(i64 %x)\n  ret i64 %y\n}\n"
-            )
-        )
+        cache.add_module(ModuleSource(
+            "declare i64 @objc_msgSend(i64)\ndefine i64 @f(i64 %x) {\n  %y = call i64 @objc_msgSend(i64 %x)\n  ret i64 %y\n}\n"
+        ))

@@ -153,7 +153,9 @@ def test_the_wheel_comes_last_and_is_not_imported(tmp_path: Path, monkeypatch: p
     assert find_linker({"PATH": str(tmp_path / "none")}) == Linker((zig, "ld.lld"), "ziglang wheel")
 
 
-def test_a_wheel_of_another_layout_is_asked_to_find_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_of_another_layout_is_asked_to_find_its_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_wheel(tmp_path, monkeypatch)
     found = find_linker({"PATH": str(tmp_path / "none")})
     assert found == Linker((sys.executable, "-m", "ziglang", "ld.lld"), "ziglang wheel")
@@ -182,19 +184,28 @@ def test_an_empty_variable_is_no_choice(value: str, tmp_path: Path) -> None:
     assert find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path)}) == Linker((str(program),), "ld on the path")
 
 
-def test_the_variable_can_be_a_name_a_path_or_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_can_be_a_name_a_path_or_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_wheel(tmp_path, monkeypatch, "zig")
     make_program(tmp_path / "programs", "ld.lld")
     special = make_program(tmp_path / "programs", "special")
     zig = make_program(tmp_path / "programs", "zig")
     wheel = str(tmp_path / "site" / "ziglang" / "zig")
-    expected = {"special": (special,), f" {special}\n": (special,), "ziglang": (wheel, "ld.lld"), "zig": (zig, "ld.lld")}
+    expected = {
+        "special": (special,),
+        f" {special}\n": (special,),
+        "ziglang": (wheel, "ld.lld"),
+        "zig": (zig, "ld.lld"),
+    }
     for value, argv in expected.items():
         found = find_linker({LINKER_VARIABLE: value, "PATH": str(tmp_path / "programs")})
         assert found == Linker(argv, LINKER_VARIABLE)
 
 
-def test_a_linker_found_through_a_relative_path_runs_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_linker_found_through_a_relative_path_runs_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = make_program(tmp_path / "programs", "ld")
     monkeypatch.chdir(tmp_path)
     assert find_linker({"PATH": "programs"}) == Linker((program,), "ld on the path")
@@ -219,7 +230,9 @@ def test_asking_for_a_wheel_that_is_not_there_says_how_to_get_it(tmp_path: Path)
         find_linker({LINKER_VARIABLE: "ziglang", "PATH": str(tmp_path / "without-wheel")})
 
 
-def test_a_changed_variable_is_noticed_and_an_unchanged_one_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_variable_is_noticed_and_an_unchanged_one_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = make_program(tmp_path, "first")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv(LINKER_VARIABLE, "first")
@@ -249,7 +262,9 @@ def test_a_linked_object_loads_and_runs(linker: Linker, module: bytes, tmp_path:
     assert reading.dynamic_undefined(image) == ("nobody_provides_this",)
 
 
-def test_strong_undefined_symbols_fail_at_load_and_weak_ones_are_null(linker: Linker, module: bytes, tmp_path: Path) -> None:
+def test_strong_undefined_symbols_fail_at_load_and_weak_ones_are_null(
+    linker: Linker, module: bytes, tmp_path: Path
+) -> None:
     helper = compile_object(HELPER_IR)
     with pytest.raises(OSError, match="undefined symbol: nobody_provides_this"):
         load(link_shared(linker, [module, helper], soname="strong"), tmp_path)
@@ -289,7 +304,9 @@ def test_only_exported_names_are_visible(linker: Linker, module: bytes, tmp_path
     assert not hasattr(none, "helped")
 
 
-def test_a_library_is_needed_where_it_provides_a_strong_symbol(linker: Linker, module: bytes, tmp_path: Path) -> None:
+def test_a_library_is_needed_where_it_provides_a_strong_symbol(
+    linker: Linker, module: bytes, tmp_path: Path
+) -> None:
     paths = []
     for name, ir in (("libhelper.so", HELPER_IR), ("libother.so", OTHER_IR)):
         path = tmp_path / name
@@ -307,7 +324,9 @@ def test_library_paths_are_relative_to_the_caller(
     any_linker: Linker, module: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "-lhelper.so").write_bytes(link_shared(any_linker, [compile_object(HELPER_IR)], soname="helper"))
+    (tmp_path / "-lhelper.so").write_bytes(
+        link_shared(any_linker, [compile_object(HELPER_IR)], soname="helper")
+    )
     image = link_shared(any_linker, [module], soname="module", libraries=["-lhelper.so"])
     assert reading.needed_libraries(image) == ("helper",)
 
@@ -325,7 +344,9 @@ def test_nothing_is_left_behind(linker: Linker, module: bytes, scratch: Path) ->
     assert leftovers(scratch) == []
 
 
-def test_a_module_calls_its_own_functions_where_the_process_has_others_of_that_name(linker: Linker, tmp_path: Path) -> None:
+def test_a_module_calls_its_own_functions_where_the_process_has_others_of_that_name(
+    linker: Linker, tmp_path: Path
+) -> None:
     ir = "define i64 @getpid() {\nret i64 -7\n}\ndefine i64 @caller() {\n%x = call i64 @getpid()\nret i64 %x\n}"
     assert load(link_shared(linker, [compile_object(ir)], soname="module"), tmp_path).caller() == -7
 
@@ -447,7 +468,9 @@ def closes(pipe: int) -> bool:
     return any(event & select.POLLHUP for _, event in poller.poll(10_000))
 
 
-def test_a_linker_that_hangs_is_stopped_with_all_that_it_started(hanging: tuple[Linker, int], scratch: Path) -> None:
+def test_a_linker_that_hangs_is_stopped_with_all_that_it_started(
+    hanging: tuple[Linker, int], scratch: Path
+) -> None:
     program, pipe = hanging
     start = time.monotonic()
     with pytest.raises(LinkerError, match="did not finish within 1 s") as caught:
@@ -508,7 +531,9 @@ def test_known_linkers_work_in_memory(linker: Linker, module: bytes, monkeypatch
     assert link_shared(linker, [module], soname="module") == in_directory
 
 
-def test_a_linker_that_takes_no_files_in_memory_gets_a_directory(any_linker: Linker, module: bytes, tmp_path: Path, scratch: Path) -> None:
+def test_a_linker_that_takes_no_files_in_memory_gets_a_directory(
+    any_linker: Linker, module: bytes, tmp_path: Path, scratch: Path
+) -> None:
     script = f'echo "$*" >> "{tmp_path}/runs"; case "$*" in *image.so*) exec {shlex.join(any_linker.argv)} "$@";; esac; exit 1'
     odd = Linker((make_program(tmp_path / "bin", "ld", script),), "test")
     for _ in range(2):
@@ -552,7 +577,9 @@ link_shared(Linker(({program!r},), "test"), [b"object"], soname="module")
     assert leftovers(scratch) == []
 
 
-def test_what_killed_links_leave_is_removed_by_a_later_process(directory: Path, tmp_path: Path, linker_of_files: str) -> None:
+def test_what_killed_links_leave_is_removed_by_a_later_process(
+    directory: Path, tmp_path: Path, linker_of_files: str
+) -> None:
     """Directories of an hour ago, of this user; nothing else, and nothing that they lead to."""
     temporary, outside = tmp_path / "temporary", tmp_path / "outside"
     outside.mkdir()
@@ -580,7 +607,9 @@ def test_what_killed_links_leave_is_removed_by_a_later_process(directory: Path, 
     assert (outside / "kept").exists()
 
 
-def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(directory: Path, tmp_path: Path, linker_of_files: str) -> None:
+def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(
+    directory: Path, tmp_path: Path, linker_of_files: str
+) -> None:
     temporary = tmp_path / "temporary"
     (temporary / "compcache-link-running").mkdir(parents=True)
     script = """

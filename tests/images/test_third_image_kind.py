@@ -334,7 +334,9 @@ def test_it_travels_through_a_remote_store(registered: bool, store: Path, tmp_pa
         assert bool(found.problem) is not registered
 
 
-def test_the_processor_that_it_is_for_is_told_what_the_kind_says(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processor_that_it_is_for_is_told_what_the_kind_says(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     register(monkeypatch, KIND, "blob_kind")
     add_blob(cache, "f")
     monkeypatch.setattr(host, "_PLATFORM", PLATFORM)

@@ -29,7 +29,12 @@ def test_a_hit_names_its_realizations(cache: Cache) -> None:
 
 def test_absence(cache: Cache) -> None:
     explanation = cache.explain("nothing")
-    assert (explanation.hit, explanation.reason, explanation.verdicts, explanation.variants) == (False, "absent", (), ())
+    assert (explanation.hit, explanation.reason, explanation.verdicts, explanation.variants) == (
+        False,
+        "absent",
+        (),
+        (),
+    )
 
 
 def test_another_cpu(cache: Cache) -> None:
@@ -68,7 +73,11 @@ def test_a_function_that_python_cannot_call(cache: Cache) -> None:
 
 def test_damage_since_it_was_added(cache: Cache, directory: Path) -> None:
     flip_byte(module_file(directory, cache.add_module(ModuleSource(adder("f", 1)))), 100)
-    with Cache(directory) as opened, pytest.warns(UserWarning, match="damaged"), pytest.raises(NotCachedError) as caught:
+    with (
+        Cache(directory) as opened,
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(NotCachedError) as caught,
+    ):
         opened.get_target("f")
     assert type(caught.value.__cause__).__name__ == "IntegrityError"
 
@@ -92,7 +101,9 @@ def test_variants_are_ordered_by_how_little_they_differ(cache: Cache) -> None:
     wanted = Identity("f", a=1, b=1, c=1)
     for near in ({"a": 2}, {"a": 3, "b": 3}, {"a": 4, "b": 4, "c": 4}):
         identity = wanted.extend(**near)
-        cache.add_module(ModuleSource(adder("f", len(near)), {identity.func_name: Function(symbol="f")}, identity=identity))
+        cache.add_module(
+            ModuleSource(adder("f", len(near)), {identity.func_name: Function(symbol="f")}, identity=identity)
+        )
     other = Identity("g", a=1)
     cache.add_module(ModuleSource(adder("g", 1), {other.func_name: Function(symbol="g")}, identity=other))
     counts = [len(v.differences or ()) for v in cache.explain(wanted.func_name, wanted).variants]

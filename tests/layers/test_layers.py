@@ -39,7 +39,10 @@ def fill(place: Path, *names: str) -> Path:
 
 
 def snapshot(place: Path) -> dict[str, tuple[int, int]]:
-    return {str(path.relative_to(place)): (path.lstat().st_mtime_ns, path.lstat().st_size) for path in sorted(place.rglob("*"))}
+    return {
+        str(path.relative_to(place)): (path.lstat().st_mtime_ns, path.lstat().st_size)
+        for path in sorted(place.rglob("*"))
+    }
 
 
 def test_a_function_of_a_layer_is_a_hit_and_the_layer_stays_as_it_is(directory: Path, tmp_path: Path) -> None:
@@ -121,12 +124,9 @@ def test_functions_of_all_layers_depend_on_one_another(directory: Path, tmp_path
         assert cache.dependencies("top", transitive=True) == ("middle", "leaf")
         assert cache.check().errors == ()
         assert pickle.loads(pickle.dumps(cache.get_target("top")))(1) == 112
-    assert (
-        run_fresh(
-            directory, f"from compcache import Cache\nresult = Cache(directory, layers={[str(above), str(below)]!r}).get_target('top')(1)"
-        )
-        == 112
-    )
+    assert run_fresh(
+        directory, f"from compcache import Cache\nresult = Cache(directory, layers={[str(above), str(below)]!r}).get_target('top')(1)"
+    ) == 112
 
 
 def test_a_pickled_target_of_a_layer_is_found_again_elsewhere(directory: Path, tmp_path: Path) -> None:

@@ -131,7 +131,9 @@ def test_what_a_later_source_defines_is_preferred_to_what_the_process_has(cache:
     assert cache.stats().added_modules == 2
 
 
-def test_what_was_published_before_a_later_source_changed_it_does_not_stay(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_published_before_a_later_source_changed_it_does_not_stay(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ctypes")  # as above
     monkeypatch.setattr(many, "_GROUP", 1)
     user, own = ModuleSource(caller("user", "ffi_prep_cif")), ModuleSource(adder("ffi_prep_cif", 5))
@@ -142,7 +144,8 @@ def test_what_was_published_before_a_later_source_changed_it_does_not_stay(cache
 
 def test_of_sources_that_need_each_other_none_is_added_without_the_others(cache: Cache) -> None:
     broken = (
-        caller("broken", "first") + "\ndeclare i64 @nowhere(i64)\ndefine i64 @g(i64 %x) {\n%r = call i64 @nowhere(i64 %x)\nret i64 %r\n}"
+        caller("broken", "first")
+        + "\ndeclare i64 @nowhere(i64)\ndefine i64 @g(i64 %x) {\n%r = call i64 @nowhere(i64 %x)\nret i64 %r\n}"
     )
     given = [caller("first", "second"), caller("second", "broken"), broken, adder("other", 1)]
     with pytest.raises(compcache.ModulesNotAddedError) as caught:
@@ -252,7 +255,9 @@ def test_what_imports_a_module_that_cannot_be_linked_fails_with_it(cache: Cache,
     assert not cache.has("user")
 
 
-def test_groups_share_index_segments_and_become_visible_one_by_one(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_share_index_segments_and_become_visible_one_by_one(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(many, "_GROUP", 3)
     seen = []
 

@@ -80,7 +80,9 @@ def test_what_is_changed_after_the_addition_changes_nothing_stored(cache: Cache)
     functions = {"f": "i64()"}
     given = {"table": data}
     source = ModuleSource(
-        "@table = external global ptr\ndefine i64 @f() {\n%p = load ptr, ptr @table\n%x = load i64, ptr %p\nret i64 %x\n}", functions, given
+        "@table = external global ptr\ndefine i64 @f() {\n%p = load ptr, ptr @table\n%x = load i64, ptr %p\nret i64 %x\n}",
+        functions,
+        given,
     )
     cache.add_module(source)
     data[:] = b"--------"
@@ -272,7 +274,9 @@ def test_a_function_without_a_signature_serves_other_modules_only(cache: Cache) 
         ("i64(bool)", "i64 (i64)"),
     ],
 )
-def test_a_signature_that_contradicts_the_llvm_type_is_refused(cache: Cache, signature: str, llvm_text: str) -> None:
+def test_a_signature_that_contradicts_the_llvm_type_is_refused(
+    cache: Cache, signature: str, llvm_text: str
+) -> None:
     with pytest.raises(SignatureMismatchError) as caught:
         cache.add_module(ModuleSource(TWICE, {"twice": signature}))
     assert "'twice'" in str(caught.value)
@@ -413,7 +417,9 @@ def test_an_imported_address_may_be_stored_in_a_table(cache: Cache) -> None:
 def test_unused_imports_and_undefined_symbols_are_told_together(cache: Cache) -> None:
     text = caller("f", "nobody_has_this") + "declare i64 @declared_only(i64)\n"
     with pytest.raises(UndefinedSymbolError) as caught:
-        cache.add_module(ModuleSource(text, globals={"no_such_global": 1}, imports=["declared_only", "not_there"]))
+        cache.add_module(
+            ModuleSource(text, globals={"no_such_global": 1}, imports=["declared_only", "not_there"])
+        )
     assert caught.value.symbols == ("nobody_has_this",)
     assert caught.value.unused == ("declared_only", "no_such_global", "not_there")
     for name in (*caught.value.symbols, *caught.value.unused):
@@ -478,7 +484,10 @@ def test_an_undefined_global_variable_is_named(cache: Cache) -> None:
 
 
 def test_libc_functions_need_no_import(cache: Cache) -> None:
-    text = "declare i64 @labs(i64)\ndeclare double @ldexp(double, i32)\n" + caller("f", "labs").partition("\n")[2]
+    text = (
+        "declare i64 @labs(i64)\ndeclare double @ldexp(double, i32)\n"
+        + caller("f", "labs").partition("\n")[2]
+    )
     text += "define double @g(double %x) {\n%y = call double @ldexp(double %x, i32 3)\nret double %y\n}"
     cache.add_module(ModuleSource(text))
     assert cache.get_target("f")(-5) == 5

@@ -199,7 +199,9 @@ with Cache({directory!r}) as cache:
 def test_processes_with_different_edits_get_their_own(directory: Path) -> None:
     program = RACE.format(root=str(PACKAGE_ROOT), directory=str(directory), f=F, g=G)
     command = [sys.executable, "-I", "-c", program]
-    processes = [subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for number in (2, 3)]
+    processes = [
+        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for number in (2, 3)
+    ]
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("\n")

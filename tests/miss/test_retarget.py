@@ -77,7 +77,9 @@ def test_code_for_other_cpus_is_compiled_for_this_one(cache: Cache, directory: P
         assert len(third.realizations("sum")) == 2
 
 
-def test_code_for_this_cpu_knows_the_source_it_was_made_of(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_for_this_cpu_knows_the_source_it_was_made_of(
+    cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def source(text: str) -> ModuleSource:
         return ModuleSource(text, {"sum": "f64(f64[:])"}, cpu="x86-64-v4")
 
@@ -176,7 +178,6 @@ def test_code_without_targets_gets_the_width_of_a_richer_host(cache: Cache, dire
         found = {r.cpu: r.module_id for r in haswell.realizations("sum")}
         assert "ymm" in read_code(haswell._store, found["haswell"]).assembly(2)
         assert "ymm" not in read_code(haswell._store, found["x86-64-v2"]).assembly(2)
-
 
 TUNING = """
 import array, time

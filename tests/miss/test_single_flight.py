@@ -72,7 +72,9 @@ def modules(directory: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", PROCESSES)
-def test_one_process_compiles_and_the_others_wait_and_load(directory: Path, builds: Path, processes: int) -> None:
+def test_one_process_compiles_and_the_others_wait_and_load(
+    directory: Path, builds: Path, processes: int
+) -> None:
     with Crowd(directory, [script()] * processes) as crowd:
         crowd.release()
         results = crowd.results()

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 #: Functions and variables of the C library, the mathematics library and C++'s run time.
 PLATFORM = ("index", "error", "getopt", "gamma", "malloc", "_Znwm", "timezone_of")
-OWN = (
-    "".join(adder(name, 1000 + number) for number, name in enumerate(PLATFORM[:-1]))
-    + """
+OWN = "".join(adder(name, 1000 + number) for number, name in enumerate(PLATFORM[:-1])) + """
 @timezone = global i64 77
 @opterr = global i32 78
 define i64 @timezone_of(i64 %x) {
@@ -28,10 +26,7 @@ define i64 @timezone_of(i64 %x) {
   ret i64 %y
 }
 """
-)
-USER = (
-    "".join(caller(f"use_{name}", name) for name in PLATFORM)
-    + """
+USER = "".join(caller(f"use_{name}", name) for name in PLATFORM) + """
 @timezone = external global i64
 @opterr = external global i32
 define i64 @variables() {
@@ -43,7 +38,6 @@ define i64 @variables() {
   ret i64 %e
 }
 """
-)
 ANSWERS = [1000 + number for number in range(len(PLATFORM) - 1)] + [77]
 SCRIPT = f"""
 from compcache import Cache

@@ -97,13 +97,7 @@ class Copy:
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
         variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
-            [*command, *options, *tests],
-            cwd=self.folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
+            [*command, *options, *tests], cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds,
             stdin=subprocess.DEVNULL,
         )
 

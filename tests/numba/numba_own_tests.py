@@ -52,7 +52,9 @@ def main(directory: str, modules: list[str]) -> None:
         verbosity=2,
         stream=sys.stderr,
     ).run(suite)
-    failed = {test.id().removeprefix("numba.tests."): text for test, text in [*result.failures, *result.errors]}
+    failed = {
+        test.id().removeprefix("numba.tests."): text for test, text in [*result.failures, *result.errors]
+    }
     print(json.dumps({"run": result.testsRun, "skipped": len(result.skipped), "failed": failed}))
 
 

@@ -106,7 +106,9 @@ def _install_where_nothing_was(site: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [_edit_record, _register, _install_another, _install_above, _install_where_nothing_was])
-def test_a_change_of_what_is_installed_counts(noted: Callable[[], tuple[str, int]], site: Path, change: Callable[[Path], None]) -> None:
+def test_a_change_of_what_is_installed_counts(
+    noted: Callable[[], tuple[str, int]], site: Path, change: Callable[[Path], None]
+) -> None:
     first, _ = noted()
     assert noted() == (first, 0)
     change(site)
@@ -194,7 +196,9 @@ def test_an_editable_package_is_always_identified_by_its_files(
     source = tmp_path / "checkout"
     source.mkdir()
     (source / "other.py").write_text("FACTOR = 1\n")
-    (site / "other-1.dist-info" / "direct_url.json").write_text(f'{{"url": "{source.as_uri()}", "dir_info": {{"editable": true}}}}')
+    (site / "other-1.dist-info" / "direct_url.json").write_text(
+        f'{{"url": "{source.as_uri()}", "dir_info": {{"editable": true}}}}'
+    )
     _register(site)
     time.sleep(0.15)
     first, _ = noted()

@@ -101,7 +101,9 @@ def test_an_environment_variable_installs_the_backend_for_every_function(project
     lazy = "import adding\nresult = adding.add(1, 2),"
     eager = "import eager\nresult = eager.first(1), eager.second(1), int(eager.third(1)),"
     count = "\nfrom compcache.numba.lazy.installed import installed_backend\ninstallation = installed_backend()\n"
-    count += "result += (installation.hits, installation.misses) if installation else ('not installed',)"
+    count += (
+        "result += (installation.hits, installation.misses) if installation else ('not installed',)"
+    )
     where = {"COMPCACHE_DIR": str(project.cache)}
     assert project.run(lazy + count, backend=False, COMPCACHE_NUMBA="0", **where) == (3, "not installed")
     for script, values in ((lazy, (3,)), (eager, (2, 2, 4))):
@@ -151,7 +153,11 @@ def test_comments_and_blank_lines_change_nothing_where_no_line_is_told(project: 
     project.write(adding=ADD)
     script = "import adding\nresult = adding.add(1, 2)" + COUNT
     assert project.run(script, backend=True) == (3, 0, 1)
-    project.write(adding=ADD.replace("    @njit", "    # a comment\n\n    @njit").replace("return", "# here\n        return"))
+    project.write(
+        adding=ADD.replace("    @njit", "    # a comment\n\n    @njit").replace(
+            "return", "# here\n        return"
+        )
+    )
     assert project.run(script, backend=True) == (3, 1, 0)
 
 
@@ -412,7 +418,11 @@ def test_a_hit_does_not_make_numba_ready_to_compile(project: Project) -> None:
 
 
 def test_a_function_that_hit_can_be_linked_into_another(project: Project) -> None:
-    project.write(adding=ADD.replace("return x + y", "if x < 0:\n            raise ValueError('negative')\n        return x + y"))
+    project.write(
+        adding=ADD.replace(
+            "return x + y", "if x < 0:\n            raise ValueError('negative')\n        return x + y"
+        )
+    )
     script = """
     import adding
     from numba import njit
@@ -509,18 +519,26 @@ WITHOUT_NUMBA = textwrap.dedent("""
 
 
 #: With Numba, whose C functions the code may need.
-EXPLAIN = WITHOUT_NUMBA.replace('sys.modules["numba"] = sys.modules["llvmlite"] = None\n', "") + ("result = run('explain', {name!r})")
+EXPLAIN = WITHOUT_NUMBA.replace('sys.modules["numba"] = sys.modules["llvmlite"] = None\n', "") + (
+    "result = run('explain', {name!r})"
+)
 
 
 def test_explain_tells_why_a_function_is_not_cached(project: Project) -> None:
     project.write(unknown=UNKNOWN)
-    project.run("import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True)
-    script = WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
+    project.run(
+        "import unknown, warnings\nwarnings.simplefilter('ignore')\nresult = unknown.f(-1)", backend=True
+    )
+    script = (
+        WITHOUT_NUMBA.format(cache=str(project.cache)) + "result = [run('explain', n) for n in {names!r}]"
+    )
     names = ["unknown.f", "unknown.f(int64)", "unknown.f(int32)", "unknown"]
     *found, other, module = project.run(script.replace("{names!r}", repr(names)), backend=False)
     for explanation in found:
         assert (explanation["hit"], explanation["reason"]) == (False, "refused")
-        assert explanation["message"].startswith("unknown.f(int64) was compiled and not cached: it uses dynamic globals")
+        assert explanation["message"].startswith(
+            "unknown.f(int64) was compiled and not cached: it uses dynamic globals"
+        )
     assert other["reason"] == module["reason"] == "absent"
 
 
@@ -557,7 +575,9 @@ def test_tools_know_entries_where_numba_is_not_installed(project: Project) -> No
     signatures, definitions, reasons = project.run(script, backend=False)
     assert signatures["kinds.gives_array(int64)"] == "array(int64, 1d, C)(int64)"
     assert signatures["kinds.callback(float64)"] == "float64(float64)"
-    assert signatures["kinds.gufunc(array(int64, 1d, A), int64, array(int64, 1d, A))"].startswith("void(array(")
+    assert signatures["kinds.gufunc(array(int64, 1d, A), int64, array(int64, 1d, A))"].startswith(
+        "void(array("
+    )
     assert not [text for text in definitions if "is not registered" in text]
     assert set(reasons) <= {"", "global"}  # where Numba's C helpers are needed, it says so
 
@@ -596,7 +616,10 @@ RACED = {"add(1, 2)": 3, "add(1.0, 2)": 3.0, "add(1, 2.0)": 3.0, "add(1j, 2)": 2
 def test_sixteen_processes_behind_a_barrier_agree(project: Project, distinct: bool) -> None:
     project.write(adding=ADD)
     calls = list(RACED) * 4 if distinct else ["add(1, 2)"] * 16
-    racers = [project.start(RACER.format(number=number, call=f"adding.{call}"), backend=True) for number, call in enumerate(calls)]
+    racers = [
+        project.start(RACER.format(number=number, call=f"adding.{call}"), backend=True)
+        for number, call in enumerate(calls)
+    ]
     while len(list(project.source.glob("ready*"))) < len(racers) and all(r.poll() is None for r in racers):
         time.sleep(0.01)
     (project.source / "go").touch()

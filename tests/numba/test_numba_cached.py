@@ -419,8 +419,7 @@ def test_what_is_found_is_found_after_methods_were_registered_for_a_type_that_it
 @pytest.mark.parametrize("decorator", ["njit(cache=True)", "cfunc('f8(f8)', cache=True)"])
 def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        p=f"""
+    project.write(p=f"""
     from numba import cfunc, njit
 
     def make(number):
@@ -428,8 +427,7 @@ def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: P
         def f(x):
             return x + number
         return f
-    """
-    )
+    """)
     script = """
     import gc, weakref
     from numba.core.dispatcher import Dispatcher
@@ -457,8 +455,7 @@ def test_a_function_is_freed_with_its_last_reference(decorator: str, tmp_path: P
 )
 def test_functions_made_of_one_by_changing_its_globals_are_cached_with_their_callers(decorator: str, tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        p=f"""
+    project.write(p=f"""
     import numba
 
     def product(a, b):
@@ -480,8 +477,7 @@ def test_functions_made_of_one_by_changing_its_globals_are_cached_with_their_cal
     def every(*numbers):
         products = [make_product(number) for number in numbers]
         return [make_term(function)(6, 5) for function in products]
-    """
-    )
+    """)
     script = "import p\nresult = p.every({}), backend.hits, backend.misses, backend.refused"
     assert project.run(script.format("7, 4"), backend=True) == ([3, 3], 0, 4, {})
     assert project.run(script.format("7, 4"), backend=True) == ([3, 3], 4, 0, {})
@@ -490,8 +486,7 @@ def test_functions_made_of_one_by_changing_its_globals_are_cached_with_their_cal
 
 def test_a_generator_that_is_found_can_be_used_by_functions_that_are_compiled(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        p="""
+    project.write(p="""
     from numba import njit
 
     def make(factor):
@@ -515,8 +510,7 @@ def test_a_generator_that_is_found_can_be_used_by_functions_that_are_compiled(tm
     @njit
     def pass_on(n):
         return triples(n)
-    """
-    )
+    """)
     script = "import p\nresult = (p.total(4), list(p.pass_on(3)), list(p.doubles(2))), backend.misses"
     assert project.run(script, backend=True) == ((1812.0, [0.0, 3.0, 6.0], [0.0, 2.0]), 2)
     assert project.run(script, backend=True) == ((1812.0, [0.0, 3.0, 6.0], [0.0, 2.0]), 0)
@@ -524,8 +518,7 @@ def test_a_generator_that_is_found_can_be_used_by_functions_that_are_compiled(tm
 
 def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        p="""
+    project.write(p="""
     from numba import njit
     from numba.extending import overload
 
@@ -543,8 +536,7 @@ def test_what_cannot_be_compared_is_walked_once_for_all_functions_that_ask_it(tm
         return njit(cache=True)(lambda x: shown(x) * number)
 
     functions = [make(number) for number in range(5)]
-    """
-    )
+    """)
     script = """
     import compcache.numba.identity.dependencies as dependencies
     import p
@@ -585,9 +577,9 @@ _TEXT_PACKAGE = """
     def made_function():
         return globals()["ma" + "de"]
 """
-_FRAME_PACKAGE = _TEXT_PACKAGE.replace('globals()["ma" + "de"]', 'sys._getframe(1).f_globals["ma" + "de"]').replace(
-    "numba\n", "numba, sys\n", 1
-)
+_FRAME_PACKAGE = _TEXT_PACKAGE.replace(
+    'globals()["ma" + "de"]', 'sys._getframe(1).f_globals["ma" + "de"]'
+).replace("numba\n", "numba, sys\n", 1)
 _LARGE_PROGRAM = """
     import numba, large
     @numba.njit(cache=True)
@@ -599,7 +591,11 @@ _LARGE_PROGRAM = """
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [(_LARGE_PACKAGE, "too many values"), (_TEXT_PACKAGE, "which has no identity"), (_FRAME_PACKAGE, "which has no identity")],
+    [
+        (_LARGE_PACKAGE, "too many values"),
+        (_TEXT_PACKAGE, "which has no identity"),
+        (_FRAME_PACKAGE, "which has no identity"),
+    ],
     ids=["large", "text", "frame"],
 )
 def test_overloads_that_can_reach_anything_in_their_package_are_identified_by_its_files(text: str, why: str, tmp_path: Path) -> None:
@@ -666,8 +662,7 @@ def test_functions_that_overloads_define_by_text_do_not_tell_one_run_from_the_ne
 def test_functions_of_packages_that_give_the_files_of_numbas_cache_other_names_are_cached(tmp_path: Path) -> None:
     """These look into the cache objects, and turn caching off where that fails."""
     project = Project(tmp_path)
-    project.write(
-        program="""
+    project.write(program="""
     import numba
     from numba.core.caching import IndexDataCacheFile
     @numba.njit(cache=True)
@@ -676,7 +671,6 @@ def test_functions_of_packages_that_give_the_files_of_numbas_cache_other_names_a
     cache = f._cache
     cache._impl._filename_base = cache._impl._filename_base + "-r1"
     cache._cache_file = IndexDataCacheFile(cache._cache_path, cache._impl.filename_base, cache._impl.locator.get_source_stamp())
-    """
-    )
+    """)
     script = "import program\nresult = program.f(3), backend.hits, program.f._cache._impl.filename_base.endswith('r1')"
     assert [project.run(script, backend=True) for _ in range(2)] == [(9, 0, True), (9, 1, True)]

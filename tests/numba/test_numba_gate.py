@@ -311,12 +311,7 @@ OF_CONTENT = [
         "a global scalar's type", kernel("return BY", _NUMPY + "BY = np.float32(0.1)"), "float32", "float64", "0.10000000149011612", "0.1"
     ),
     given(
-        "a global type of items",
-        kernel("return x.view(BY).itemsize", _NUMPY + "BY = np.dtype('i4')"),
-        "i4",
-        "i8",
-        "4",
-        "8",
+        "a global type of items", kernel("return x.view(BY).itemsize", _NUMPY + "BY = np.dtype('i4')"), "i4", "i8", "4", "8",
         call="p.f(p.np.zeros(2), 0)",
     ),
     given("a global array", kernel("return BY[1]", _NUMPY + "BY = np.array([1, 2])"), "[1, 2]", "[1, 3]", "2", "3"),
@@ -324,29 +319,17 @@ OF_CONTENT = [
     given("a global array's shape", kernel("return BY.shape[0]", _NUMPY + "BY = np.zeros((2, 3))"), "(2, 3)", "(3, 2)", "2", "3"),
     given(
         "a global array's rows are together",
-        kernel("return BY.flags.c_contiguous", _NUMPY + "BY = np.zeros((2, 2))[:2, :2]"),
-        "s((2, 2)",
-        "s((4, 4)",
-        "True",
-        "False",
+        kernel("return BY.flags.c_contiguous", _NUMPY + "BY = np.zeros((2, 2))[:2, :2]"), "s((2, 2)", "s((4, 4)", "True", "False",
     ),
     given(
         "a global array's columns are together",
-        kernel("return BY.flags.f_contiguous", _NUMPY + "BY = np.zeros((2, 2), order='F')[:2, :2]"),
-        "s((2, 2)",
-        "s((4, 4)",
-        "True",
-        "False",
+        kernel("return BY.flags.f_contiguous", _NUMPY + "BY = np.zeros((2, 2), order='F')[:2, :2]"), "s((2, 2)", "s((4, 4)",
+        "True", "False",
     ),
     given("a variable of a closure", _CLOSURE, "make(3", "make(4", "24.0", "32.0"),
     given("a function of a closure", _CLOSURE, "x + 1", "x + 3", "24.0", "30.0"),
     given(
-        "an attribute of a module",
-        kernel("return x * settings.BY", "import settings\n"),
-        "BY = 3",
-        "BY = 4",
-        "21.0",
-        "28.0",
+        "an attribute of a module", kernel("return x * settings.BY", "import settings\n"), "BY = 3", "BY = 4", "21.0", "28.0",
         settings="BY = 3",
     ),
     given("a callee", kernel("return inner(x)", "@njit\n    def inner(x):\n        return x * 2"), "x * 2", "x * 3", "14.0", "21.0"),
@@ -356,12 +339,8 @@ OF_CONTENT = [
     given("a callee in another file", _CALLS_OTHER_FILE, "x) + 1", "x) + 2", "22.0", "23.0", settings=_TWO_FILES),
     given("a callee's callee", _CALLS_OTHER_FILE, "x * 3", "x * 4", "22.0", "29.0", settings=_TWO_FILES),
     given(
-        "a callee's option",
-        kernel("return inner(x, y)", '@njit(error_model="numpy")\n    def inner(x, y):\n        return x / (y - y)'),
-        '"numpy"',
-        '"python"',
-        "inf",
-        _DIVIDES,
+        "a callee's option", kernel("return inner(x, y)", '@njit(error_model="numpy")\n    def inner(x, y):\n        return x / (y - y)'),
+        '"numpy"', '"python"', "inf", _DIVIDES,
     ),
 ]
 #: How they are declared, what they are called with, and what is registered with Numba.
@@ -369,22 +348,13 @@ OF_USE = [
     option("the error model", "return x / (y - y)", 'error_model="numpy"', 'error_model="python"', "inf", _DIVIDES),
     option("fast mathematics", "return x != x", "fastmath=0 == 1", "fastmath=1 == 1", "True", "False", call="p.f(float('nan'), 2.0)"),
     option(
-        "checks of bounds",
-        "return x[y]",
-        "boundscheck=0 == 1",
-        "boundscheck=1 == 1",
-        "5",
-        "IndexError: index is out of bounds",
-        before="import numpy as np",
-        call="p.f(p.np.arange(8)[:4], 5)",
+        "checks of bounds", "return x[y]", "boundscheck=0 == 1", "boundscheck=1 == 1", "5", "IndexError: index is out of bounds",
+        before="import numpy as np", call="p.f(p.np.arange(8)[:4], 5)",
     ),
     given(
         "the types of variables",
         kernel("z = x / 2; return z", "from numba import float64, int64").replace("@njit\n", '@njit(locals={"z": float64})\n'),
-        '"z": float64',
-        '"z": int64',
-        "3.5",
-        "3",
+        '"z": float64', '"z": int64', "3.5", "3",
     ),
     given("a declared result", kernel("return x + y").replace("@njit", '@njit("f8(f8, f8)", cache=True)'), '"f8(', '"i8(', "9.0", "9"),
     given("a ufunc", _VECTORIZED, "x * 3", "x * 4", "np.float64(23.0)", "np.float64(30.0)"),
@@ -399,34 +369,20 @@ OF_USE = [
     argument("an array's order", "return x.flags.c_contiguous", "np.zeros((2, 2))", "np.zeros((2, 2), order='F')", "True", "False"),
     argument("an array with gaps", "return x.flags.c_contiguous", "np.zeros((2, 2))", "np.zeros((4, 4))[:2, :2]", "True", "False"),
     argument(
-        "an array that is only read",
-        "return x[1:]",
-        "np.zeros(2)",
-        "np.frombuffer(bytes(16))",
-        "True",
-        "False",
+        "an array that is only read", "return x[1:]", "np.zeros(2)", "np.frombuffer(bytes(16))", "True", "False",
         call="p.f(p.ARGUMENT).flags.writeable",
     ),
     argument("an array's dimensions", "return x.ndim", "np.zeros(4)", "np.zeros((2, 2))", "1", "2"),
     argument("a tuple's items", "return x[0]", "(1, 2.0)", "(1.0, 2)", "1", "1.0"),
     given("the fields of a named tuple", _NAMED, '["a", "b"]', '["b", "a"]', "5.0", "-5.0", call="p.f(p.Point(7.0, 2.0))"),
     argument(
-        "the fields of records",
-        "return x[0].a",
-        "np.array([(1, 2)], 'i4,i4').view([('a', 'i4'), ('b', 'i4')])",
-        "np.array([(1, 2)], 'i4,i4').view([('b', 'i4'), ('a', 'i4')])",
-        "1",
-        "2",
-        modes=_NEVER,
+        "the fields of records", "return x[0].a",
+        "np.array([(1, 2)], 'i4,i4').view([('a', 'i4'), ('b', 'i4')])", "np.array([(1, 2)], 'i4,i4').view([('b', 'i4'), ('a', 'i4')])",
+        "1", "2", modes=_NEVER,
     ),
     given(
-        "the last of many arguments",
-        f"from numba import njit\nLAST = 1\n@njit\ndef f({_NAMES}):\n    return a45\n",
-        "LAST = 1",
-        "LAST = 1.0",
-        "1",
-        "1.0",
-        call="p.f(*[0.5] * 45, p.LAST)",
+        "the last of many arguments", f"from numba import njit\nLAST = 1\n@njit\ndef f({_NAMES}):\n    return a45\n",
+        "LAST = 1", "LAST = 1.0", "1", "1.0", call="p.f(*[0.5] * 45, p.LAST)",
     ),
     given("a function as an argument", _GIVEN_FUNCTION, "x * 3", "x * 4", "21.0", "28.0", call="p.f(p.inner, 7.0)"),
     given("an overload", _OVERLOAD, "x * 3", "x * 4", "23.0", "30.0", modes=_REGISTERING),
@@ -508,10 +464,8 @@ def _cached(edit: Edit) -> Edit:
     texts = [edit.source, edit.settings]
     for number, text in enumerate(texts):
         if "cache=True" not in text:
-            texts[number] = (
-                text.replace("@njit\n", "@njit(cache=True)\n")
-                .replace("@njit(", "@njit(cache=True, ")
-                .replace("cache=True, cache=True", "cache=True")
+            texts[number] = text.replace("@njit\n", "@njit(cache=True)\n").replace("@njit(", "@njit(cache=True, ").replace(
+                "cache=True, cache=True", "cache=True"
             )
     return edit._replace(source=texts[0], settings=texts[1])
 

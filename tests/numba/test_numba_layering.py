@@ -40,7 +40,9 @@ FLOORS = (
     ("",),
 )  # fmt: skip
 #: What points up, and why.
-DOORS = {("declarations", "takeover"): "a declaration without code becomes Numba's own object, and only then the compiler's half is loaded"}
+DOORS = {
+    ("declarations", "takeover"): "a declaration without code becomes Numba's own object, and only then the compiler's half is loaded",
+}
 FLOOR_OF = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
 MODULES = [name for name in modules() if name.partition(".")[0] == HOUSE]
 OTHERS = [name for name in modules() if name.partition(".")[0] != HOUSE]

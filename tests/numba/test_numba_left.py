@@ -27,7 +27,7 @@ KERNELS = {
             return 2 * x
         """,
         "kernel.f(21)",
-    )
+    ),
 }
 
 #: Its code is made by code that no key has: Numba's cache would not see that this makes something else.
@@ -142,9 +142,7 @@ def test_a_key_that_a_package_brought_is_the_identity(tmp_path: Path, first: str
     project.write(packaged=f"PLACE = {place!r}\n" + LOCATOR)
     lazy = "import compcache.numba\nbackend = compcache.numba.install({root!r}, lazy=True)"
     opening = (lazy if first == "lazy" else first).format(root=str(project.cache))
-    script = (
-        opening
-        + """
+    script = opening + """
 import packaged
 from compcache.numba.fingerprints import walk
 from compcache.numba.identity import key
@@ -159,7 +157,6 @@ f = packaged.generated("a-key", "def f(x):\\n    return 2 * x")
 g = packaged.generated("another", "def f(x):\\n    return 3 * x")
 result = f(21), g(21), len(looked_at)
 """
-    )
     for warm in (False, True):
         assert project.run(f"WARM = {warm}\n" + script, backend=False) == (42, 63, 0)
     assert len([*(tmp_path / "place").glob("*.nbc")]) == 2

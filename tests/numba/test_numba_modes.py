@@ -265,7 +265,7 @@ def test_a_start_without_numba_finds_what_the_variable_compiled(tmp_path: Path) 
 def test_what_was_compiled_with_the_options_of_a_caller_is_the_callers(tmp_path: Path) -> None:
     programs = Programs(tmp_path, _INHERITS)
     said = [programs.start("run", tmp_path / "base", name).answer for name in ("caller", "callee", "callee")]
-    assert said == ["'inf'", "\"'error'\"", "\"'error'\""]
+    assert said == ["'inf'", '"\'error\'"', '"\'error\'"']
 
 
 _THREADS = """

@@ -81,11 +81,8 @@ _OF_STATE = (
     ("os", "os.chdir('/usr' if {} == 3 else '/')", "len(os.path.abspath('x'))"),
     ("os", "os.nice(0) or os.sched_setaffinity(0, {{0}} if {} == 3 else {{1}})", "min(os.sched_getaffinity(0)) + 2"),
     ("locale", "locale.setlocale(locale.LC_ALL, 'C') and setattr(locale, 'F', {})", "locale.F"),
-    (
-        "signal",
-        "signal.signal(signal.SIGUSR1, signal.SIG_IGN if {} == 3 else signal.SIG_DFL)",
-        "4 - (signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN)",
-    ),
+    ("signal", "signal.signal(signal.SIGUSR1, signal.SIG_IGN if {} == 3 else signal.SIG_DFL)",
+     "4 - (signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN)"),
     ("threading", "threading.stack_size({} << 20)", "threading.stack_size() >> 20"),
     ("faulthandler", "faulthandler.enable() if {} == 3 else faulthandler.disable()", "faulthandler.is_enabled() + 3"),
     ("sys", "sys.argv[1:] = ['{}']", "digit(sys.argv[1])"),

@@ -26,7 +26,10 @@ NOT_APPLICABLE = {
 }
 
 
-@pytest.mark.parametrize(("module", "at_least"), [("test_caching", 40), ("npyufunc.test_caching", 15), ("test_parfors_caching", 4)])
+@pytest.mark.parametrize(
+    ("module", "at_least"),
+    [("test_caching", 40), ("npyufunc.test_caching", 15), ("test_parfors_caching", 4)],
+)
 def test_numbas_own_cache_tests_pass(module: str, at_least: int, tmp_path: Path) -> None:
     runner = Path(__file__).absolute().parent / "numba_own_tests.py"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}

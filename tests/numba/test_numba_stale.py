@@ -778,13 +778,23 @@ EDITS = [
         for name, code, first, second in (
             ("a bound method", "overload(scaled)(Maker(2).make)", "Maker(2)", "Maker(3)"),
             ("a class method", "overload(scaled)(Maker.make_alike)", "factor = 5", "factor = 6"),
-            ("an object", "maker = Maker(2)\n    maker.__name__ = 'maker'\n    overload(scaled)(maker)", "Maker(2)", "Maker(3)"),
+            (
+                "an object",
+                "maker = Maker(2)\n    maker.__name__ = 'maker'\n    overload(scaled)(maker)",
+                "Maker(2)",
+                "Maker(3)",
+            ),
             ("a partial function", "overload(scaled)(partial)", "make, 2)", "make, 3)"),
             ("a cached function", "FACTOR = 2\n    overload(scaled)(cached)", "FACTOR = 2", "FACTOR = 3"),
         )
     ],
     *[
-        Edit(f"an overload that reads {name}", overloaded(_READER.replace("{defined}", defined).replace("{read}", read)), first, second)
+        Edit(
+            f"an overload that reads {name}",
+            overloaded(_READER.replace("{defined}", defined).replace("{read}", read)),
+            first,
+            second,
+        )
         for name, defined, read, first, second in (
             (
                 "through a metaclass",
@@ -807,7 +817,13 @@ EDITS = [
                 "factor = 2",
                 "factor = 3",
             ),
-            ("a regular expression", "import re\n    read = re.compile('2')", "factor = int(read.pattern)", "'2'", "'3'"),
+            (
+                "a regular expression",
+                "import re\n    read = re.compile('2')",
+                "factor = int(read.pattern)",
+                "'2'",
+                "'3'",
+            ),
             (
                 "an object's dictionary",
                 "class Read: pass\n    read = Read()\n    read.factor = 2",

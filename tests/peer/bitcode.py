@@ -28,7 +28,9 @@ def parse(bitcode: bytes) -> Any:
 
 def optimize(module: Any, level: int = 2) -> None:
     """Run LLVM's standard pipeline of that level."""
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=level, reloc="pic", codemodel="default")
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        opt=level, reloc="pic", codemodel="default"
+    )
     tuning = llvm.create_pipeline_tuning_options(speed_level=level)
     builder = llvm.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)
@@ -52,7 +54,9 @@ def exported(bitcode: bytes) -> list[str]:
     """The names of the functions that other modules can see."""
     visible = (llvm.Linkage.external, llvm.Linkage.weak_any, llvm.Linkage.weak_odr)
     functions = parse(bitcode).functions
-    return [function.name for function in functions if not function.is_declaration and function.linkage in visible]
+    return [
+        function.name for function in functions if not function.is_declaration and function.linkage in visible
+    ]
 
 
 def undefined(bitcode: bytes) -> list[str]:

@@ -17,4 +17,7 @@ def add_modules(cache_dir: Path, modules: Mapping[str, bytes], **options: Any) -
     """Add each module as one of its own, with what the others define as its imports; the module_id of each."""
     imports = imports_among(modules)
     with Cache(cache_dir) as cache:
-        return {name: cache.add_module(ModuleSource(bitcode, imports=imports[name], **options)) for name, bitcode in modules.items()}
+        return {
+            name: cache.add_module(ModuleSource(bitcode, imports=imports[name], **options))
+            for name, bitcode in modules.items()
+        }

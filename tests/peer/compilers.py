@@ -52,11 +52,20 @@ class Compiler:
 
     def _compile(self, source: Path, flags: tuple[str, ...], compiled: Path) -> None:
         self.cache.mkdir(parents=True, exist_ok=True)
-        zig_cache = {name: str(self.cache / "zig") for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")}
+        zig_cache = {
+            name: str(self.cache / "zig") for name in ("ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR")
+        }
         with tempfile.TemporaryDirectory(dir=self.cache, prefix=".compile-") as scratch:
             output = Path(scratch, "module.bc")
             command = [*self.command, *flags, str(source), "-o", str(output)]
-            done = subprocess.run(command, env=os.environ | zig_cache, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+            done = subprocess.run(
+                command,
+                env=os.environ | zig_cache,
+                capture_output=True,
+                text=True,
+                timeout=COMPILE_SECONDS,
+                check=False,
+            )
             if done.returncode:
                 raise RuntimeError(f"{self.name} does not compile {source}:\n{done.stderr}")
             output.replace(compiled)

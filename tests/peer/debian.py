@@ -43,7 +43,9 @@ def unpacked(packages: tuple[str, ...], directory: Path) -> Path:
 
 def _run(command: list[str], directory: str) -> None:
     try:
-        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=directory, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise PackageUnavailableError(f"{command[0]} took more than {DOWNLOAD_SECONDS} s") from error
     if done.returncode:

@@ -72,7 +72,11 @@ LUA = Library(
     ),
     ("-DLUA_USE_POSIX",),
 )
-YAML = Library("ruamel.yaml.clib", _files("", "api dumper emitter loader parser reader scanner writer"), ("-DHAVE_CONFIG_H",))
+YAML = Library(
+    "ruamel.yaml.clib",
+    _files("", "api dumper emitter loader parser reader scanner writer"),
+    ("-DHAVE_CONFIG_H",),
+)
 REGEX = Library("regex", _files("src/", "_regex _regex_unicode"), (f"-I{sysconfig.get_path('include')}",))
 
 

@@ -35,6 +35,8 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: o
     return dist_info
 
 
-def build_wheel(wheel_directory: str, config_settings: object = None, metadata_directory: object = None) -> NoReturn:
+def build_wheel(
+    wheel_directory: str, config_settings: object = None, metadata_directory: object = None
+) -> NoReturn:
     del wheel_directory, config_settings, metadata_directory
     raise NotImplementedError("the tests read sources, they never build a peer")

@@ -326,7 +326,10 @@ def _compressed(library: ctypes.CDLL, data: bytes) -> bytes:
 
 
 _DECODER_TYPES = (_INT, _SIZE, _POINTER, _POINTER, _POINTER)
-_BROTLI_FUNCTIONS = (_ENCODER, Function("BrotliDecoderDecompress", _decompress, _DECODER_TYPES, inputs.text_to_compress, _compressed))
+_BROTLI_FUNCTIONS = (
+    _ENCODER,
+    Function("BrotliDecoderDecompress", _decompress, _DECODER_TYPES, inputs.text_to_compress, _compressed),
+)
 
 PROGRAMS = {
     program.name: program

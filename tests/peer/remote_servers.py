@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BEHAVIOURS", "SERVERS", "Proxy", "free_port", "stop", "variables"]
 
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

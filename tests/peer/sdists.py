@@ -67,7 +67,9 @@ SDISTS = {
         # Lua in all its versions.
         Sdist("lupa", "2.8", "d8022641b9ec8ecf2c5ecbe9f47e5a70e0b87c4b5ae921b92cb02a638e0acd08"),
         # libyaml.
-        Sdist("ruamel.yaml.clib", "0.2.15", "46e4cc8c43ef6a94885f72512094e482114a8a706d3c555a34ed4b0d20200600"),
+        Sdist(
+            "ruamel.yaml.clib", "0.2.15", "46e4cc8c43ef6a94885f72512094e482114a8a706d3c555a34ed4b0d20200600"
+        ),
         # A CPython extension module: its code calls libpython.
         Sdist("regex", "2026.11.15", "d6ec7e29e62ebf93ab2a593d1137022b6025497d8610e5cb666d52f9ee5bb0ce"),
     )
@@ -104,7 +106,9 @@ def _download(sdist: Sdist, scratch: Path) -> Path:
     command += [f"--dest={downloads}", f"{sdist.name}=={sdist.version}"]
     environment = os.environ | {"PYTHONPATH": str(backend.parent)}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise SdistUnavailableError(f"pip took more than {DOWNLOAD_SECONDS} s to get {sdist.name}") from error
     if done.returncode:

@@ -34,7 +34,10 @@ LIBRARIES = [
 @pytest.mark.parametrize("compiler_name", OLD_AND_NEW)
 @pytest.mark.parametrize("expected", LIBRARIES)
 def test_a_library_compiles_to_bitcode_that_llvm_reads(
-    expected: tuple[Library, int, str], compiler_name: str, compiler_named: Callable[[str], Compiler], sdist: Callable[[str], Path]
+    expected: tuple[Library, int, str],
+    compiler_name: str,
+    compiler_named: Callable[[str], Compiler],
+    sdist: Callable[[str], Path],
 ) -> None:
     library, least, function = expected
     bitcode = library.module(sdist, compiler_named(compiler_name))

@@ -32,7 +32,9 @@ def optimize(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def cached(compiler: Compiler, optimize: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def cached(
+    compiler: Compiler, optimize: int, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
     """`cached(name)`: a cache that holds `csrc/<name>.c`, all of it."""
     made: dict[str, Path] = {}
 
@@ -58,7 +60,13 @@ def expect(cache_dir: Path, *expected: tuple[object, ...]) -> None:
 
 class TestState:
     def test_statics_outlive_a_call(self, cached: Callable[[str], Path]) -> None:
-        expect(cached("state"), ("count_call", 101), ("count_call", 102), ("count_call_elsewhere", 112), ("count_call", 113))
+        expect(
+            cached("state"),
+            ("count_call", 101),
+            ("count_call", 102),
+            ("count_call_elsewhere", 112),
+            ("count_call", 113),
+        )
 
     def test_every_process_starts_from_the_initial_values(self, cached: Callable[[str], Path]) -> None:
         for _ in range(2):
@@ -76,7 +84,12 @@ class TestState:
         assert run_fresh(cached("state"), script) == [101, 102, 103]
 
     def test_constructors_run_once_and_in_order(self, cached: Callable[[str], Path]) -> None:
-        expect(cached("state"), ("constructed_value", 41), ("construction_order", 212), ("construction_order", 212))
+        expect(
+            cached("state"),
+            ("constructed_value", 41),
+            ("construction_order", 212),
+            ("construction_order", 212),
+        )
 
     def test_an_unloaded_module_leaves_no_traces(self, cached: Callable[[str], Path]) -> None:
         script = """
@@ -143,7 +156,9 @@ class TestPointers:
 
     def test_a_hidden_function_can_be_exported_by_name(self, compiler: Compiler, tmp_path: Path) -> None:
         with Cache(tmp_path / "cache") as cache:
-            cache.add_module(ModuleSource(compiler.bitcode(own_source("pointers")), {"hidden_twice": "i64(i64)"}))
+            cache.add_module(
+                ModuleSource(compiler.bitcode(own_source("pointers")), {"hidden_twice": "i64(i64)"})
+            )
         expect(tmp_path / "cache", ("hidden_twice", 21, 42))
 
     def test_a_definition_wins_over_the_c_library(self, cached: Callable[[str], Path]) -> None:
@@ -163,7 +178,9 @@ class TestPointers:
         in_order = sorted(values, reverse=True)
         assert run_fresh(cached("pointers"), script, values=values) == (in_order, in_order)
 
-    def test_a_pointer_to_a_private_function_travels_through_python(self, cached: Callable[[str], Path]) -> None:
+    def test_a_pointer_to_a_private_function_travels_through_python(
+        self, cached: Callable[[str], Path]
+    ) -> None:
         script = """
             address = call("address_of_multiply")
             result = call("call_pointer", address, 6, 7)
@@ -175,7 +192,13 @@ class TestPointers:
         expect(cached("pointers"), ("run_program", program, len(program), -7))
 
     def test_recursion_ends(self, cached: Callable[[str], Path]) -> None:
-        expect(cached("pointers"), ("ackermann", 2, 6, 15), ("is_even", 1001, 0), ("is_odd", 1001, 1), ("is_even", 0, 1))
+        expect(
+            cached("pointers"),
+            ("ackermann", 2, 6, 15),
+            ("is_even", 1001, 0),
+            ("is_odd", 1001, 1),
+            ("is_even", 0, 1),
+        )
 
 
 class TestCalls:
@@ -189,11 +212,18 @@ class TestCalls:
             ("widen_bool", False, 20),
         )
 
-    def test_unsigned_narrow_arguments_are_extended_with_zeros(self, compiler: Compiler, tmp_path: Path) -> None:
+    def test_unsigned_narrow_arguments_are_extended_with_zeros(
+        self, compiler: Compiler, tmp_path: Path
+    ) -> None:
         signatures = {"widen_u8": "i64(u8)", "widen_u16": "i64(u16)", "narrow_u16": "u16(i64)"}
         with Cache(tmp_path / "cache") as cache:
             cache.add_module(ModuleSource(compiler.bitcode(own_source("calls")), signatures))
-        expect(tmp_path / "cache", ("widen_u8", 255, 255), ("widen_u16", 65_535, 65_535), ("narrow_u16", -1, 65_535))
+        expect(
+            tmp_path / "cache",
+            ("widen_u8", 255, 255),
+            ("widen_u16", 65_535, 65_535),
+            ("narrow_u16", -1, 65_535),
+        )
 
     def test_zero_extension_is_read_off_the_declaration(self, cached: Callable[[str], Path]) -> None:
         script = """
@@ -216,7 +246,30 @@ class TestCalls:
         )
 
     def test_many_arguments_arrive_in_order(self, cached: Callable[[str], Path]) -> None:
-        arguments = [1, 2.0, 3, 4.0, 5, 6.0, 7, 8.0, 9, 10.0, -11, 12.0, 13, 14.0, 15, 16.0, 17, 18.0, 19, 20.0, 21, 22.0]
+        arguments = [
+            1,
+            2.0,
+            3,
+            4.0,
+            5,
+            6.0,
+            7,
+            8.0,
+            9,
+            10.0,
+            -11,
+            12.0,
+            13,
+            14.0,
+            15,
+            16.0,
+            17,
+            18.0,
+            19,
+            20.0,
+            21,
+            22.0,
+        ]
         value = sum(weight * argument for weight, argument in enumerate(arguments, 1))
         expect(cached("calls"), ("many", *arguments, value))
 
@@ -229,13 +282,17 @@ class TestCalls:
         )
 
     @pytest.mark.parametrize("name", ["sum_large", "swapped", "sum_all", "format_into", "triple_long"])
-    def test_what_python_cannot_call_is_there_without_a_signature(self, cached: Callable[[str], Path], name: str) -> None:
+    def test_what_python_cannot_call_is_there_without_a_signature(
+        self, cached: Callable[[str], Path], name: str
+    ) -> None:
         with Cache(cached("calls")) as cache:
             assert cache.has(name)
             with pytest.raises(SignatureError, match=name):
                 cache.get_target(name)
 
-    def test_varargs_reach_functions_of_the_module_and_of_the_c_library(self, cached: Callable[[str], Path]) -> None:
+    def test_varargs_reach_functions_of_the_module_and_of_the_c_library(
+        self, cached: Callable[[str], Path]
+    ) -> None:
         script = """
             out = bytearray(80)
             size = cache.get_target("format_record")(out, len(out), given(b"n\\xc3\\xb8"), 42, 1234.5)
@@ -276,7 +333,9 @@ class TestCalls:
         """
         assert run_fresh(cached("calls"), script) in (42, "refused")
 
-    def test_calls_between_modules_keep_their_form(self, compiler: Compiler, optimize: int, tmp_path: Path) -> None:
+    def test_calls_between_modules_keep_their_form(
+        self, compiler: Compiler, optimize: int, tmp_path: Path
+    ) -> None:
         modules = {name: compiler.bitcode(own_source(name)) for name in ("crossing", "calls")}
         add_modules(tmp_path / "cache", modules, optimize=optimize)
         expect(
@@ -293,16 +352,31 @@ class TestCalls:
 
 class TestMachine:
     def test_inline_assembly_runs(self, cached: Callable[[str], Path]) -> None:
-        expect(cached("machine"), ("rotate_left_one", 3, 6), ("rotate_left_one", -(2**63), 1), ("behind_a_barrier", 41, 42))
+        expect(
+            cached("machine"),
+            ("rotate_left_one", 3, 6),
+            ("rotate_left_one", -(2**63), 1),
+            ("behind_a_barrier", 41, 42),
+        )
 
     def test_errno_is_the_process_own(self, cached: Callable[[str], Path]) -> None:
         expect(cached("machine"), ("error_of_bad_close", 9))
 
     def test_longjmp_lands(self, cached: Callable[[str], Path]) -> None:
-        expect(cached("machine"), ("divide_or_jump", 84, 2, 42), ("divide_or_jump", 5, 0, 5077), ("divide_or_jump", 84, -2, -42))
+        expect(
+            cached("machine"),
+            ("divide_or_jump", 84, 2, 42),
+            ("divide_or_jump", 5, 0, 5077),
+            ("divide_or_jump", 84, -2, -42),
+        )
 
     def test_atomics_and_builtins(self, cached: Callable[[str], Path]) -> None:
-        expect(cached("machine"), ("add_atomically", 5, 5), ("add_atomically", -7, -2), ("bits", 0xF0, 40456))
+        expect(
+            cached("machine"),
+            ("add_atomically", 5, 5),
+            ("add_atomically", -7, -2),
+            ("bits", 0xF0, 40456),
+        )
 
     def test_calls_that_code_generation_adds_are_resolved(self, cached: Callable[[str], Path]) -> None:
         script = """
@@ -352,7 +426,9 @@ class TestBeyondTheIR:
     def source(self, compiler: Compiler, optimize: int) -> Callable[[str], ModuleSource]:
         return lambda name: ModuleSource(compiler.bitcode(own_source(name)), optimize=optimize)
 
-    def test_functions_of_the_compilers_library(self, source: Callable[[str], ModuleSource], tmp_path: Path) -> None:
+    def test_functions_of_the_compilers_library(
+        self, source: Callable[[str], ModuleSource], tmp_path: Path
+    ) -> None:
         refusal = add_or_refusal(tmp_path / "cache", source("wide"))
         if refusal is None:
             quotient = (5 << 64 | 6) // 7 - (1 << 64)
@@ -377,14 +453,18 @@ class TestBeyondTheIR:
         else:
             assert "assembl" in str(refusal)
 
-    def test_a_thread_local_model_of_executables(self, source: Callable[[str], ModuleSource], tmp_path: Path) -> None:
+    def test_a_thread_local_model_of_executables(
+        self, source: Callable[[str], ModuleSource], tmp_path: Path
+    ) -> None:
         refusal = add_or_refusal(tmp_path / "cache", source("local_exec"))
         if refusal is None:
             expect(tmp_path / "cache", ("count_call", 1001), ("count_call", 1002))
         else:
             assert "calls" in str(refusal)
 
-    def test_functions_chosen_by_a_resolver(self, source: Callable[[str], ModuleSource], tmp_path: Path) -> None:
+    def test_functions_chosen_by_a_resolver(
+        self, source: Callable[[str], ModuleSource], tmp_path: Path
+    ) -> None:
         refusal = add_or_refusal(tmp_path / "cache", source("indirect"))
         if refusal is None:
             expect(tmp_path / "cache", ("through_chosen", 1, 1002))
@@ -398,7 +478,9 @@ class TestSeveralModules:
         return {name: compiler.bitcode(own_source(name)) for name in ("tower_left", "tower_right")}
 
     @pytest.mark.parametrize("reverse", [False, True], ids=["left-first", "right-first"])
-    def test_a_circle_of_two_modules_closes(self, towers: dict[str, bytes], optimize: int, reverse: bool, tmp_path: Path) -> None:
+    def test_a_circle_of_two_modules_closes(
+        self, towers: dict[str, bytes], optimize: int, reverse: bool, tmp_path: Path
+    ) -> None:
         in_order = dict(sorted(towers.items(), reverse=reverse))
         add_modules(tmp_path / "cache", in_order, optimize=optimize)
         expect(
@@ -411,7 +493,9 @@ class TestSeveralModules:
             ("tower_step", 1, 3, 8),
         )
 
-    def test_half_a_circle_says_what_it_lacks_until_it_comes(self, towers: dict[str, bytes], optimize: int, tmp_path: Path) -> None:
+    def test_half_a_circle_says_what_it_lacks_until_it_comes(
+        self, towers: dict[str, bytes], optimize: int, tmp_path: Path
+    ) -> None:
         with Cache(tmp_path / "cache") as cache:
             cache.add_module(ModuleSource(towers["tower_left"], imports=["tower_right"], optimize=optimize))
             assert cache.get_target("tower_left_calls")() == 0
@@ -420,12 +504,16 @@ class TestSeveralModules:
             cache.add_module(ModuleSource(towers["tower_right"], imports=["tower_left"], optimize=optimize))
             assert cache.get_target("tower_left")(10) == 25
 
-    def test_imports_are_checked_both_ways(self, towers: dict[str, bytes], optimize: int, tmp_path: Path) -> None:
+    def test_imports_are_checked_both_ways(
+        self, towers: dict[str, bytes], optimize: int, tmp_path: Path
+    ) -> None:
         with Cache(tmp_path / "cache") as cache:
             with pytest.raises(UndefinedSymbolError) as missing:
                 cache.add_module(ModuleSource(towers["tower_left"], optimize=optimize))
             assert missing.value.symbols == ("tower_right",)
-            superfluous = ModuleSource(towers["tower_left"], imports=["tower_right", "no_such_function"], optimize=optimize)
+            superfluous = ModuleSource(
+                towers["tower_left"], imports=["tower_right", "no_such_function"], optimize=optimize
+            )
             with pytest.raises(UndefinedSymbolError) as unused:
                 cache.add_module(superfluous)
             assert unused.value.unused == ("no_such_function",)

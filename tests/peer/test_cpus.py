@@ -109,7 +109,9 @@ def test_what_was_compiled_on_a_host_runs_there(made: dict[str, Path], host: str
 
 
 @pytest.mark.parametrize(("maker", "host"), list(itertools.product((*CPUS, *NAMED), (*CPUS, None))))
-def test_code_of_one_cpu_is_right_on_another_or_a_miss(made: dict[str, Path], maker: str, host: str | None, tmp_path: Path) -> None:
+def test_code_of_one_cpu_is_right_on_another_or_a_miss(
+    made: dict[str, Path], maker: str, host: str | None, tmp_path: Path
+) -> None:
     directory = tmp_path / "cache"
     shutil.copytree(made[maker], directory)
     answer = run_on(host, directory, _CALL)
@@ -150,7 +152,9 @@ def test_hosts_share_a_directory_at_the_same_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("maker", "host"), [("x86-64-v4", "Nehalem"), ("Haswell", "Nehalem"), ("znver4", "EPYC")])
-def test_code_of_a_newer_cpu_is_compiled_again_for_an_older_one(made: dict[str, Path], maker: str, host: str, tmp_path: Path) -> None:
+def test_code_of_a_newer_cpu_is_compiled_again_for_an_older_one(
+    made: dict[str, Path], maker: str, host: str, tmp_path: Path
+) -> None:
     directory = tmp_path / "cache"
     shutil.copytree(made[maker], directory)
     value, module_id = run_on(host, directory, _CALL, retarget=True)

@@ -67,7 +67,11 @@ def test_the_python_package_reads_blocks_that_targets_write(cache_dir: Path, tex
         size = call(function, text, out, len(text), len(out), *level)
         result = bytes(out[:size])
     """
-    for function, level in (("LZ4_compress_default", []), ("LZ4_compress_HC", [9]), ("LZ4_compress_HC", [12])):
+    for function, level in (
+        ("LZ4_compress_default", []),
+        ("LZ4_compress_HC", [9]),
+        ("LZ4_compress_HC", [12]),
+    ):
         packed = run_fresh(cache_dir, script, text=text, function=function, level=level)
         assert 0 < len(packed) < len(text)
         assert lz4_block.decompress(packed, uncompressed_size=len(text)) == text
@@ -108,7 +112,11 @@ def test_frames_go_through_four_modules(cache_dir: Path, text: bytes) -> None:
         result = code, list(sizes), bytes(out)
     """
     packed = lz4_frame.compress(text, compression_level=3, content_checksum=True)
-    assert run_fresh(cache_dir, decompress, packed=packed, size=len(text)) == (0, [len(text), len(packed)], text)
+    assert run_fresh(cache_dir, decompress, packed=packed, size=len(text)) == (
+        0,
+        [len(text), len(packed)],
+        text,
+    )
 
 
 def test_dependencies_cross_modules(cache_dir: Path) -> None:
@@ -118,7 +126,9 @@ def test_dependencies_cross_modules(cache_dir: Path) -> None:
     assert {"LZ4_compress_HC_continue", "LZ4_compress_fast_continue", "XXH32_update"} <= set(reached)
 
 
-def test_the_order_of_addition_does_not_matter(modules: dict[str, bytes], tmp_path: Path, text: bytes) -> None:
+def test_the_order_of_addition_does_not_matter(
+    modules: dict[str, bytes], tmp_path: Path, text: bytes
+) -> None:
     reordered = {name: modules[name] for name in ("lz4frame", "lz4hc", "xxhash", "lz4")}
     add_modules(tmp_path / "cache", reordered, optimize=0)
     script = """

@@ -115,16 +115,25 @@ class Case(NamedTuple):
 
 CASES = [
     Case(hypotenuse, "float64(float64, float64)", "f64(f64, f64)", [(3.0, 4.0), (-1e100, 0.0), (0.5, 0.25)]),
-    Case(greatest_divisor, "int64(int64, int64)", "i64(i64, i64)", [(48, 36), (17, 5), (0, 9), (2**40, 2**35 * 3)]),
+    Case(
+        greatest_divisor,
+        "int64(int64, int64)",
+        "i64(i64, i64)",
+        [(48, 36), (17, 5), (0, 9), (2**40, 2**35 * 3)],
+    ),
     Case(collatz_steps, "int64(int64)", "i64(i64)", [(1,), (27,), (97,), (837_799,)]),
     Case(special, "float64(float64)", "f64(f64)", [(0.5,), (2.75,), (11.0,)]),
-    Case(is_between, "boolean(float64, boolean)", "bool(f64, bool)", [(0.5, False), (0.5, True), (2.0, False)]),
+    Case(
+        is_between, "boolean(float64, boolean)", "bool(f64, bool)", [(0.5, False), (0.5, True), (2.0, False)]
+    ),
     Case(average, "float32(float32, float32)", "f32(f32, f32)", [(1.5, 2.0), (-8.0, 0.0)]),
     Case(small_sum, "int16(int8, int8)", "i16(i8, i8)", [(100, 27), (100, 100), (-128, -128)]),
     Case(unsigned_mix, "uint64(uint64)", "u64(u64)", [(0,), (2**64 - 1,), (0x123456789ABCDEF0,)]),
     Case(weigh, "float64(int64)", "f64(i64)", [(0,), (1,), (10,), (1000,)]),
     Case(julia_steps, "int64(float64, float64)", "i64(f64, f64)", [(0.0, 0.0), (0.1, 0.2), (2.5, 0.0)]),
-    Case(simpson, "float64(float64, float64, int64)", "f64(f64, f64, i64)", [(0.0, 1.0, 10), (-2.0, 3.0, 100)]),
+    Case(
+        simpson, "float64(float64, float64, int64)", "f64(f64, f64, i64)", [(0.0, 1.0, 10), (-2.0, 3.0, 100)]
+    ),
     Case(bit_reverse, "uint32(uint32)", "u32(u32)", [(1,), (0x80000001,), (0xDEADBEEF,)]),
 ]
 CALLBACK_IDS = [case.function.__name__ for case in CASES]
@@ -178,7 +187,9 @@ def test_modules_of_numba_do_not_get_into_each_others_way(callbacks_dir: Path) -
     script = "result = [cache.get_target(name)(*arguments) for name, arguments in calls]"
     calls = [(case.function.__name__, case.arguments[-1]) for case in CASES]
     expected = [case.function(*case.arguments[-1]) for case in CASES]
-    assert run_fresh(callbacks_dir, script, calls=calls) == [pytest.approx(value, rel=1e-12) for value in expected]
+    assert run_fresh(callbacks_dir, script, calls=calls) == [
+        pytest.approx(value, rel=1e-12) for value in expected
+    ]
 
 
 def test_whole_modules_of_numba_export_every_symbol(tmp_path: Path) -> None:
@@ -189,13 +200,18 @@ def test_whole_modules_of_numba_export_every_symbol(tmp_path: Path) -> None:
         assert cache.get_target(made.native_name)(3.0, 4.0) == 5.0
         (raw,) = cache.dependencies(made.native_name)
         assert made.native_name == f"cfunc.{raw}"
-    assert run_fresh(tmp_path / "cache", "result = cache.get_target(name)(6.0, 8.0)", name=made.native_name) == 10.0
+    assert (
+        run_fresh(tmp_path / "cache", "result = cache.get_target(name)(6.0, 8.0)", name=made.native_name)
+        == 10.0
+    )
 
 
 def test_a_raw_function_is_linkable_and_callable(tmp_path: Path) -> None:
     symbol, ir = raw_function(hypotenuse, "float64(float64, float64)")
     with Cache(tmp_path / "cache") as cache:
-        cache.add_module(ModuleSource(ir, {"raw hypotenuse": Function("i32(ptr, ptr, f64, f64)", symbol=symbol)}))
+        cache.add_module(
+            ModuleSource(ir, {"raw hypotenuse": Function("i32(ptr, ptr, f64, f64)", symbol=symbol)})
+        )
     script = """
         import ctypes
         value, exception = ctypes.c_double(), ctypes.c_void_p()
@@ -357,4 +373,6 @@ def test_a_symbol_of_numbas_own_library_is_found_again(tmp_path: Path) -> None:
     provided = {"_numba_test_exp": NativeSymbol("_numba_test_exp", library=_helperlib.__file__)}
     with Cache(tmp_path / "cache") as cache:
         cache.add_module(ModuleSource(made.inspect_llvm(), exported, globals=provided))
-    assert run_fresh(tmp_path / "cache", "result = cache.get_target('grown')(1.5)") == pytest.approx(math.exp(1.5) - 1)
+    assert run_fresh(tmp_path / "cache", "result = cache.get_target('grown')(1.5)") == pytest.approx(
+        math.exp(1.5) - 1
+    )

@@ -57,12 +57,7 @@ _ZLIB_FILES = tuple([f"{name}.c" for name in _ZLIB])
 _ZLIB_FLAGS = ("-DHAVE_UNISTD_H", "-D_LARGEFILE64_SOURCE=1")
 _DEFLATE = ("lib/[a-z]*.c", "lib/x86/*.c")
 _DEFLATE_TESTS = (
-    "test_checksums",
-    "test_custom_malloc",
-    "test_incomplete_codes",
-    "test_litrunlen_overflow",
-    "test_overread",
-    "test_trailing_bytes",
+    "test_checksums", "test_custom_malloc", "test_incomplete_codes", "test_litrunlen_overflow", "test_overread", "test_trailing_bytes"
 )
 _DEFLATE_FLAGS = ("-D_POSIX_C_SOURCE=200809L", "-D_FILE_OFFSET_BITS=64", "-DHAVE_CONFIG_H", "-D_DEFAULT_SOURCE")
 

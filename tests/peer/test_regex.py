@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.peer,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not Path(sysconfig.get_path("include"), "Python.h").exists(), reason="the headers of CPython are not installed"),
+    pytest.mark.skipif(
+        not Path(sysconfig.get_path("include"), "Python.h").exists(),
+        reason="the headers of CPython are not installed",
+    ),
 ]
 
 # The package's Python half finds the cached module where it would import the binary one.
@@ -67,7 +70,13 @@ def test_patterns_match(cache_dir: Path, sdist: Callable[[str], Path]) -> None:
         ("findall", rb"(?<=a+)b", b"aaab b ab"),
     ]
     results = run_fresh(cache_dir, script, root=str(sdist("regex")), calls=calls)
-    assert results[:-1] == [["STRASSE", "12", "Straße", "7"], ["a", "b"], "a ? b", ["a,", "b,", "c"], [b"b", b"b"]]
+    assert results[:-1] == [
+        ["STRASSE", "12", "Straße", "7"],
+        ["a", "b"],
+        "a ? b",
+        ["a,", "b,", "c"],
+        [b"b", b"b"],
+    ]
     assert len(results[-1]) == 2
 
 

@@ -81,7 +81,9 @@ def test_small_and_large_modules_go_there_and_back(server: tuple[int, str], tmp_
         assert second.stats().counters["remote_hits"] == 2
 
 
-def test_objects_are_exchanged_and_come_in_parts(server: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_exchanged_and_come_in_parts(
+    server: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of those who exchange an object at the same moment one succeeds, where the store compares."""
     for name, value in variables(server[0]).items():
         monkeypatch.setenv(name, value)
@@ -121,7 +123,9 @@ def test_many_functions_come_with_one_question(server: tuple[int, str], tmp_path
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_a_bad_network_costs_little_and_gives_no_wrong_answer(proxy: tuple[Proxy, str], tmp_path: Path, behaviour: str) -> None:
+def test_a_bad_network_costs_little_and_gives_no_wrong_answer(
+    proxy: tuple[Proxy, str], tmp_path: Path, behaviour: str
+) -> None:
     between, url = proxy
     names = [Identity("f", number=number) for number in range(4)]
     with Cache(tmp_path / "a", remote=url, remote_mode="write") as first:
@@ -237,7 +241,9 @@ def test_processes_race_with_one_helper(server: tuple[int, str], tmp_path: Path,
         "        ir = f'define i64 @f() {{\\n ret i64 {n}\\n}}\\n'\n"
         "        assert cache.get_or_compile(Identity('f', n=n), lambda: ir)() == n\n"
     )
-    workers = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path / f"c{number % 4}"), url]) for number in range(8)]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / f"c{number % 4}"), url]) for number in range(8)
+    ]
     if kill:
         from compcache.remote.address import Stores
         from compcache.remote.connection import ask

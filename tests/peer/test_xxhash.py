@@ -25,14 +25,21 @@ if TYPE_CHECKING:
 xxhash = pytest.importorskip("xxhash")
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
 
-SIGNATURES = {"XXH32": "u32(const u8[:], u32)", "XXH64": "u64(const u8[:], u64)", "XXH3_64bits_withSeed": "u64(const u8[:], u64)"}
+SIGNATURES = {
+    "XXH32": "u32(const u8[:], u32)",
+    "XXH64": "u64(const u8[:], u64)",
+    "XXH3_64bits_withSeed": "u64(const u8[:], u64)",
+}
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[bytes]:
     """Data on both sides of every threshold of the algorithms."""
     generator = random.Random(1)
-    return [generator.randbytes(size) for size in (0, 1, 3, 4, 8, 9, 16, 17, 128, 129, 240, 241, 1023, 1025, 70_001)]
+    return [
+        generator.randbytes(size)
+        for size in (0, 1, 3, 4, 8, 9, 16, 17, 128, 129, 240, 241, 1023, 1025, 70_001)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,9 @@ def typed(compiler: Compiler, sdist: Callable[[str], Path], tmp_path_factory: py
     return cache_dir
 
 
-def test_every_visible_function_is_in_the_cache(whole: Path, compiler: Compiler, sdist: Callable[[str], Path]) -> None:
+def test_every_visible_function_is_in_the_cache(
+    whole: Path, compiler: Compiler, sdist: Callable[[str], Path]
+) -> None:
     names = exported(libraries.XXHASH.module(sdist, compiler))
     assert len(names) >= 40
     with Cache(whole) as cache:
@@ -68,7 +77,12 @@ def test_digests_equal_the_python_package(typed: Path, texts: list[bytes]) -> No
     for seed in (0, 0x9E3779B1):
         digests = run_fresh(typed, script, texts=texts, seed=seed, names=names)
         assert digests == [
-            [xxhash.xxh32_intdigest(text, seed), xxhash.xxh64_intdigest(text, seed), xxhash.xxh3_64_intdigest(text, seed)] for text in texts
+            [
+                xxhash.xxh32_intdigest(text, seed),
+                xxhash.xxh64_intdigest(text, seed),
+                xxhash.xxh3_64_intdigest(text, seed),
+            ]
+            for text in texts
         ]
 
 
@@ -109,7 +123,11 @@ def test_a_result_that_python_has_no_type_for_is_refused_by_name(whole: Path) ->
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the dispatcher is for x86")
 @pytest.mark.parametrize("compiler_name", OLD_AND_NEW)
 def test_functions_for_several_cpus_live_in_one_module(
-    compiler_name: str, compiler_named: Callable[[str], Compiler], sdist: Callable[[str], Path], tmp_path: Path, texts: list[bytes]
+    compiler_name: str,
+    compiler_named: Callable[[str], Compiler],
+    sdist: Callable[[str], Path],
+    tmp_path: Path,
+    texts: list[bytes],
 ) -> None:
     add_modules(tmp_path / "cache", libraries.XXHASH_DISPATCH.modules(sdist, compiler_named(compiler_name)))
     script = """

@@ -40,7 +40,9 @@ def text_file(text: bytes, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", params=OLD_AND_NEW)
-def bitcode(request: pytest.FixtureRequest, compiler_named: Callable[[str], Compiler], sdist: Callable[[str], Path]) -> bytes:
+def bitcode(
+    request: pytest.FixtureRequest, compiler_named: Callable[[str], Compiler], sdist: Callable[[str], Path]
+) -> bytes:
     return libraries.ZSTD.module(sdist, compiler_named(request.param))
 
 

@@ -146,14 +146,20 @@ def test_the_same_module_built_twice_is_one(build: Build, tmp_path: Path) -> Non
 def test_a_chain_across_modules(build: Build, tmp_path: Path) -> None:
     """Every link was compiled without its neighbour in sight, in one of three directories."""
     length = 24
-    links = [ModuleSource(caller(f"f{i}", f"f{i - 1}", plus=1), imports=[f"f{i - 1}"]) for i in range(1, length)]
-    place = merged(build(*links[::3]), build(*links[1::3]), build(adder("f0", 5), *links[2::3])).dump(tmp_path / "m")
+    links = [
+        ModuleSource(caller(f"f{i}", f"f{i - 1}", plus=1), imports=[f"f{i - 1}"]) for i in range(1, length)
+    ]
+    place = merged(build(*links[::3]), build(*links[1::3]), build(adder("f0", 5), *links[2::3])).dump(
+        tmp_path / "m"
+    )
     assert call(place, (f"f{length - 1}", 1), ("f0", 1)) == [length + 5, 6]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("copies", [1, 2])
-def test_a_cycle_across_modules(build: Build, tmp_path: Path, copies: int, environment: dict[str, str]) -> None:
+def test_a_cycle_across_modules(
+    build: Build, tmp_path: Path, copies: int, environment: dict[str, str]
+) -> None:
     """Each half, in one or two copies, was compiled where the other one was not."""
 
     def half(name: str, other: str, value: int, padding: str) -> ModuleSource:
@@ -239,7 +245,8 @@ def test_a_dependent_outlives_the_copy_that_it_was_compiled_against(build: Build
 @pytest.mark.stress
 def test_a_thousand_duplicates_that_were_compiled(build: Build, tmp_path: Path) -> None:
     states = [
-        build(*[adder("f", 1) + adder(f"pad{number}", number) for number in range(start, start + 100)]) for start in range(0, 1000, 100)
+        build(*[adder("f", 1) + adder(f"pad{number}", number) for number in range(start, start + 100)])
+        for start in range(0, 1000, 100)
     ]
     place = merged(*states).dump(tmp_path / "merged")
     add(place, caller("h", "f", plus=100))

@@ -96,7 +96,9 @@ def test_a_target_that_is_held_outlives_its_file(cache: Cache, directory: Path) 
     assert not cache.has("f")
 
 
-def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(cache: Cache, directory: Path) -> None:
+def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(
+    cache: Cache, directory: Path
+) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     assert cache.get_target("f")(1) == 2
     remove_elsewhere(directory, "f")
@@ -106,7 +108,9 @@ def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(ca
 
 
 @pytest.mark.slow
-def test_a_dependency_that_was_pruned_and_added_again_in_another_module_is_found(cache: Cache, directory: Path) -> None:
+def test_a_dependency_that_was_pruned_and_added_again_in_another_module_is_found(
+    cache: Cache, directory: Path
+) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     cache.add_module(ModuleSource(caller("g", "f", plus=10)))
     assert cache.get_target("g")(1) == 12
@@ -122,7 +126,9 @@ def test_what_was_pruned_is_compiled_again(cache: Cache, directory: Path) -> Non
     assert cache.get_or_compile("f", lambda: source)(1) == 2
     remove_elsewhere(directory, "f")
     assert cache.get_or_compile("f", lambda: source)(1) == 2
-    assert run_fresh(directory, "from compcache import Cache; result = Cache(directory).get_target('f')(1)") == 2
+    assert (
+        run_fresh(directory, "from compcache import Cache; result = Cache(directory).get_target('f')(1)") == 2
+    )
 
 
 @pytest.mark.parametrize("change", ["rebuilt", "deleted"])

@@ -148,7 +148,11 @@ def test_notes_are_signed(directory: Path) -> None:
     path.unlink()
     path.write_bytes(data)
     path.chmod(0o600)
-    with Cache(directory, signing_key=KEY) as cache, pytest.warns(CacheWarning, match="notes"), pytest.raises(NotCachedError):
+    with (
+        Cache(directory, signing_key=KEY) as cache,
+        pytest.warns(CacheWarning, match="notes"),
+        pytest.raises(NotCachedError),
+    ):
         cache.get_target("f")
 
 

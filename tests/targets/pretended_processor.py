@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Cpuid", "Description", "MadeUp", "environment", "everything", "flips", "is_possible", "library_of_llvm", "words_of_description"]
+__all__ = [
+    "Cpuid",
+    "Description",
+    "MadeUp",
+    "environment",
+    "everything",
+    "flips",
+    "is_possible",
+    "library_of_llvm",
+    "words_of_description",
+]
 
 Cpuid = dict[tuple[int, int], tuple[int, int, int, int]]
 _ALL = 0xFFFFFFFF
@@ -40,7 +50,9 @@ class Description(NamedTuple):
 
     def as_text(self) -> str:
         """The lines for `pretended_processor.c`."""
-        rows = ["cpuid {:x} {:x} {:x} {:x} {:x} {:x}".format(*place, *answer) for place, answer in sorted(self.cpuid.items())]
+        rows = [
+            "cpuid {:x} {:x} {:x} {:x} {:x} {:x}".format(*place, *answer) for place, answer in sorted(self.cpuid.items())
+        ]
         return "\n".join([*rows, f"xcr0 {self.xcr0:x}", ""])
 
 

@@ -37,7 +37,8 @@ def mixed(directory: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cpu", "expected"), [("k8", 1), ("nehalem", 2), ("znver1", 4), ("haswell", 4), ("skylake-avx512", 5), ("znver4", 5), ("x86-64-v3", 3)]
+    ("cpu", "expected"),
+    [("k8", 1), ("nehalem", 2), ("znver1", 4), ("haswell", 4), ("skylake-avx512", 5), ("znver4", 5), ("x86-64-v3", 3)],
 )
 @pytest.mark.parametrize("index", ["additions", "merged", "rebuilt"])
 def test_a_host_takes_the_richest_that_it_can_run(mixed: Path, cpu: str, expected: int, index: str) -> None:

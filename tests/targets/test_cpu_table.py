@@ -64,7 +64,8 @@ def test_every_cpu_has_the_features_that_llvm_gives_it(arch: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", ["-avx", "-sse3", "+avx512bw", "+avx512bw,-avx2", "-avx2,+avx512bw", "-fma,+xop", "+gfni,-sse4.1", "-crc32"]
+    "changes",
+    ["-avx", "-sse3", "+avx512bw", "+avx512bw,-avx2", "-avx2,+avx512bw", "-fma,+xop", "+gfni,-sse4.1", "-crc32"],
 )
 def test_changes_are_applied_as_llvm_applies_them(changes: str) -> None:
     assert lost("x86_64", "haswell", changes) == table("x86_64").expand("haswell", changes) - NOT_ASKED

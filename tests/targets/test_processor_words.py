@@ -128,7 +128,9 @@ def test_every_processor_runs_the_code_of_those_whose_features_it_has(tmp_path: 
     table = cpu_table("x86_64", llvm.llvm_version_info[0])
     assert table is not None
     told = {name: frozenset(features) - HINTS for name, features in in_pretence(tmp_path, "answers").items()}
-    processors = {name: Processor({word: int(value, 16) for word, value in row["words"].items()}, name) for name, row in PROCESSORS.items()}
+    processors = {
+        name: Processor({word: int(value, 16) for word, value in row["words"].items()}, name) for name, row in PROCESSORS.items()
+    }
     assert len(processors) >= 25
     wrong, runs = [], 0
     for maker, have in told.items():

@@ -162,7 +162,8 @@ with Cache(directory) as cache:
 def test_the_disassembler_stays_off_hits(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(LOOP, {"scale": "void(f64[:])"}))
     script = (
-        "import array, sys\nfrom compcache import Cache\nwith Cache(directory) as c:\n    c.get_target('scale')(array.array('d', [1.0]))\n"
+        "import array, sys\nfrom compcache import Cache\nwith Cache(directory) as c:\n"
+        "    c.get_target('scale')(array.array('d', [1.0]))\n"
     )
     script += "result = sorted({'iced_x86', 'llvmlite', 'compcache.targets'} & set(sys.modules))"
     assert run_fresh(directory, script) == []

@@ -43,11 +43,21 @@ def external(llvm_type: str) -> str:
 REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]] = {
     "no assembly": (lambda: ModuleSource("this is no LLVM"), CompileError, "expected top-level entity"),
     "a syntax error": (lambda: ModuleSource(GOOD.replace("add", "ad")), CompileError, "ad i64"),
-    "an undefined value": (lambda: ModuleSource(GOOD.replace("%x, 1", "%nothing, 1")), CompileError, "%nothing"),
+    "an undefined value": (
+        lambda: ModuleSource(GOOD.replace("%x, 1", "%nothing, 1")),
+        CompileError,
+        "%nothing",
+    ),
     "a type error": (lambda: ModuleSource(GOOD.replace("ret i64 %y", "ret i32 %y")), CompileError, "%y"),
-    "no terminator": (lambda: ModuleSource("define void @f() {\n%x = add i64 1, 2\n}"), CompileError, "f|terminator|instruction"),
+    "no terminator": (
+        lambda: ModuleSource("define void @f() {\n%x = add i64 1, 2\n}"),
+        CompileError,
+        "f|terminator|instruction",
+    ),
     "not verified": (
-        lambda: ModuleSource("define i64 @f() {\na:\nbr label %c\nb:\nbr label %c\nc:\n%p = phi i64 [1, %a]\nret i64 %p\n}"),
+        lambda: ModuleSource(
+            "define i64 @f() {\na:\nbr label %c\nb:\nbr label %c\nc:\n%p = phi i64 [1, %a]\nret i64 %p\n}"
+        ),
         CompileError,
         "(?i)phi",
     ),
@@ -76,33 +86,75 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
         UndefinedSymbolError,
         r"'absent'.*the module defines f",
     ),
-    "a symbol that is not there": (lambda: ModuleSource(GOOD, {"f": Function(symbol="absent")}), UndefinedSymbolError, "'absent'"),
+    "a symbol that is not there": (
+        lambda: ModuleSource(GOOD, {"f": Function(symbol="absent")}),
+        UndefinedSymbolError,
+        "'absent'",
+    ),
     "a function that is only declared": (
         lambda: ModuleSource("declare i64 @labs(i64)\n" + GOOD, {"labs": "i64(i64)"}),
         UndefinedSymbolError,
         "'labs'",
     ),
-    "a signature that is none": (lambda: ModuleSource(GOOD, {"f": "i64 -> i64"}), SignatureError, "i64 -> i64"),
+    "a signature that is none": (
+        lambda: ModuleSource(GOOD, {"f": "i64 -> i64"}),
+        SignatureError,
+        "i64 -> i64",
+    ),
     "a type that is none": (lambda: ModuleSource(GOOD, {"f": "i64(int)"}), SignatureError, "'int'"),
-    "a signature of another type": (lambda: ModuleSource(GOOD, {"f": "f64(i64)"}), SignatureMismatchError, "'f'"),
+    "a signature of another type": (
+        lambda: ModuleSource(GOOD, {"f": "f64(i64)"}),
+        SignatureMismatchError,
+        "'f'",
+    ),
     "an undefined function": (
-        lambda: ModuleSource(GOOD.replace("%y = add i64 %x, 1", "%y = call i64 @nobody(i64 %x)") + "declare i64 @nobody(i64)\n"),
+        lambda: ModuleSource(
+            GOOD.replace("%y = add i64 %x, 1", "%y = call i64 @nobody(i64 %x)") + "declare i64 @nobody(i64)\n"
+        ),
         UndefinedSymbolError,
         "'nobody'",
     ),
-    "a global that is not there": (lambda: ModuleSource(GOOD, globals={"absent": 5}), UndefinedSymbolError, "'absent'"),
-    "a global that the module defines": (lambda: ModuleSource("@g = global i64 5\n" + GOOD, globals={"g": 5}), UndefinedSymbolError, "'g'"),
-    "a global that does not fit": (lambda: ModuleSource(external("i8"), globals={"g": 300}), GlobalValidationError, "'g'.*300"),
+    "a global that is not there": (
+        lambda: ModuleSource(GOOD, globals={"absent": 5}),
+        UndefinedSymbolError,
+        "'absent'",
+    ),
+    "a global that the module defines": (
+        lambda: ModuleSource("@g = global i64 5\n" + GOOD, globals={"g": 5}),
+        UndefinedSymbolError,
+        "'g'",
+    ),
+    "a global that does not fit": (
+        lambda: ModuleSource(external("i8"), globals={"g": 300}),
+        GlobalValidationError,
+        "'g'.*300",
+    ),
     "a global that has no name": (
         lambda: ModuleSource(external("ptr"), globals={"g": object()}),
         GlobalValidationError,
         "cannot be found by module and name",
     ),
-    "an import that is not used": (lambda: ModuleSource(GOOD, imports=["unused"]), UndefinedSymbolError, "'unused'"),
+    "an import that is not used": (
+        lambda: ModuleSource(GOOD, imports=["unused"]),
+        UndefinedSymbolError,
+        "'unused'",
+    ),
     "an empty func_name": (lambda: ModuleSource(GOOD, {"": Function(symbol="f")}), InvalidNameError, "empty"),
-    "NUL in a func_name": (lambda: ModuleSource(GOOD, {"a\0b": Function(symbol="f")}), InvalidNameError, "NUL"),
-    "a surrogate in a func_name": (lambda: ModuleSource(GOOD, {"\ud800": Function(symbol="f")}), InvalidNameError, "UTF-8"),
-    "a func_name without end": (lambda: ModuleSource(GOOD, {"x" * 70000: Function(symbol="f")}), InvalidNameError, "at most 65536 bytes"),
+    "NUL in a func_name": (
+        lambda: ModuleSource(GOOD, {"a\0b": Function(symbol="f")}),
+        InvalidNameError,
+        "NUL",
+    ),
+    "a surrogate in a func_name": (
+        lambda: ModuleSource(GOOD, {"\ud800": Function(symbol="f")}),
+        InvalidNameError,
+        "UTF-8",
+    ),
+    "a func_name without end": (
+        lambda: ModuleSource(GOOD, {"x" * 70000: Function(symbol="f")}),
+        InvalidNameError,
+        "at most 65536 bytes",
+    ),
     "a func_name of another type": (
         lambda: ModuleSource(GOOD, {3: Function(symbol="f")}),  # type: ignore[dict-item]
         InvalidNameError,
@@ -110,7 +162,11 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
     ),
     "an empty import": (lambda: ModuleSource(GOOD, imports={"g": ""}), InvalidNameError, "empty"),
     "an empty global": (lambda: ModuleSource(GOOD, globals={"": 1}), InvalidNameError, "empty"),
-    "a level that is none": (lambda: ModuleSource(GOOD, optimize=7), CompileError, "optimize must be 0, 1, 2 or 3, not 7"),
+    "a level that is none": (
+        lambda: ModuleSource(GOOD, optimize=7),
+        CompileError,
+        "optimize must be 0, 1, 2 or 3, not 7",
+    ),
     "assembly that does not assemble": (
         lambda: ModuleSource('define void @f() {\ncall void asm "this is no instruction", ""()\nret void\n}'),
         CompileError,
@@ -122,11 +178,17 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
         "(?i)neither|invalid instruction",
     ),
     "a constraint that cannot be": (
-        lambda: ModuleSource('define void @f() {\ncall void asm "nop", "{no_such_register}"(i64 1)\nret void\n}'),
+        lambda: ModuleSource(
+            'define void @f() {\ncall void asm "nop", "{no_such_register}"(i64 1)\nret void\n}'
+        ),
         CompileError,
         "no_such_register|constraint",
     ),
-    "features without 64 bits": (lambda: ModuleSource(GOOD, features="-64bit"), CompileError, "(?i)64"),
+    "features without 64 bits": (
+        lambda: ModuleSource(GOOD, features="-64bit"),
+        CompileError,
+        "(?i)64",
+    ),
     "a function's features without 64 bits": (
         lambda: ModuleSource(GOOD.replace("(i64 %x) {", '(i64 %x) "target-features"="-64bit" {')),
         CompileError,
@@ -137,7 +199,9 @@ REFUSED: dict[str, tuple[Callable[[], ModuleSource], type[CompcacheError], str]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_and_leaves_the_cache_as_it_was(cache: Cache, directory: Path, case: str) -> None:
+def test_bad_input_is_refused_and_leaves_the_cache_as_it_was(
+    cache: Cache, directory: Path, case: str
+) -> None:
     make, kind, message = REFUSED[case]
     cache.add_module(ModuleSource(adder("kept", 1)))
     before = snapshot(directory)
@@ -153,14 +217,32 @@ def test_bad_input_is_refused_and_leaves_the_cache_as_it_was(cache: Cache, direc
 
 
 def test_x86_code_that_only_a_32_bit_machine_could_run_is_refused(cache: Cache) -> None:
-    for triple in ("i386-pc-linux-gnu", "armv7-linux-gnueabihf", "wasm32-unknown-unknown", "nvptx64-nvidia-cuda"):
+    for triple in (
+        "i386-pc-linux-gnu",
+        "armv7-linux-gnueabihf",
+        "wasm32-unknown-unknown",
+        "nvptx64-nvidia-cuda",
+    ):
         with pytest.raises(IncompatibleTargetError, match=triple):
             cache.add_module(ModuleSource(f'target triple = "{triple}"\n' + GOOD))
 
 
 @pytest.mark.parametrize(
     "name",
-    ["a/b", "../../etc/passwd", "line\nbreak", "ünï©ødé \U0001f600", " ", ".", "-x", "%s%n", 'quo"te\\', "x" * 60000, "@f", "a\tb\r"],
+    [
+        "a/b",
+        "../../etc/passwd",
+        "line\nbreak",
+        "ünï©ødé \U0001f600",
+        " ",
+        ".",
+        "-x",
+        "%s%n",
+        'quo"te\\',
+        "x" * 60000,
+        "@f",
+        "a\tb\r",
+    ],
     ids=lambda name: ascii(name[:12]),
 )
 def test_odd_names_are_names_like_others(cache: Cache, directory: Path, name: str) -> None:
@@ -287,7 +369,9 @@ def but_numbers(files: dict[str, str]) -> dict[str, str]:
     return {name: data for name, data in files.items() if not name.startswith("numbers-v1")}
 
 
-def test_a_full_disk_is_told_and_the_cache_is_as_it_was(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_the_cache_is_as_it_was(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(descriptor: int, data: Any) -> int:  # noqa: ARG001 - as os.write
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -303,7 +387,9 @@ def test_a_full_disk_is_told_and_the_cache_is_as_it_was(directory: Path, monkeyp
         with pytest.warns(CacheWarning, match=r"'f' was not stored.*No space left"):
             target = cache.get_or_compile("f", lambda: ModuleSource(GOOD))
         assert target(1) == 2
-        assert {name for name in set(but_numbers(snapshot(directory))) - set(before) if not name.startswith("locks")} == set()
+        assert {
+            name for name in set(but_numbers(snapshot(directory))) - set(before) if not name.startswith("locks")
+        } == set()
         monkeypatch.undo()
         cache.add_module(ModuleSource(GOOD))
     with Cache(directory) as later:

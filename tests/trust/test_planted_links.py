@@ -88,7 +88,11 @@ def age(place: Path) -> None:
 def outside(place: Path) -> dict[str, tuple[int, bytes, int]]:
     """Names, modes, content and times of what must not change."""
     return {
-        str(path.relative_to(place)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"", path.lstat().st_mtime_ns)
+        str(path.relative_to(place)): (
+            path.lstat().st_mode,
+            path.read_bytes() if path.is_file() else b"",
+            path.lstat().st_mtime_ns,
+        )
         for path in [place, *place.rglob("*")]
     }
 
@@ -102,7 +106,9 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
         operations: dict[str, Callable[[], object]] = {
             "get": lambda: cache.get_target("f3"),
             "layer": lambda: cache.get_target("of_a_layer"),
-            "bundle": lambda: Cache(directory, signing_key=key, layers=[directory.with_name("app.ccb")]).close(),
+            "bundle": lambda: Cache(
+                directory, signing_key=key, layers=[directory.with_name("app.ccb")]
+            ).close(),
             "compile": lambda: cache.get_or_compile("new", lambda: ModuleSource(adder("new", 1), optimize=0)),
             "add": lambda: cache.add_module(ModuleSource(adder("newer", 1), optimize=0)),
             "pin": lambda: cache.pin("f4"),
@@ -130,7 +136,9 @@ def everything(directory: Path, key: bytes | None = None) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])
 @pytest.mark.parametrize("name", [*DIRECTORIES, "fan"])
-def test_no_operation_acts_through_a_directory_that_is_a_link(filled: Path, tmp_path: Path, name: str, key: bytes | None) -> None:
+def test_no_operation_acts_through_a_directory_that_is_a_link(
+    filled: Path, tmp_path: Path, name: str, key: bytes | None
+) -> None:
     place = next((filled / MODULES.directory).iterdir()) if name == "fan" else filled / name
     elsewhere = tmp_path / "elsewhere"
     if not place.exists():  # what small caches have none of
@@ -300,7 +308,9 @@ def test_no_link_leads_to_the_root_of_a_part_of_a_tree(tmp_path: Path, operation
     assert outside(tmp_path / "elsewhere") == before
 
 
-def test_no_store_is_unpacked_through_a_link_that_appears_meanwhile(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_store_is_unpacked_through_a_link_that_appears_meanwhile(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The directory for temporary files is exchanged after the one to unpack to was made in it."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -353,7 +363,9 @@ def test_a_tree_notices_that_its_root_was_exchanged(tree: Tree, tmp_path: Path) 
     assert (tmp_path / "old" / "a" / "b" / "file").exists()
 
 
-def test_a_tree_survives_that_its_descriptors_are_closed_and_used_by_others(tree: Tree, tmp_path: Path) -> None:
+def test_a_tree_survives_that_its_descriptors_are_closed_and_used_by_others(
+    tree: Tree, tmp_path: Path
+) -> None:
     """Daemons close all descriptors: the numbers then stand for other things, here for a directory outside."""
     path = f"{tree.root}/a/b/file"
     tree.stat(path)
@@ -387,7 +399,9 @@ def test_a_tree_leaks_no_descriptor(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("one_call", [True, False])
-def test_what_is_created_has_its_mode_under_any_umask(directory: Path, tmp_path: Path, one_call: bool) -> None:
+def test_what_is_created_has_its_mode_under_any_umask(
+    directory: Path, tmp_path: Path, one_call: bool
+) -> None:
     script = f"""
     import os
     os.umask(0o777)

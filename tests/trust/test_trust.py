@@ -88,7 +88,15 @@ def test_what_is_created_is_private_whatever_the_umask(tmp_path: Path, umask: in
     assert run_fresh(root, script) == 7
     paths = [tmp_path / "not", tmp_path / "not" / "there", root, *root.rglob("*")]
     kinds = {path.name for path in root.iterdir()}
-    assert kinds >= {"CACHEDIR.TAG", "modules-v1", "index-v1", "hosts-v4", "locks", "tmp", "stats"}
+    assert kinds >= {
+        "CACHEDIR.TAG",
+        "modules-v1",
+        "index-v1",
+        "hosts-v4",
+        "locks",
+        "tmp",
+        "stats",
+    }
     for path in paths:
         assert stat.S_IMODE(path.lstat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -117,7 +125,9 @@ def test_a_directory_that_others_can_write_to_is_refused(directory: Path, mode: 
 def test_a_directory_of_another_user_is_refused_to_root_as_well(directory: Path) -> None:
     fill(directory, adder("f", 1))
     os.chown(directory, OTHER_USER, OTHER_USER)
-    with pytest.raises(UntrustedDirectoryError, match=rf"belongs to user {OTHER_USER}, not to you \(0\).*trust=True"):
+    with pytest.raises(
+        UntrustedDirectoryError, match=rf"belongs to user {OTHER_USER}, not to you \(0\).*trust=True"
+    ):
         Cache(directory)
     with Cache(directory, trust=True) as cache:
         assert cache.get_target("f")(1) == 2
@@ -132,7 +142,9 @@ def test_a_directory_of_another_user_is_refused(directory: Path, monkeypatch: py
 
 
 @as_root
-def test_a_directory_of_the_superuser_that_nobody_else_can_write_to_is_used(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_the_superuser_that_nobody_else_can_write_to_is_used(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was installed with a package, seen by a user; files of a third user in it are not used."""
     first, second = fill(directory, adder("f", 1), adder("g", 20))
     monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
@@ -362,7 +374,9 @@ FORGERIES: dict[str, tuple[Callable[[bytes, bytes], bytes], bool]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("forgery", "shared"), [*((name, False) for name in FORGERIES), ("replayed", True), ("foreign", True)])
+@pytest.mark.parametrize(
+    ("forgery", "shared"), [*((name, False) for name in FORGERIES), ("replayed", True), ("foreign", True)]
+)
 def test_a_forged_module_is_a_miss_with_a_warning(directory: Path, forgery: str, shared: bool) -> None:
     first, second = fill(directory, adder("f", 1), adder("g", 20), key=KEY)
     change, damage = FORGERIES[forgery]
@@ -393,19 +407,28 @@ def test_keys_are_told_from_one_another_without_verifying_content(directory: Pat
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["unsigned", "signed"])
-def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(directory: Path, key: bytes | None) -> None:
+def test_a_forged_stamp_does_not_vouch_for_a_module_in_a_signed_cache(
+    directory: Path, key: bytes | None
+) -> None:
     """Without a key whoever can write to the directory is believed; with one they are not."""
     first, second = fill(directory, adder("f", 1), adder("g", 20), key=key)
     path = module_file(directory, first)
     with Cache(directory, signing_key=key) as cache:
         ((_, image, records, target, key_in_image),) = [
-            (m.module_id, m.image, m.records, m.target_id, m.key) for m in [cache._store.open_module(bytes.fromhex(first))]
+            (m.module_id, m.image, m.records, m.target_id, m.key)
+            for m in [cache._store.open_module(bytes.fromhex(first))]
         ]
     other = module_file(directory, second).read_bytes()
     rewrite(path, lambda data: with_the_image_of_another(data, other))
     stamp = Stamp.of(path.stat())
     index = Index(Files(), f"{directory}/index-v1", f"{directory}/tmp", INDEX.suffix)
-    index_merge.add(index, (), ModuleEntry(bytes.fromhex(first), stamp, image, records, target, IMAGE_SHARED, 1, key_in_image, bytes(16)))
+    index_merge.add(
+        index,
+        (),
+        ModuleEntry(
+            bytes.fromhex(first), stamp, image, records, target, IMAGE_SHARED, 1, key_in_image, bytes(16)
+        ),
+    )
     store = Store(str(directory), signing_key=key)
     if key is None:
         store.open_module(bytes.fromhex(first)).close()
@@ -477,7 +500,10 @@ def test_an_index_segment_that_is_no_file_is_set_aside(directory: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("place", "kind"),
-    [*itertools.product(["module", "segment"], ["directory", "pipe", "socket"]), *itertools.product(["host", "tag"], ["pipe"])],
+    [
+        *itertools.product(["module", "segment"], ["directory", "pipe", "socket"]),
+        *itertools.product(["host", "tag"], ["pipe"]),
+    ],
 )
 def test_what_is_no_file_is_no_entry_and_nobody_waits_for_it(directory: Path, place: str, kind: str) -> None:
     (module_id,) = fill(directory, adder("f", 1))
@@ -505,7 +531,9 @@ def test_what_is_no_file_is_no_entry_and_nobody_waits_for_it(directory: Path, pl
         assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
 
 
-@pytest.mark.parametrize("name", ["../../up", "/etc/passwd", "a/../../b", "..", ".", "~/x", "nul\u0001", "x" * 5000])
+@pytest.mark.parametrize(
+    "name", ["../../up", "/etc/passwd", "a/../../b", "..", ".", "~/x", "nul\u0001", "x" * 5000]
+)
 def test_names_of_functions_are_never_paths(directory: Path, tmp_path: Path, name: str) -> None:
     ir = constant("f", 5)
 

@@ -137,18 +137,26 @@ CALL = """
 def call(project: Project, *calls: str) -> list[Any]:
     """The outcomes of calls of exported kernels, in a process that must not need any of the compilers."""
     outcomes: list[Any]
-    *outcomes, compilers = project.run(CALL.format(calls=", ".join(f"outcome({c})" for c in calls)), backend=False)
+    *outcomes, compilers = project.run(
+        CALL.format(calls=", ".join(f"outcome({c})" for c in calls)), backend=False
+    )
     assert compilers == []
     return outcomes
 
 
 def test_scalars_and_arrays_come_in_and_scalars_go_out(project: Project) -> None:
-    assert call(project, "'kernels.total', array('d', [1, 2, 3]), 2", "'half', 5", "'greet', False") == [28.0, 2.5, None]
+    assert call(project, "'kernels.total', array('d', [1, 2, 3]), 2", "'half', 5", "'greet', False") == [
+        28.0,
+        2.5,
+        None,
+    ]
 
 
 def test_a_kernel_writes_into_the_callers_buffer(project: Project) -> None:
     script = "'kernels.fill', data := array('H', [0, 0, 0]), 7", "'kernels.fill', data, 9"
-    done = project.run(CALL.format(calls=", ".join(f"outcome({c})" for c in script) + ", list(data)"), backend=False)
+    done = project.run(
+        CALL.format(calls=", ".join(f"outcome({c})" for c in script) + ", list(data)"), backend=False
+    )
     assert done[:3] == [None, None, [9, 10, 11]]
 
 
@@ -206,7 +214,10 @@ def test_arrays_of_another_shape_are_refused(project: Project, table: str, found
 def test_a_kernel_for_one_dimension_takes_no_other(project: Project) -> None:
     """Numba's types say so, unlike signatures with `T[:]`."""
     ((name, (message,)),) = call(project, f"'kernels.total', {TABLE}, 2")
-    assert (name, "of 1 dimension, not a memoryview of format 'd' and 2 dimensions" in message) == ("ArgumentBufferError", True)
+    assert (name, "of 1 dimension, not a memoryview of format 'd' and 2 dimensions" in message) == (
+        "ArgumentBufferError",
+        True,
+    )
 
 
 def test_computed_arguments_do_not_pile_up(project: Project) -> None:
@@ -224,7 +235,9 @@ def test_computed_arguments_do_not_pile_up(project: Project) -> None:
     first = raise_often(1000)
     result = raise_often(30000) - first
     """
-    assert project.run(script, backend=False) < 2000  # KiB; an exception and its description have more than 100 bytes
+    assert (
+        project.run(script, backend=False) < 2000
+    )  # KiB; an exception and its description have more than 100 bytes
 
 
 def test_a_kernel_that_does_not_raise_gives_its_result(project: Project) -> None:
@@ -236,7 +249,9 @@ def test_memory_that_stays_inside_the_kernel_is_allocated_without_numba(project:
 
 
 def test_arguments_of_another_type_are_refused(project: Project) -> None:
-    outcomes = call(project, "'kernels.total', array('f', [1]), 2", "'kernels.total', array('d'), 2**40", "'half', 'x'")
+    outcomes = call(
+        project, "'kernels.total', array('f', [1]), 2", "'kernels.total', array('d'), 2**40", "'half', 'x'"
+    )
     assert [name for name, _ in outcomes] == ["ArgumentBufferError", "OverflowError", "TypeError"]
 
 
@@ -261,8 +276,7 @@ def test_exporting_again_replaces_what_was_exported(tmp_path: Path) -> None:
 def test_functions_that_nobody_called_may_be_recursive(tmp_path: Path) -> None:
     """Numba asks the dispatcher whether it is compiling, and names what others call in a circle with the options of the caller."""
     other = Project(tmp_path)
-    other.write(
-        circle="""
+    other.write(circle="""
         from numba import njit
 
         @njit
@@ -280,8 +294,7 @@ def test_functions_that_nobody_called_may_be_recursive(tmp_path: Path) -> None:
             if n == 0:
                 return False
             return even(n - 1)
-    """
-    )
+    """)
     script = """
     import circle
     from compcache import Cache
@@ -297,8 +310,7 @@ def test_functions_that_nobody_called_may_be_recursive(tmp_path: Path) -> None:
 def test_signatures_that_a_dispatcher_lists_are_called_as_the_dispatcher_is(tmp_path: Path) -> None:
     """With parameters that were left out, and any number of arguments."""
     other = Project(tmp_path)
-    other.write(
-        many="""
+    other.write(many="""
         from numba import njit
 
         @njit
@@ -319,8 +331,7 @@ def test_signatures_that_a_dispatcher_lists_are_called_as_the_dispatcher_is(tmp_
         @njit
         def between(items0, *items):
             return items0, items
-    """
-    )
+    """)
     given: dict[str, list[tuple[object, ...]]] = {
         "weighted": [(1.5,), (1.5, 4.0), (1.5, 4.0, 1, "text"), (1.5, 4.0, (1, 2.0))], "failing": [(1,), (1, 2)],
         "between": [(1, 2, 3.0), (1,)],
@@ -353,8 +364,7 @@ def test_signatures_that_a_dispatcher_lists_are_called_as_the_dispatcher_is(tmp_
 def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
     """Whatever was compiled before, with loops of threads and exceptions."""
     other = Project(tmp_path)
-    other.write(
-        loops="""
+    other.write(loops="""
         import numpy as np
         from numba import njit, prange
 
@@ -372,8 +382,7 @@ def test_a_kernel_is_the_same_bytes_in_every_process(tmp_path: Path) -> None:
             for other in others:
                 first += other
             return first
-    """
-    )
+    """)
     script = """
     import loops
     from compcache import Cache

@@ -160,8 +160,6 @@ KERNELS = """
             raise ValueError("three", n)
         return a
 """
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Kernels, exported once by one process."""

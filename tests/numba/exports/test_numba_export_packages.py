@@ -49,7 +49,6 @@ COMPARED = """
         return []
 """
 
-
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """An empty project with the comparison."""

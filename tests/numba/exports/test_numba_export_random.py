@@ -121,8 +121,7 @@ def test_without_a_seed_each_process_thread_and_child_has_its_own_numbers(projec
 def test_functions_of_scipy_are_found_by_name(project: Project) -> None:
     """And named where they are missing."""
     pytest.importorskip("scipy")
-    project.write(
-        special="""
+    project.write(special="""
     from numba import njit
     from numba.extending import get_cython_function_address
     from numba.types import WrapperAddressProtocol, float64
@@ -137,8 +136,7 @@ def test_functions_of_scipy_are_found_by_name(project: Project) -> None:
     @njit
     def quantile(p, scale):
         return inverse(p) * scale
-    """
-    )
+    """)
     calls = "\n    result = [quantile(n / 1000, 2.0) for n in range(1001)], 'numba' in sys.modules"
     script = """
     import special

@@ -224,7 +224,6 @@ result += said(lambda: p.same(masked)), said(lambda: p.doubled(masked)), said(la
 result += p.scaled.py_func.__defaults__ != None,
 result = result, without
 """
-
     def run(module: str) -> Any:
         return project.run(f"import {module} as p\n{calls}", backend=False, COMPCACHE_DIR=str(project.cache))
 

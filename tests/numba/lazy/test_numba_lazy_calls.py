@@ -165,14 +165,11 @@ def test_integers_that_do_not_fit_are_numbas_affair(project: Project) -> None:
 
 
 def test_wrong_calls_are_numbas_affair(project: Project) -> None:
-    text = (
-        CALLS
-        + """
+    text = CALLS + """
 calls = [lambda: k.calls(), lambda: k.calls(1, 2, 3), lambda: k.calls(1, x=2), lambda: k.calls(1, z=2), lambda: k.same([]),
          lambda: k.same(object())]
 result = [said(call)[:2] for call in calls]
 """
-    )
     assert lazily(project, script("lazy", text)) == project.run(script("plain", text), backend=False)
 
 
@@ -199,15 +196,13 @@ result = first, seen
 
 
 def test_settings_in_code_and_environment_are_obeyed(project: Project, tmp_path: Path) -> None:
-    project.write(
-        bounds="""
+    project.write(bounds="""
         import numpy as np
         from {decorators} import njit
         @njit
         def beyond(a):
             return a[a.size] * 0
-    """.replace("{decorators}", "compcache.numba")
-    )
+    """.replace("{decorators}", "compcache.numba"))
     text = """
 import sys, bounds, numpy as np
 def said():
@@ -285,7 +280,9 @@ def test_ufuncs_and_callbacks_are_numbas_in_compiled_code(project: Project, tmp_
         def all_of_them(x):
             return next_(x), twice(x), thrice(x)
     """
-    project.write(plain_ufuncs=source.replace("{decorators}", "numba"), ufuncs=source.replace("{decorators}", "compcache.numba"))
+    project.write(
+        plain_ufuncs=source.replace("{decorators}", "numba"), ufuncs=source.replace("{decorators}", "compcache.numba")
+    )
     text = """
 import warnings
 warnings.simplefilter("ignore")

@@ -117,6 +117,7 @@ def test_declared_functions_are_numbas_and_start_without_it(project: Project) ->
     assert run(project, "lazy", WARM) == (expected, False)
 
 
+
 @pytest.mark.parametrize("case", NUMBA_DECIDES)
 def test_what_has_no_exact_match_is_numbas(project: Project, case: str) -> None:
     calls = f"result = [p.scaled(2.5), {NUMBA_DECIDES[case]}]"

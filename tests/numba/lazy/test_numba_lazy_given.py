@@ -98,9 +98,7 @@ def test_functions_as_arguments_are_found_by_their_content(project: Project) -> 
 
 
 def test_numba_takes_over_with_the_functions_that_were_given(project: Project) -> None:
-    text = (
-        CALLS
-        + """
+    text = CALLS + """
 k.FACTOR = 7
 import numba
 answers += [k.applied(k.scaled, 2), k.applied(k.squared, 2.5), k.both((k.scaled, k.scaled), 2.0)]
@@ -112,7 +110,6 @@ def outer(f, x):
 answers += [outer(k.scaled, 4.0), outer(k.squared, 1.0), k.same(k.scaled) is k.scaled]
 result = list(map(repr, answers))
 """
-    )
     run(project, "lazy", CALLS + "result = None")
     assert run(project, "lazy", text) == run(project, "plain", text)
 

@@ -159,8 +159,7 @@ def test_choices_that_are_not_plain_are_numbas(project: Project, variables: dict
 
 def test_packages_that_say_cache_false_take_part_where_numba_is_meant(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        kernels="""
+    project.write(kernels="""
         import numba, numpy as np
         from numba import from_dtype, typeof
         kind = from_dtype(np.dtype("f8"))
@@ -176,8 +175,7 @@ def test_packages_that_say_cache_false_take_part_where_numba_is_meant(tmp_path: 
         def g(a, out):
             for i in range(a.shape[0]):
                 out[i] = a[i] * 2
-    """
-    )
+    """)
     script = "import compcache.numba\ncompcache.numba.install(lazy=True)\nimport kernels\nimport numpy as np\n"
     script += "result = kernels.f(2), kernels.h(2.5), kernels.g(np.arange(3.0)).tolist(), 'numba.core' in sys.modules"
     for has_numba in (True, False):

@@ -84,8 +84,7 @@ result += [numba.config.BOUNDSCHECK, numba.__spec__.name, first.__spec__.name, p
 
 
 def test_loops_over_indices_need_no_numba(project: Project) -> None:
-    project.write(
-        indices="""
+    project.write(indices="""
         import numpy as np
         from numba import njit, pndindex
         @njit(parallel=True)
@@ -93,8 +92,7 @@ def test_loops_over_indices_need_no_numba(project: Project) -> None:
             for i in pndindex(a.shape):
                 a[i] = i[0] * 10 + i[1]
             return a
-    """
-    )
+    """)
     text = "import indices, numpy as np\nresult = indices.filled(np.zeros((2, 3))).tolist(), 'numba.core' in sys.modules"
     answer = [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]
     assert [run(project, text), run(project, text)] == [(answer, True), (answer, False)]
@@ -222,8 +220,7 @@ def test_the_command_says_what_is_wrong(project: Project, tmp_path: Path) -> Non
 
 def test_a_pickler_that_is_older_than_numba_pickles_lazy_functions(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        recursive="""
+    project.write(recursive="""
         from compcache.numba import njit, vectorize
 
         @njit
@@ -237,8 +234,7 @@ def test_a_pickler_that_is_older_than_numba_pickles_lazy_functions(tmp_path: Pat
         @vectorize(["f8(f8)"])
         def shifted(x):
             return x + 1
-        """
-    )
+        """)
     script = """
 import pickle, sys, recursive as r
 from multiprocessing.reduction import ForkingPickler
@@ -254,8 +250,7 @@ result = [int(pickle.loads(bytes(ForkingPickler.dumps(f)))(5)) for f in {functio
 
 def test_what_nobody_asked_to_cache_gives_no_warning(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    project.write(
-        kernels="""
+    project.write(kernels="""
         import ctypes
         from numba import float64, njit, vectorize
         from numba.experimental import jitclass
@@ -272,8 +267,7 @@ def test_what_nobody_asked_to_cache_gives_no_warning(tmp_path: Path) -> None:
         found = njit(lambda i: larger(i))
         loop = vectorize(lambda i: larger(int(i)))
         asked = njit(cache=True)(lambda i: larger(i))
-        """
-    )
+        """)
     script = """
     import warnings, compcache.numba
     compcache.numba.install(lazy=True)
@@ -328,12 +322,7 @@ def test_ways_of_starting_a_program(tmp_path: Path) -> None:
 
     run = ("-m", "compcache.numba", "run")
     for options, arguments in (
-        ((), ("raises.py",)),
-        (("-O",), ("raises.py",)),
-        ((), ("-m", "raises")),
-        ((), ("program.pyz",)),
-        ((), (".",)),
-        ((), ("moved.py",)),
+        ((), ("raises.py",)), (("-O",), ("raises.py",)), ((), ("-m", "raises")), ((), ("program.pyz",)), ((), (".",)), ((), ("moved.py",)),
         (("-X", "dev"), ("raises.py",)),
     ):
         plain = start(*options, *arguments).removesuffix(" True")

@@ -99,17 +99,9 @@ def _function(choose: random.Random, number: int) -> str:
         text = f"@njit\ndef f{number}({kind}):\n    {choose.choice(BODIES[kind])}"
     elif kind == "defaults":
         text = f"@njit\ndef f{number}(a, b={given[3]}, *c):\n    return a, b, c"
-        calls = [
-            f"f{number}({form})"
-            for form in (
-                given[0],
-                f"{given[1]}, {given[2]}",
-                f"{given[0]}, b={given[1]}",
-                "",
-                f"{given[0]}, {given[1]}, {given[2]}",
-                "1, d=2",
-            )
-        ]
+        calls = [f"f{number}({form})" for form in (
+            given[0], f"{given[1]}, {given[2]}", f"{given[0]}, b={given[1]}", "", f"{given[0]}, {given[1]}, {given[2]}", "1, d=2"
+        )]
     elif kind == "signature":
         texts = choose.sample(["f8(f8)", "i8(i8)", "f4(f4)", "c16(c16)", "u1(u1)", "b1(b1)", "f8(optional(f8))"], 2)
         text = f"@njit({texts})\ndef f{number}(a):\n    return a"

@@ -77,7 +77,9 @@ PLAIN = RUN.replace("compcache.numba.install(lazy=True)\n", "")
 
 
 def run(project: Project, before: str = "", **environment: str) -> tuple[str, bool]:
-    found: tuple[str, bool] = project.run(RUN.replace("{before}", before), backend=False, COMPCACHE_DIR=str(project.cache), **environment)
+    found: tuple[str, bool] = project.run(
+        RUN.replace("{before}", before), backend=False, COMPCACHE_DIR=str(project.cache), **environment
+    )
     return found
 
 
@@ -100,10 +102,7 @@ def test_they_are_found_and_edits_of_all_that_they_read_count(project: Project) 
     assert run(project) == (plain(project), True)
     assert run(project) == (plain(project), False)
     for before, after in (
-        ("x * 0.5", "x * 0.25"),
-        ('"int64": 3', '"int64": 4'),
-        ("return x - SHIFT", "return x - SHIFT - 1"),
-        ("builder.add", "builder.sub"),
+        ("x * 0.5", "x * 0.25"), ('"int64": 3', '"int64": 4'), ("return x - SHIFT", "return x - SHIFT - 1"), ("builder.add", "builder.sub")
     ):
         assert before in KERNELS
         project.write(k=KERNELS.replace(before, after))
@@ -116,13 +115,8 @@ def test_they_are_found_and_edits_of_all_that_they_read_count(project: Project) 
 def test_what_the_program_changes_while_it_runs_counts(project: Project) -> None:
     run(project)
     for before in (
-        "k.SHIFT = 100",
-        "k.WIDTHS['int64'] = 9",
-        "k.settings.FACTOR = 4",
-        "k.constant = lambda: 7",
-        "k.f(3); k.SHIFT = 30",
-        "k.overload(k.described)(lambda x: (lambda x: x * 7))",
-        "k.g(1); k.WIDTHS['int64'] = 11",
+        "k.SHIFT = 100", "k.WIDTHS['int64'] = 9", "k.settings.FACTOR = 4", "k.constant = lambda: 7", "k.f(3); k.SHIFT = 30",
+        "k.overload(k.described)(lambda x: (lambda x: x * 7))", "k.g(1); k.WIDTHS['int64'] = 11",
     ):
         answer = plain(project, before)
         assert [run(project, before)[0] for _ in range(2)] == [answer] * 2, before

@@ -28,17 +28,14 @@ OWN = [
     Edit(
         "an option of a callee",
         kernel("return g(x, y)", '@njit(error_model="numpy")\n    def g(x, y):\n        return x / (y - y)'),
-        '"numpy"',
-        '"python"',
+        '"numpy"', '"python"',
     ),
     Edit("a constant in another module", kernel("return x * FACTOR", "from settings import FACTOR"), "3", "4", "FACTOR = 3"),
     Edit("an attribute of another module", kernel("return x * settings.FACTOR", "import settings\n"), "3", "4", "FACTOR = 3"),
     Edit(
         "a function in another module",
         kernel("return settings.scaled(x)", "import settings\n"),
-        "x * 3",
-        "x * 4",
-        "from numba import njit\n@njit\ndef scaled(x):\n    return x * 3\n",
+        "x * 3", "x * 4", "from numba import njit\n@njit\ndef scaled(x):\n    return x * 3\n",
     ),
     Edit(
         "a closure's variable",
@@ -51,8 +48,7 @@ OWN = [
         return f
     f = make(3)
     """,
-        "make(3)",
-        "make(4)",
+        "make(3)", "make(4)",
     ),
     Edit(
         "a closure's function",
@@ -66,32 +62,24 @@ OWN = [
         return f
     f = make(lambda x: x * 3)
     """,
-        "x * 3",
-        "x * 4",
+        "x * 3", "x * 4",
     ),
     Edit("a global array", kernel("return x * A[1]", "import numpy as np\n    A = np.array([1, 2])"), "[1, 2]", "[1, 3]"),
     Edit("an array's type", kernel("return A[1]", "import numpy as np\n    A = np.array([1, 2])"), "[1, 2])", "[1, 2], 'f8')"),
     Edit(
         "the message of an exception, and its line",
-        kernel('raise ValueError("three")').replace("return", ""),
-        '"three"',
-        '"four"',
+        kernel('raise ValueError("three")').replace("return", ""), '"three"', '"four"',
         call="try_(p.f)",
     ),
     Edit(
         "a namedtuple's fields, as a result",
-        kernel("return Point(x, y)", "from collections import namedtuple\n    Point = namedtuple('Point', ['a', 'b'])"),
-        "['a', 'b']",
-        "['b', 'a']",
+        kernel(
+            "return Point(x, y)", "from collections import namedtuple\n    Point = namedtuple('Point', ['a', 'b'])"
+        ),
+        "['a', 'b']", "['b', 'a']",
     ),
-    Edit(
-        "boundscheck",
-        kernel("return A[5]", "import numpy as np\n    A = np.arange(4)"),
-        "",
-        "",
-        call="try_(p.f)",
-        environment=("NUMBA_BOUNDSCHECK", "0", "1"),
-    ),
+    Edit("boundscheck", kernel("return A[5]", "import numpy as np\n    A = np.arange(4)"), "", "",
+         call="try_(p.f)", environment=("NUMBA_BOUNDSCHECK", "0", "1")),
     Edit(
         "a module that looks like the standard library's",
         """
@@ -104,14 +92,11 @@ OWN = [
     def f(x, y):
         return colorsys.scaled(x)
     """,
-        "x * 3",
-        "x * 4",
+        "x * 3", "x * 4",
     ),
     Edit(
         "functools.wraps makes user code look like a library's",
-        next(e.source for e in EDITS if e.name.startswith("functools.wraps makes")),
-        "x * 3",
-        "x * 4",
+        next(e.source for e in EDITS if e.name.startswith("functools.wraps makes")), "x * 3", "x * 4",
     ),
     Edit(
         "what a program puts into a library",
@@ -124,8 +109,7 @@ OWN = [
     def f(x, y):
         return x * math.PIE
     """,
-        "PIE = 3",
-        "PIE = 4",
+        "PIE = 3", "PIE = 4",
     ),
 ]
 

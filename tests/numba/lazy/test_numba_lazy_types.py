@@ -235,8 +235,7 @@ def test_a_function_with_another_type_is_another(tmp_path: Path) -> None:
     project = Project(tmp_path)
     answers = []
     for name in ("float64", "int16", "int16", "float64"):
-        project.write(
-            program=f"""
+        project.write(program=f"""
             from numba import njit, {name} as kind
             import numpy as np
 
@@ -248,8 +247,7 @@ def test_a_function_with_another_type_is_another(tmp_path: Path) -> None:
             def cast(x):
                 y = x
                 return y
-        """
-        )
+        """)
         text = "import program\nresult = program.zeros(1).dtype.name, program.cast(2.5), 'numba.core' in sys.modules"
         answers.append(run(project, text))
     assert answers == [("float64", 2.5, True), ("int16", 2, True), ("int16", 2, False), ("float64", 2.5, False)]
@@ -320,7 +318,8 @@ def test_registrations_wait_for_numba(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(program=REGISTERS)
     rest = (
-        f"first = program.plain(1), 'numba.core' in sys.modules{CALLBACK}\nresult = first, program.everything(), program.with_pointer(2.0)"
+        f"first = program.plain(1), 'numba.core' in sys.modules{CALLBACK}\n"
+        "result = first, program.everything(), program.with_pointer(2.0)"
     )
     text = f"import program, sys\n{rest}"
     plain = project.run(text, backend=False)

@@ -278,10 +278,7 @@ def test_one_image_has_the_loop_for_starts_with_numba_and_without(tmp_path: Path
     said = [
         project.run(ASK_SHARED.replace("IMPORT", then), backend=False, COMPCACHE_DIR=str(project.cache))
         for then in (
-            "",
-            "",
-            "program.shifted.types\nimport numba.core; program.shifted.signature",
-            "import numba.core; program.first.signatures",
+            "", "", "program.shifted.types\nimport numba.core; program.shifted.signature", "import numba.core; program.first.signatures"
         )
     ]
     assert [answer[:3] for answer in said] == [([1.0, 3.0, 5.0], "hundred", 7)] * 4
