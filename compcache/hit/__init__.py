@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
-    "Door", "LoadedModule", "PlainLoader", "open_plain",
+    "Door", "LoadedModule", "PlainLoader", "key_of", "open_plain",
 ]  # fmt: skip
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
@@ -206,7 +206,7 @@ class PlainLoader:
         #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_name: dict[str, ref[TypedCallTarget]] = {}
-        self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._by_link: dict[object, ref[TypedCallTarget]] = {}  # by `key_of`
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
         self.builds: set[object] = set()  # the running builds
         self.changed: object = None  # replaced whenever the tables change
@@ -271,14 +271,14 @@ class PlainLoader:
         found, closure = searched
         module_id = found[1]
         where = closure[4] if closure is not None and closure[4] else self._open_module(runtime, found[0], module_id)
-        record, read = self._read_function(runtime, func_name, found, where)
+        record = self._read_function(runtime, func_name, found, where)
         if record is None or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
         parts = None
         if record[6]:
             from compcache.hit.plain_imports import collect_imports
 
-            parts = collect_imports(self, runtime, module_id, where, record, read)
+            parts = collect_imports(self, runtime, module_id, where, record)
             if parts is None or (parts and self.links and closure is None):
                 return None
         if closure is not None:
@@ -288,29 +288,26 @@ class PlainLoader:
             parts.provide(self, runtime)
         return module, record, closure, found[4], parts
 
-    def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function, and a function that returns payloads of its module's records.
-
-        The record is None if it cannot be used.
-        """
+    def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "Any":
+        """Return the record of a function, or None if it cannot be used."""
         segment, _, offset, number, _ = found
-        opened, _, _, entry = where
-        if entry is None:
-            return None, None
-        files, descriptor = self._files, opened.number
-        image, records, target_id, flags, _, key, _ = entry
-
-        def read(offset: int) -> bytes:
-            payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
-            return payload
-
-        record = runtime.function_record(read(offset & ~_LINKED))
-        if flags != _IMAGE_SHARED or record[0] != func_name:
-            return None, None
-        accepted = self._accepted
+        entry = where[3]
+        if entry is None or entry[3] != _IMAGE_SHARED:
+            return None
+        record = runtime.function_record(self.read_payload(runtime, where, offset & ~_LINKED))
+        if record[0] != func_name:
+            return None
+        target_id, accepted = entry[2], self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
-            return None, None
-        return record, read
+            return None
+        return record
+
+    def read_payload(self, runtime: "Any", where: "Any", offset: int) -> bytes:
+        """Return the payload of a record of an open module file."""
+        opened, _, _, (image, records, _, _, _, key, _) = where
+        files, descriptor = self._files, opened.number
+        payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
+        return payload
 
     def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
         """Return a mapped module, mapping it if necessary."""
@@ -319,7 +316,7 @@ class PlainLoader:
             opened, path, total, entry = where
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, entry[0], lambda: _map_image(runtime, opened.number, path, entry[5], total, self.maps_files)
+                    module_id, entry[0], _map_image, runtime, opened.number, path, entry[5], total, self.maps_files
                 )
         return module
 
@@ -444,8 +441,8 @@ class PlainLoader:
         """Return the lock that a thread holds while it maps images and runs constructors."""
         return _BoundedMappingLock() if _lock._is_owned() else _mapping
 
-    def _map(self, module_id: bytes, size: int, map_image: "Callable[[], Any]") -> "LoadedModule":
-        """Claim a module, map it, and return it.
+    def _map(self, module_id: bytes, size: int, map_image: "Callable[..., Any]", *arguments: "Any") -> "LoadedModule":
+        """Claim a module, map it by calling `map_image` with the arguments, and return it.
 
         Raises:
             LinkError: one of the module's own constructors requests it.
@@ -460,7 +457,7 @@ class PlainLoader:
                 from compcache.hit.interrupts import half_mapped_error, in_constructor_error
 
                 raise in_constructor_error(module_id) if load_runtime().is_linking() else half_mapped_error(module_id)
-            module.image = map_image()
+            module.image = map_image(*arguments)
         finally:
             if module.image is None:  # the traceback may keep the module alive
                 module.given_up = True  # no call here: a signal handler that raises would leave the claim in place
@@ -497,14 +494,15 @@ class PlainLoader:
                 existing = self.held(name)
                 if existing is not None:
                     return existing
-                if not self._are_current(modules):
+                new_modules = self._new_among(modules)
+                if new_modules is None:
                     return None
                 writes, updates = parts.bindings(runtime) if parts else (b"", [])
                 if parts:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
                     updates += parts.provider_updates(self)
-                tables = *updates, *self._table_updates(name, target), self._mine, self._new_among(modules)
+                tables = *updates, *self._table_updates(name, target), self._mine, new_modules
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
@@ -517,19 +515,20 @@ class PlainLoader:
                 loaded.committed = True
         return target
 
-    def _are_current(self, modules: "dict[bytes, LoadedModule]") -> bool:
-        """Return whether no other mapping of these modules has replaced them."""
-        return all(self._loaded(key) in (None, module) for key, module in modules.items())
-
-    def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any]":
-        """Return the new rows for the table of loaded modules."""
-        # This is not inlined where the lock is taken: 3.12 and later compile a comprehension into the function around it, and an exception
-        # that is raised right after a comprehension does not reach the end of a `with`.
-        return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
+    def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
+        """Return the new rows for the table of loaded modules, or None if another mapping of a module has replaced this one."""
+        new = {}
+        for key, module in modules.items():
+            loaded = self._loaded(key)
+            if loaded is None:
+                new[key] = _weak(self._mine, key, module)
+            elif loaded is not module:
+                return None
+        return new
 
     def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
         """Return the updates of the tables of targets, as pairs of a table and its new rows."""
-        key = f"{target.link_name}\0{func_name}"
+        key = key_of(target._context)
         targets, by_name, by_link = self.targets, self._by_name, self._by_link
 
         def forget(_: "ref[TypedCallTarget]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
@@ -642,6 +641,11 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
         remove(table, key)  # bound above: when the interpreter ends, this file's globals are gone before the last modules
 
     return ref(module, forget)
+
+
+def key_of(context: "TargetContext") -> "tuple[str, bytes, str]":
+    """Return the key of a target in `PlainLoader._by_link`."""
+    return context.symbol, context.module.module_id, context.func_name
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:
