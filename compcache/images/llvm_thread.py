@@ -252,7 +252,7 @@ def _stack_size(size: int) -> Iterator[None]:
 
 
 def _llvm_lock() -> Any:
-    """Return the lock that llvmlite holds during every call into LLVM; None if this version of llvmlite has no such lock."""
+    """Return the lock that llvmlite holds during every call into LLVM, or None if this version of llvmlite has no such lock."""
     return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
 
 

@@ -160,7 +160,7 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
                 await asyncio.Event().wait()
             return list(answer)
 
-        return SimpleNamespace(is_asked=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
+        return SimpleNamespace(check_service=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
 
     async def ask() -> Any:
         chain = Chain()

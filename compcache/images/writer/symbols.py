@@ -94,7 +94,7 @@ class Symbols:
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
-        """Return the addresses of the symbols of each object, by symbol number; None for symbols without an address in the image."""
+        """Return the addresses of the symbols of each object, by symbol number, or None for symbols without an address in the image."""
         homes, found = self._homes, []
         for owner, obj in enumerate(self._inputs):
             row: list[int | None] = []
