@@ -130,12 +130,12 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
         FormatError: the file contains another module, or its content or notes do not match the footer.
     """
     if footer.module_id != module_id:
-        raise FormatError("the module file contains another module than its name says")
+        raise FormatError("the module file contains a different module than its name says")
     content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
-        raise FormatError("the content of the module file does not have the digest in its name")
+        raise FormatError("the content of the module file does not match the digest in its name")
     if digest([read(footer.content, footer.notes)]) != footer.notes_digest:
-        raise FormatError("the notes of the module file do not have the digest in its footer")
+        raise FormatError("the notes of the module file do not match the digest in its footer")
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:

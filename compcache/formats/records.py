@@ -57,7 +57,7 @@ class ModuleRecord(Record):
         for text in self.features:
             if target_id(self.requirement(text)) == record.target_id:
                 return text
-        raise FormatError(f"the record of the function {record.name!r} names a requirement that its module does not have")
+        raise FormatError(f"the record of the function {record.name!r} refers to a requirement that its module does not have")
 
 
 class GlobalRecord(Record):

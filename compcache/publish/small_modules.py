@@ -97,7 +97,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     row, targets = row_of_frames(module_id, frames, seconds)
     needs = [header.needs.get(target) for target in targets]
     if None in needs:
-        raise FormatError("a function names a requirement that its module does not have")
+        raise FormatError("a function refers to a requirement that its module does not have")
     functions = marked(
         [(name, at, text or "") for name, at, text in zip(row.names, row.offsets, needs, strict=True)], [kind for kind, *_ in row.entries]
     )

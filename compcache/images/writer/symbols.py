@@ -23,7 +23,7 @@ _BOUNDS = ("__start_", "__stop_")
 
 
 def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
-    """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`; create the section if it does not exist.
+    """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`. Create the section if necessary.
 
     Returns:
         The offset of each definition in ``.bss``, by (object number, symbol number).
