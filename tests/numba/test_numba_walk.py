@@ -269,6 +269,6 @@ def test_a_callee_with_a_pipeline_of_the_program_is_refused() -> None:
 
     callee = njit(pipeline_class=Own)(lambda x: x)
     with pytest.raises(Unrepeatable, match="pipeline"):
-        fingerprint(lambda x: callee(x))
+        fingerprint(lambda x: callee(x) + 1)
     with pytest.raises(NotLazy, match="pipeline"):
-        content_of(lambda x: callee(x), ())
+        content_of(lambda x: callee(x) + 1, ())
