@@ -112,16 +112,16 @@ def _check_signing_key(text: str) -> None:
 
 def _check_publish_key(text: str) -> None:
     """Raise if `text` does not contain or refer to a secret key."""
-    from compcache.signing.keys import read_own
+    from compcache.signing.keys import read_publish_key
 
-    read_own(text)
+    read_publish_key(text)
 
 
 def _check_trusted_keys(text: str) -> None:
     """Raise if `text` does not contain or refer to public keys."""
-    from compcache.signing.keys import read_publics
+    from compcache.signing.keys import read_trusted_keys
 
-    read_publics(text)
+    read_trusted_keys(text)
 
 
 def _check_remote(text: str) -> None:

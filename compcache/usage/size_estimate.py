@@ -54,8 +54,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     finally:
         files.close(descriptor)
     try:
-        first, *lines = data.split(b"\n")
-        size, settled = map(int, first.split())
+        head, *lines = data.split(b"\n")
+        size, settled = map(int, head.split())
         total = size + sum(map(int, filter(None, lines))) + added
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
     except ValueError as error:
