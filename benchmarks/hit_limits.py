@@ -1,9 +1,9 @@
 """What a hit and a call cost at the limit, counted: instructions beside `ctypes.CDLL`, and beside a C extension.
 
 Instructions come from `valgrind --tool=callgrind` (they repeat to a fraction of a percent whatever else runs on the machine). What a
-process does above an empty one is the difference of two processes; what an operation costs is the difference of two processes that do
-it a different number of times. Times are minima over processes that take turns. `python benchmarks/hit_limits.py [--times N] [ROW...]`
-prints the table.
+process does above an empty one is the difference of two processes, which repeats to some 300,000 instructions. What an operation costs
+is counted within one process, after one repetition. Times are minima over processes that take turns. `python benchmarks/hit_limits.py
+[--times N] [ROW...]` prints the table.
 """
 
 from __future__ import annotations
@@ -101,6 +101,9 @@ CDLL = "import ctypes; lib = ctypes.CDLL({work!r} + '/libplain.so'); f = lib.add
 TYPED = CDLL + "f.restype = ctypes.c_double; f.argtypes = (ctypes.c_double, ctypes.c_double)\n"
 OPEN = "import compcache; cache = compcache.Cache({work!r} + '/cache')\n"
 HIT = OPEN + "f = cache.get_target('add')\n"
+#: Statistics are written once a second, which valgrind would make once in a few look-ups. Here they are written at the end.
+STATISTICS = "import compcache.hit.recorder as statistics; statistics._PAUSE_SECONDS = 1e9\n"
+WRITE = "[known.flush() for known in statistics._recorders.values()]"
 ALL = OPEN + "f = cache.get_target('all')\n"
 FIRST = OPEN + "f = cache.get_target('first')\n"
 #: Calls are counted in a function, whose names are not looked up.
@@ -124,7 +127,7 @@ OPERATIONS = {
     "CDLL and a symbol, warm": (
         "import ctypes\n", "[ctypes.CDLL({work!r} + f'/libone{{i}}.so').f for i in range(N)]", MODULES,
     ),
-    "first look-up, warm": (HIT, "keep = [cache.get_target(f'f{{i}}') for i in range(N)]", MODULES),
+    "first look-up, warm": (HIT + STATISTICS, f"keep = [cache.get_target(f'f{{{{i}}}}') for i in range(N)]; {WRITE}", MODULES),
     "get_target, repeated": (HIT, "for _ in range(N): cache.get_target('add')", REPEATED),
     "an empty loop": ("", "for _ in range(N): pass", REPEATED),
     "f64(f64, f64)": (HIT + NUMBERS, "run(f, N)", REPEATED),
@@ -149,15 +152,32 @@ def command(work: Path, code: str) -> list[str]:
     return [os.path.realpath(sys.executable), "-I", "-c", f"import sys; sys.path.insert(0, {str(work / 'site')!r})\n{made}"]
 
 
-def instructions(work: Path, code: str) -> int:
+def callgrind(work: Path, code: str, *options: str) -> str:
+    """The last output file of callgrind for a process with this code."""
     out = work / "callgrind.out"
-    made = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *command(work, code)]
+    made = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *options, *command(work, code)]
     done = subprocess.run(made, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
-    found = re.search(r"^(?:summary|totals): (\d+)", out.read_text(errors="replace"), re.MULTILINE)
+    return str(out)
+
+
+def total(file: str) -> int:
+    found = re.search(r"^(?:summary|totals): (\d+)", Path(file).read_text(errors="replace"), re.MULTILINE)
     assert found is not None
     return int(found[1])
+
+
+def instructions(work: Path, code: str) -> int:
+    """Of a whole process."""
+    return total(callgrind(work, code))
+
+
+def cost(work: Path, label: str) -> float:
+    """Instructions of an operation, counted between two calls of a function of the C library that nothing else calls."""
+    setup, repeated, times = OPERATIONS[label]
+    code = f"{setup}from os import getppid\nN = 1\n{repeated}\nN = {times}\ngetppid()\n{repeated}\ngetppid()"
+    return total(callgrind(work, code, "--dump-before=getppid*") + ".2") / (times - 1)
 
 
 def counted(work: Path, only: list[str]) -> list[list[str]]:
@@ -167,10 +187,7 @@ def counted(work: Path, only: list[str]) -> list[list[str]]:
         if not only or any(word in label for word in only):
             instructions(work, code)  # what is remembered for the next process
             rows.append([label, f"{(instructions(work, code) - empty) / 1e6:.2f} M"])
-    for label, (setup, repeated, times) in OPERATIONS.items():
-        if not only or any(word in label for word in only):
-            once, often = (instructions(work, f"{setup}N = {n}\n{repeated}") for n in (1, times))
-            rows.append([label, f"{(often - once) / (times - 1):,.0f}"])
+    rows += [[label, f"{cost(work, label):,.0f}"] for label in OPERATIONS if not only or any(word in label for word in only)]
     return rows
 
 

@@ -178,7 +178,7 @@ def _read_text(path: str) -> str:
             raise SettingError(f"{path}: the configuration file has {status.st_size} bytes, but at most {_LARGEST} are allowed")
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
             raise SettingError(f"{path}: other users can write to the configuration file: change its owner, and run chmod go-w on it")
-        return read_at(files, opened.number, 0, status.st_size).decode()
+        return read_at(files, opened, 0, status.st_size).decode()
     except (OSError, UnicodeDecodeError) as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

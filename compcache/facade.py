@@ -216,15 +216,22 @@ class Cache:
         self._max_size: Any = max_size
         self._keys_given = signing_key, publish_key
         self._remote_given = remote, remote_mode
-        given = signing_key, layers or None, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout, link
+        given = signing_key, layers or None, trusted_keys, publish_key, min_llvm, remote, remote_mode, max_size, lock_timeout
+        links = link == "background"
         plain = None
-        if verify and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or given != (None,) * len(given)):
+        if (
+            verify
+            and not (readonly or trust or allow_pickle or tune or sys.flags.dev_mode or given != (None,) * len(given))
+            and (links or link is None)
+        ):
             plain = _open_plain(path)
         if plain is None:
             self._open(path, layers, trusted_keys, min_llvm, readonly, verify, trust, allow_pickle, tune, link)
         else:
-            self._checks = False
+            self._checks = self._tunes = False
+            self._tuners = {} if links else None
             self._plain: PlainLoader = plain
+            plain.links = links
             self._targets = plain.targets
             open_caches[plain._root, False] = ref(self)
         _shorten()
@@ -345,7 +352,7 @@ class Cache:
             self._require_open()
         if not isinstance(func_name, str):
             func_name = func_name_of(func_name)
-        target = self._plain.load_plain(func_name, owner) if accept is None and self._tuners is None else None
+        target = self._plain.load_plain(func_name, owner) if accept is None else None
         return target if target is not None else self._load_by_store(func_name, owner, accept)
 
     def _require_open(self) -> None:

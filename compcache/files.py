@@ -166,9 +166,12 @@ class Tree(Files):
         tree._above = self
         return tree
 
-    def status(self) -> tuple[os.stat_result, os.stat_result]:
-        """Open the root, and return its status and the status of its path. They differ if the path is a link."""
-        root, status = self._enter_root()
+    def status(self, *, is_trusted: bool = False) -> tuple[os.stat_result, os.stat_result]:
+        """Open the root, and return its status and the status of its path. They differ if the path is a link.
+
+        With `is_trusted`, `require_trusted` is not called.
+        """
+        root, status = self._enter_root(is_trusted=is_trusted)
         return status, self._status_of_path(root, status)
 
     def _status_of_path(self, root: _Root, status: os.stat_result) -> os.stat_result:
@@ -186,7 +189,7 @@ class Tree(Files):
         """Close the root. The next operation opens it again."""
         self._root = None
 
-    def _enter_root(self) -> tuple[_Root, os.stat_result]:
+    def _enter_root(self, *, is_trusted: bool = False) -> tuple[_Root, os.stat_result]:
         self._root, is_link = None, False
         try:
             opened = self._above.open_owned(self.root, _ENTERING) if self._above else self._open_outside(self.root, _ENTERING)
@@ -198,7 +201,7 @@ class Tree(Files):
             is_link = True
         status = self.system.fstat(opened.number)
         root = _Root(opened, (status.st_dev, status.st_ino), is_link=is_link)
-        if self.require_trusted is not None:
+        if self.require_trusted is not None and not is_trusted:
             self.require_trusted(status, self._status_of_path(root, status))
         self._root = root
         return root, status
@@ -474,26 +477,26 @@ def read_file(files: Files, path: str, limit: int, *, owners: frozenset[int] | N
         raise OSError(f"{path} belongs to a user whose files are not trusted, or other users can write to it")
     if size > limit:
         raise OSError(f"{path} has {size} bytes, but at most {limit} are allowed")
-    data = read_at(files, opened.number, 0, size)
+    data = read_at(files, opened, 0, size)
     if len(data) < size:
         raise OSError(f"{path} ended after {len(data)} of {size} bytes")
     return data
 
 
-def read_at(files: Files, descriptor: int, offset: int, size: int) -> bytes:
-    """Return `size` bytes of an open file, or fewer at its end. Short reads are continued.
+def read_at(files: Files, opened: Opened, offset: int, size: int) -> bytes:
+    """Return `size` bytes of an open file, or fewer at its end. Short reads are continued. The file stays open until the return.
 
     Raises:
         FileNotFoundError: another host has removed the file.
         OSError: the file cannot be read.
     """
     try:
-        part = files.pread(descriptor, min(size, _CHUNK), offset)
+        part = files.pread(opened.number, min(size, _CHUNK), offset)
         parts = [part]
         while part and len(part) < size:
             offset += len(part)
             size -= len(part)
-            part = files.pread(descriptor, min(size, _CHUNK), offset)
+            part = files.pread(opened.number, min(size, _CHUNK), offset)
             parts.append(part)
     except OSError as error:
         reraise_interrupt(error)

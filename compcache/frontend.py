@@ -53,6 +53,7 @@ __all__ = [
     "list_groups",
     "list_labels",
     "list_modules",
+    "list_names",
     "list_uncached",
     "note_uncached",
     "passes_vectors",
@@ -403,6 +404,20 @@ def list_labels(cache: Cache, part: str) -> set[str]:
     from compcache.inspect.names import labels_ending_in
 
     return labels_ending_in(cache._store, part)
+
+
+def list_names(cache: Cache, prefix: str, limit: int) -> list[str]:
+    """Return the names of stored functions that begin with a prefix, sorted, and nothing else about the functions.
+
+    Args:
+        cache: an open cache.
+        prefix: the beginning of the names.
+        limit: the most names to return. It is not specified which names are left out.
+    """
+    cache._require_open()
+    from compcache.inspect.names import names_starting_with
+
+    return names_starting_with(cache._store, prefix, limit)
 
 
 def list_functions(

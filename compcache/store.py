@@ -370,7 +370,7 @@ class Store(Directory):
         if pack is None or pack.module_id != module_id:
             return None
         try:
-            return pack if self.files.fstat(pack.descriptor).st_nlink else None
+            return pack if self.files.fstat(pack.opened.number).st_nlink else None
         except OSError as error:
             reraise_interrupt(error)
             return None

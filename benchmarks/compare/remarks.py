@@ -60,10 +60,11 @@ SECTION = {
         " the machine. Processor seconds of the same work differ by a fifth and more from one minute to the next here, even in minima"
         " of two runs. [Decision 34](decisions/0034-loads-of-many-modules.md) has ratios of five runs, and of instructions. If many"
         " small modules are added, the cost of each module matters. A first load is of the whole closure: hundreds of functions in up"
-        " to 30 modules, whose bindings another process has recorded. `ld.so` maps a single file instead. Other work on the machine"
-        " prolongs first loads most. Most of the private memory is file pages. The kernel maps up to 64 KiB around each page that is"
-        " read. For a small image this is the whole text, for a large file only a part. Module files are larger than the shared"
-        " object because of their bitcode, which `show --ir` and retargeting read."
+        " to 30 modules, while `ld.so` maps a single file. When these figures were measured, another process had recorded the"
+        " bindings ([decision 90](decisions/0090-two-ways-to-what-is-bound.md)). Other work on the machine prolongs first loads most."
+        " Most of the private memory is file pages. The kernel maps up to 64 KiB around each page that is read. For a small image"
+        " this is the whole text, for a large file only a part. Module files are larger than the shared object because of their"
+        " bitcode, which `show --ir` and retargeting read."
     ),
     "crowd": (
         "Code that ORC links is private memory of each process, while all processes share a mapped image. The 99th percentile of both"
@@ -191,8 +192,7 @@ def _calls(records: Mapping[str, Any]) -> str:
     array, numba = cases["first"].get("compcache, NumPy array"), cases["first"].get("Numba's dispatcher")
     if array and numba:
         text += (
-            f" A call with a NumPy array takes {figure(array['minimum'])} ns. Through Numba's dispatcher, which also knows the array's"
-            f" layout, it takes {figure(numba['minimum'])} ns."
+            f" A call with a NumPy array takes {figure(array['minimum'])} ns, and {figure(numba['minimum'])} ns through Numba's dispatcher."
         )
     return text
 

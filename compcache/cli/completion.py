@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from click.shell_completion import CompletionItem
 
@@ -46,20 +46,9 @@ def command(ctx: click.Context, shell: str) -> None:
 
 def complete_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Return the printable names of cached functions that start with `incomplete`; empty if the cache cannot be opened."""
+    from compcache.frontend import list_names
 
-    def is_selected(name: str) -> bool:
-        return name.startswith(incomplete) and name.isprintable()
-
-    def list_names(cache: Cache) -> list[str]:
-        """Return the names of functions that start with `incomplete`, or with the label in it."""
-        from compcache.frontend import list_functions
-
-        label = incomplete.rpartition("-")[0]  # `incomplete` may be a label and the first digits of a digest
-        prefixes = dict.fromkeys((incomplete, label or incomplete))
-        found = [row.func_name for prefix in prefixes for row in islice(list_functions(cache, prefix, is_selected), _MAX_NAMES)]
-        return sorted(set(found))
-
-    return _query_cache(ctx, list_names)
+    return _query_cache(ctx, lambda cache: filter(str.isprintable, list_names(cache, incomplete, _MAX_NAMES)))
 
 
 def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -67,7 +56,7 @@ def complete_pinned(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
     return _query_cache(ctx, lambda cache: [name for name in cache.pinned() if name.startswith(incomplete) and name.isprintable()])
 
 
-def _query_cache(ctx: click.Context, query: Callable[[Cache], list[str]]) -> list[str]:
+def _query_cache(ctx: click.Context, query: Callable[[Cache], Iterable[str]]) -> list[str]:
     """Return the first names that `query` finds in the cache of this command line; no names if the cache cannot be opened."""
     from compcache.cli.session import Session
     from compcache.errors import CompcacheError
@@ -77,7 +66,7 @@ def _query_cache(ctx: click.Context, query: Callable[[Cache], list[str]]) -> lis
     session = chosen_here or Session(root.params.get("directory"), trust=bool(root.params.get("trust")))
     try:
         with session.open_or_empty() as cache:
-            return query(cache)[:_MAX_NAMES]
+            return list(islice(query(cache), _MAX_NAMES))
     except (CompcacheError, OSError):
         return []  # a message would disturb the shell's prompt
 

@@ -57,6 +57,7 @@ _LEAST_MODULES = 2_000  # for a progress bar
 _MOST_PER_CALL = 512  # modules between two calls of `show_progress`
 _DELAY = 0.3  # seconds before a progress bar appears
 _BATCH = 1_000  # records searched for control characters at once
+_FIRST_BATCH = 64  # as many as a listing reads first
 _POINTER = re.compile(r"\s*[~^]+\s*")  # a line that marks the position of an error in the line above
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -105,15 +106,20 @@ def _printable_line(line: str) -> str:
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields."""
+    """Print a table on a terminal. In a pipe, print only the rows, with a tab between two fields.
+
+    The first rows are written soon, so that little is read for a reader that closes the pipe after some lines, as `head` does.
+    """
     if is_terminal():
         _print_table(columns, rows)
         return
-    rest = iter(rows)
-    while batch := list(islice(rest, _BATCH)):
+    rest, size = iter(rows), _FIRST_BATCH
+    while batch := list(islice(rest, size)):
         if not "".join(chain.from_iterable(batch)).isprintable():
             batch = [list(map(printable, row)) for row in batch]
         sys.stdout.write("\n".join(map("\t".join, batch)) + "\n")
+        sys.stdout.flush()
+        size = min(2 * size, _BATCH)
 
 
 def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:

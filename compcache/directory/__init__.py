@@ -94,13 +94,10 @@ class Directory:
         are checked.
         """
         self._use_files_of(user)
-        check, self.files.require_trusted = self.files.require_trusted, None
         try:
-            self.files.status()
+            self.files.status(is_trusted=True)
         except OSError as error:
             reraise_interrupt(error)  # the first use of the root reports other errors
-        finally:
-            self.files.require_trusted = check
 
     def _use_files_of(self, *users: int) -> None:
         """Accept files of these users, and signed files of other users. Accept derived data only from these users."""

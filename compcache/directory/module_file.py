@@ -17,23 +17,35 @@ if TYPE_CHECKING:
 __all__ = ["ModuleFile"]
 
 
+class _Closed:
+    """Implements `Opened` for no file."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = -1
+
+
+_CLOSED = _Closed()
+
+
 class ModuleFile:
     """An open, verified module. Close it after use.
 
-    `size` is the size of the module in bytes, `stored` the bytes that it takes on disk. The other fields without an underscore are set
+    `opened` is the open file that contains the module. `size` is the size of the module in bytes, `stored` the bytes that it takes on
+    disk. The other fields without an underscore are set
     by `describe` and by the store.
     """
 
     __slots__ = (
-        "_files", "_opened", "copied", "descriptor", "elsewhere", "flags", "image", "key", "module_id", "path", "records", "size",
-        "stored", "target_id", "volume",
+        "_files", "copied", "elsewhere", "flags", "image", "key", "module_id", "opened", "path", "records", "size", "stored", "target_id",
+        "volume",
     )  # fmt: skip
 
     def __init__(self, files: file_ops.Files, path: str, module_id: bytes) -> None:
         self._files = files
-        self._opened: file_ops.Opened | None = None
+        self.opened: file_ops.Opened = _CLOSED
         self.path = path
-        self.descriptor = -1
         self.module_id = module_id
         self.size = 0
         self.elsewhere = False  # whether the module is in a layer without trusted keys
@@ -65,18 +77,17 @@ class ModuleFile:
             self.adopt(anonymous_file(content))
             self.size = len(content)
             return self.volume
-        status = self._files.fstat(self.descriptor)
+        status = self._files.fstat(self.opened.number)
         self.size = self.stored = status.st_size
         return status
 
     def status(self) -> os.stat_result:
         """Return the status of the open file, or of its volume."""
-        return self.volume or self._files.fstat(self.descriptor)
+        return self.volume or self._files.fstat(self.opened.number)
 
     def adopt(self, opened: file_ops.Opened) -> None:
         """Set the open file that contains the module. This object owns the file from now on."""
-        self._opened = opened
-        self.descriptor = opened.number
+        self.opened = opened
 
     def describe(self, image: int, records: int, target_id: bytes, flags: int, key: bytes) -> None:
         """Set the fields that describe the verified content. See `compcache.formats.index.ModuleEntry` for their meaning."""
@@ -93,9 +104,9 @@ class ModuleFile:
             FormatError: there is no intact record at this offset.
             StorageError: the file cannot be read.
         """
-        base, descriptor, files, read = self.image, self.descriptor, self._files, file_ops.read_at
+        base, opened, files, read = self.image, self.opened, self._files, file_ops.read_at
         try:
-            return read_frame(lambda at, size: read(files, descriptor, base + at, size), offset, self.records, self.key)
+            return read_frame(lambda at, size: read(files, opened, base + at, size), offset, self.records, self.key)
         except OSError as error:
             reraise_interrupt(error)
             raise self._storage_error(error) from error
@@ -107,7 +118,7 @@ class ModuleFile:
             StorageError: the file cannot be read.
         """
         try:
-            return file_ops.read_at(self._files, self.descriptor, offset, size)
+            return file_ops.read_at(self._files, self.opened, offset, size)
         except OSError as error:
             reraise_interrupt(error)
             raise self._storage_error(error) from error
@@ -132,8 +143,7 @@ class ModuleFile:
 
     def close(self) -> None:
         """Close the file. Further calls do nothing."""
-        self.descriptor = -1
-        self._opened = None
+        self.opened = _CLOSED
 
     def __enter__(self) -> ModuleFile:
         return self

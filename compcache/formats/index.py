@@ -203,11 +203,11 @@ class Segment:
         """
         opened, size = self._open_file()
         files, read_at = self._files, file_ops.read_at
-        source: Any = read_at(files, opened.number, 0, size) if size <= _READ_WHOLE else None
+        source: Any = read_at(files, opened, 0, size) if size <= _READ_WHOLE else None
         if source is None:
 
             def source(offset: int, count: int) -> bytes:
-                return read_at(files, opened.number, offset, count)
+                return read_at(files, opened, offset, count)
 
         functions, modules, rows, rows_size, self.greatest = runtime.open_segment(source, size, self.name)
         self._read_rows = lambda: source[rows : rows + rows_size] if isinstance(source, bytes) else source(rows, rows_size)

@@ -109,7 +109,7 @@ class SortedKeys:
         FormatError: the file is not a file of sorted keys, or is damaged. All methods raise it.
     """
 
-    __slots__ = ("_blocks", "_firsts", "_places", "_read", "summary")
+    __slots__ = ("_blocks", "_firsts", "_index", "_read", "summary")
 
     def __init__(self, read: Read, size: int) -> None:
         tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
@@ -120,7 +120,8 @@ class SortedKeys:
             raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
         self._read = read
         self.summary: bytes = summary[:summary_size]
-        self._firsts, self._places = self._read_index(at, length)
+        self._index = self._read_index(at, length)
+        self._firsts: list[bytes] = self._index[::3]
         self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
 
     def _unpack(self, at: int, length: int) -> Any:
@@ -133,15 +134,12 @@ class SortedKeys:
             reraise_interrupt(error)
             raise FormatError("a block of sorted keys is not valid msgpack") from error
 
-    def _read_index(self, at: int, length: int) -> tuple[list[bytes], list[tuple[int, int]]]:
-        """Return the first keys of the blocks, and the places of the blocks."""
+    def _read_index(self, at: int, length: int) -> list[Any]:
+        """Return the first key, the offset and the length of each block. Offsets and lengths are checked when blocks are read."""
         index = self._unpack(at, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys is not a list of keys and places")
-        places = list(zip(index[1::3], index[2::3], strict=True))
-        if not all(type(at) is type(size) is int and CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= at < 1 << 60 for at, size in places):
-            raise FormatError("the index of a file of sorted keys contains an invalid place of a block")
-        return index[::3], places
+        return index
 
     def _load(self, number: int, key: bytes) -> list[bytes]:
         """Return the keys and values of a block, alternating.
@@ -151,7 +149,10 @@ class SortedKeys:
         known = self._blocks.get(key[:1])
         if known is not None and known[0] == number:
             return known[1]
-        block: list[bytes] = self._unpack(*self._places[number])
+        at, size = self._index[3 * number + 1 : 3 * number + 3]
+        if type(at) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= at < 1 << 60):
+            raise FormatError("the index of a file of sorted keys contains an invalid place of a block")
+        block: list[bytes] = self._unpack(at, size)
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
             raise FormatError("a block of sorted keys is not a list of keys and values")
         self._blocks[key[:1]] = number, block

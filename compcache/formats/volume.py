@@ -149,7 +149,7 @@ class Volume:
         if len(data) < size:
             from compcache.files import read_at
 
-            data = read_at(self._files, self._opened.number, offset, size)
+            data = read_at(self._files, self._opened, offset, size)
         return data
 
     @property

@@ -21,27 +21,33 @@ from compcache.hit.target import TargetContext, load_runtime
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from compcache.directory.module_file import ModuleFile
     from compcache.files import Opened, Tree
     from compcache.formats.volumes import Volumes
     from compcache.hit.closures.linked import LinkedClosures
-    from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.plain_imports import Parts
     from compcache.hit.target import TypedCallTarget
 
+    #: A linked closure that plain hits have found: its id, the names of the index's files for which it is valid, its parts, how many of
+    #: them, from the first one, it contains whole, its open file (see `PlainLoader._open_module`) or None, and the records and contents of
+    #: its loaded functions.
+    PlainClosure: TypeAlias = tuple[bytes, bytes, tuple[bytes, ...], int, Any, list[tuple[tuple[Any, ...], bytes]]]
+
 __all__ = [
-    "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX", "Door", "LoadedModule", "PlainLoader", "open_plain",
+    "CLOSURES_DIRECTORY", "CLOSURE_SUFFIX", "INDEX_DIRECTORY", "MODULES_DIRECTORY", "MODULE_SUFFIX", "SEGMENT_SUFFIX",
+    "Door", "LoadedModule", "PlainLoader", "key_of", "open_plain",
 ]  # fmt: skip
 
 #: The values of `compcache.store.PLACES`, which a plain hit does not import.
 INDEX_DIRECTORY, SEGMENT_SUFFIX = "index-v1", ".idx"
 MODULES_DIRECTORY, MODULE_SUFFIX = "modules-v1", ".ccm"
+CLOSURES_DIRECTORY, CLOSURE_SUFFIX = "closures-v1", ".closure"
 #: The value of `compcache.store.Store.KNOWN_FAULTS`.
 KNOWN_FAULTS = b""
-_SEGMENT_NAME = 31  # characters
 _READ_WHOLE = 1 << 16  # a segment with up to this many bytes is read whole
+_LARGEST_CLOSURE = 1 << 20  # bytes of a file that records whether a closure is valid
 _IMAGE_SHARED, _NO_ENTRY, _LINKED, _LINK_ONLY = 1, 0xFFFFFFFF, 1 << 31, "= "  # the values of `compcache.formats.manifest`
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -105,12 +111,14 @@ class Door:
             raise PermissionError(f"{self.root} belongs to another user, or other users can write to it")
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
 
-    def renew(self) -> None:
-        """Open the root again if its path leads to another directory now, or if the program has closed its descriptor."""
+    def renew(self) -> int:
+        """Return the descriptor of the root, which is opened again if its path leads to another directory now, or if it was closed."""
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
             self.enter()
+            entered = self._entered
+        return -1 if entered is None else entered[1]
 
     def leave(self) -> None:
         """Close the root. The next use opens it again.
@@ -171,6 +179,7 @@ class PlainLoader:
         "closed",
         "decoded",
         "linked",
+        "links",
         "maps_files",
         "merged",
         "opened",
@@ -197,7 +206,7 @@ class PlainLoader:
         #: The table from which look-ups answer at once: `_by_name`, or an empty one while functions are built.
         self.targets: dict[str, ref[TypedCallTarget]] = {}
         self._by_name: dict[str, ref[TypedCallTarget]] = {}
-        self._by_link: dict[str, ref[TypedCallTarget]] = {}
+        self._by_link: dict[object, ref[TypedCallTarget]] = {}  # by `key_of`
         self._ended: dict[object, ref[TypedCallTarget]] = {}  # valid targets that look-ups no longer return
         self.builds: set[object] = set()  # the running builds
         self.changed: object = None  # replaced whenever the tables change
@@ -205,6 +214,7 @@ class PlainLoader:
         self.merged: dict[str, ref[LoadedModule]] = {}  # by variable: the module that provides it, if several define it
         self.providers: dict[str, ref[LoadedModule]] = {}  # by variable: the module from which other modules import it
         self.linked: LinkedClosures | None = None  # the linked closures that look-ups have found
+        self.links = False  # whether functions that reach several modules are not plain, because the `Loader` has them linked
         self.closed = False
         self.decoded = 0  # the number of globals decoded by loads that succeeded
         self.opened = 0  # the number of images mapped by loads that succeeded
@@ -260,47 +270,44 @@ class PlainLoader:
             return None
         found, closure = searched
         module_id = found[1]
-        where = closure.where if closure is not None and closure.where else self._open_module(runtime, found[0], module_id)
-        record, read = self._read_function(runtime, func_name, found, where)
+        where = closure[4] if closure is not None and closure[4] else self._open_module(runtime, found[0], module_id)
+        record = self._read_function(runtime, func_name, found, where)
         if record is None or record[5] == _NO_ENTRY or record[2].startswith(_LINK_ONLY):
             return None
         parts = None
         if record[6]:
             from compcache.hit.plain_imports import collect_imports
 
-            parts = collect_imports(self, runtime, module_id, where, record, read)
-            if parts is None:
+            parts = collect_imports(self, runtime, module_id, where, record)
+            if parts is None or (parts and self.links and closure is None):
                 return None
         if closure is not None:
-            closure.where = where
+            closure = *closure[:4], where, closure[5]
         module = self._provide(runtime, module_id, where)
         if parts:
             parts.provide(self, runtime)
         return module, record, closure, found[4], parts
 
-    def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "tuple[Any, Any]":
-        """Return the record of a function, and a function that returns payloads of its module's records.
-
-        The record is None if it cannot be used.
-        """
+    def _read_function(self, runtime: "Any", func_name: str, found: "Any", where: "Any") -> "Any":
+        """Return the record of a function, or None if it cannot be used."""
         segment, _, offset, number, _ = found
-        opened, _, _, entry = where
-        if entry is None:
-            return None, None
-        files, descriptor = self._files, opened.number
-        image, records, target_id, flags, _, key, _ = entry
-
-        def read(offset: int) -> bytes:
-            payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
-            return payload
-
-        record = runtime.function_record(read(offset & ~_LINKED))
-        if flags != _IMAGE_SHARED or record[0] != func_name:
-            return None, None
-        accepted = self._accepted
+        entry = where[3]
+        if entry is None or entry[3] != _IMAGE_SHARED:
+            return None
+        record = runtime.function_record(self.read_payload(runtime, where, offset & ~_LINKED))
+        if record[0] != func_name:
+            return None
+        target_id, accepted = entry[2], self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
-            return None, None
-        return record, read
+            return None
+        return record
+
+    def read_payload(self, runtime: "Any", where: "Any", offset: int) -> bytes:
+        """Return the payload of a record of an open module file."""
+        opened, _, _, (image, records, _, _, _, key, _) = where
+        files, descriptor = self._files, opened.number
+        payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
+        return payload
 
     def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
         """Return a mapped module, mapping it if necessary."""
@@ -309,7 +316,7 @@ class PlainLoader:
             opened, path, total, entry = where
             with self.mapping():
                 module = self._loaded(module_id) or self._map(
-                    module_id, entry[0], lambda: _map_image(runtime, opened.number, path, entry[5], total, self.maps_files)
+                    module_id, entry[0], _map_image, runtime, opened.number, path, entry[5], total, self.maps_files
                 )
         return module
 
@@ -349,36 +356,51 @@ class PlainLoader:
         closure = None
         if found[2] >= _LINKED:
             closure = self._closure
-            if closure is None or closure.segments is not self._names or closure.module_id != found[1]:
-                from compcache.hit.plain_closures import find_valid
-
-                closure = find_valid(runtime, self._files, self._root, self._names, found[1], self._owner)
+            if closure is None or closure[0] != found[1] or closure[1] is not self._names:
+                closure = self._find_closure(runtime, found[1])
             if closure is None:
                 return None
         return (found, closure) if self._is_compatible(closure) else None
 
+    def _find_closure(self, runtime: "Any", module_id: bytes) -> "PlainClosure | None":
+        """Return a linked closure that is recorded as valid for this state of the index, or None if its file does not record that.
+
+        Raises:
+            OSError: there is no such file, or it cannot be read.
+        """
+        _, words, identity = _read_host(runtime)
+        if not words or KNOWN_FAULTS:
+            return None
+        file_name = runtime.digest(module_id + b"linked" + identity.encode(), 16).hex() + CLOSURE_SUFFIX
+        opened = self._files.open_owned(f"{self._root}/{CLOSURES_DIRECTORY}/{file_name}", _READ)
+        stamp = runtime.stamp_of(opened.number, self._owner)
+        if stamp is None or stamp[1] > _LARGEST_CLOSURE:
+            return None
+        found = runtime.valid_closure(self._files.pread(opened.number, stamp[1], 0), file_name.encode(), self._names)
+        return None if found is None else (module_id, self._names, *found, None, [])
+
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
         """Return whether a closure, or a module outside of closures (None), may be loaded beside everything that is loaded."""
-        if closure is self._closure and (closure is None or self._loaded(closure.module_id) is not None):
-            return True
-        from compcache.hit.plain_closures import is_compatible
-
-        return is_compatible(self, closure)
+        known = self._closure
+        if known is not None and self._loaded(known[0]) is not None:
+            return closure is not None and closure[0] == known[0]
+        return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
         """Read the segments that the index has now. Return False if the index contains a file that plain hits do not know."""
         files = self._files
-        files.renew()
+        number = files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
-        opened = files.open_owned(directory, _LIST)
-        names = runtime.names_in(opened.number)
+        audit("open", directory, None, _LIST)
+        names = runtime.names_beneath(number, INDEX_DIRECTORY)
         if names == self._names:
             return True
         self._names = None
         functions, modules, rows = [], [], []
-        for name in os.fsdecode(names).split("/")[:-1]:
-            if not _is_segment_name(name):
-                return False
+        segments = runtime.segment_names(names)
+        if segments is None:
+            return False
+        for name in segments:
             opened = files.open_owned(f"{directory}/{name}", _READ)
             stamp = runtime.stamp_of(opened.number, self._owner)
             if stamp is None:
@@ -398,12 +420,9 @@ class PlainLoader:
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
             return False
-        content = runtime.processor()
-        words = runtime.processor_words(content)
-        platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
+        platform, words, identity = _read_host(runtime)
         if not words or not runtime.platform_serves(text, platform, os.confstr("CS_GNU_LIBC_VERSION") or ""):
             return False
-        identity = runtime.digest(platform.encode() + content, 12).hex()
         if not runtime.processor_meets(text.rpartition("\0")[2], words, identity, runtime.processor_word):
             return False
         without_features = text.rpartition("\0")[0] + "\0"
@@ -422,8 +441,8 @@ class PlainLoader:
         """Return the lock that a thread holds while it maps images and runs constructors."""
         return _BoundedMappingLock() if _lock._is_owned() else _mapping
 
-    def _map(self, module_id: bytes, size: int, map_image: "Callable[[], Any]") -> "LoadedModule":
-        """Claim a module, map it, and return it.
+    def _map(self, module_id: bytes, size: int, map_image: "Callable[..., Any]", *arguments: "Any") -> "LoadedModule":
+        """Claim a module, map it by calling `map_image` with the arguments, and return it.
 
         Raises:
             LinkError: one of the module's own constructors requests it.
@@ -438,7 +457,7 @@ class PlainLoader:
                 from compcache.hit.interrupts import half_mapped_error, in_constructor_error
 
                 raise in_constructor_error(module_id) if load_runtime().is_linking() else half_mapped_error(module_id)
-            module.image = map_image()
+            module.image = map_image(*arguments)
         finally:
             if module.image is None:  # the traceback may keep the module alive
                 module.given_up = True  # no call here: a signal handler that raises would leave the claim in place
@@ -475,36 +494,41 @@ class PlainLoader:
                 existing = self.held(name)
                 if existing is not None:
                     return existing
-                if not self._are_current(modules):
+                new_modules = self._new_among(modules)
+                if new_modules is None:
                     return None
                 writes, updates = parts.bindings(runtime) if parts else (b"", [])
                 if parts:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
                     updates += parts.provider_updates(self)
-                tables = *updates, *self._table_updates(name, target), self._mine, self._new_among(modules)
+                tables = *updates, *self._table_updates(name, target), self._mine, new_modules
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
-                self._closure = closure.note(self._closure, record, content)
+                known = self._closure
+                kept = known if known is not None and known[0] == closure[0] else closure
+                kept[5].append((record, content))
+                self._closure = *closure[:4], *kept[4:]
             for loaded in modules.values():
                 self.opened += not loaded.committed
                 loaded.committed = True
         return target
 
-    def _are_current(self, modules: "dict[bytes, LoadedModule]") -> bool:
-        """Return whether no other mapping of these modules has replaced them."""
-        return all(self._loaded(key) in (None, module) for key, module in modules.items())
-
-    def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any]":
-        """Return the new rows for the table of loaded modules."""
-        # This is not inlined where the lock is taken: 3.12 and later compile a comprehension into the function around it, and an exception
-        # that is raised right after a comprehension does not reach the end of a `with`.
-        return {key: _weak(self._mine, key, module) for key, module in modules.items() if self._loaded(key) is None}
+    def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
+        """Return the new rows for the table of loaded modules, or None if another mapping of a module has replaced this one."""
+        new = {}
+        for key, module in modules.items():
+            loaded = self._loaded(key)
+            if loaded is None:
+                new[key] = _weak(self._mine, key, module)
+            elif loaded is not module:
+                return None
+        return new
 
     def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
         """Return the updates of the tables of targets, as pairs of a table and its new rows."""
-        key = f"{target.link_name}\0{func_name}"
+        key = key_of(target._context)
         targets, by_name, by_link = self.targets, self._by_name, self._by_link
 
         def forget(_: "ref[TypedCallTarget]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
@@ -581,11 +605,11 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
     return (status.st_dev, status.st_ino) == entered[2]
 
 
-def _is_segment_name(name: str) -> bool:
-    """Return whether a name is that of a segment which this version writes."""
-    level, rest = name[:2], name[2 : -len(SEGMENT_SUFFIX)]
-    is_made = name.endswith(SEGMENT_SUFFIX) and not level.strip("0123456789") and rest.strip("0123456789abcdef") == "-" and rest[0] == "-"
-    return is_made and len(name) == _SEGMENT_NAME
+def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
+    """Return the platform of this process, the words of its processor (none if its features are not known), and its identity."""
+    content = runtime.processor()
+    platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
+    return platform, runtime.processor_words(content), runtime.digest(platform.encode() + content, 12).hex()
 
 
 def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
@@ -617,6 +641,11 @@ def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedMod
         remove(table, key)  # bound above: when the interpreter ends, this file's globals are gone before the last modules
 
     return ref(module, forget)
+
+
+def key_of(context: "TargetContext") -> "tuple[str, bytes, str]":
+    """Return the key of a target in `PlainLoader._by_link`."""
+    return context.symbol, context.module.module_id, context.func_name
 
 
 def _claim(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> bool:

@@ -157,7 +157,7 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
     where = f"{_shown_name(target)}(): {_name_parameter(target, index)} must be"
     kind = type(value).__name__
     if parameter.is_buffer:
-        raise ArgumentBufferError(f"{where} {_describe_buffer(target, index)}, not {_describe_given(value, parameter.dimensions)}")
+        raise ArgumentBufferError(f"{where} {_required_and_given(parameter, value)}")
     if parameter.type.kind == CSTR:
         if isinstance(value, (str, bytes)):
             raise ValueError(f"{where} text without NUL and lone surrogates ({parameter.type})")
@@ -210,29 +210,29 @@ def _range(signed: bool, size: int) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
 
-def _describe_buffer(target: TypedCallTarget, index: int) -> str:
-    """Return a description of the buffer that a parameter requires."""
-    parameter = target.signature.parameters[index]
-    shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
-    return f"a C-contiguous {parameter.type} buffer{shape}"
+def _required_and_given(parameter: Parameter, value: object) -> str:
+    """Return a description of the buffer that a parameter requires and of the value given: "a C-contiguous f64 buffer, not list"."""
+    required = f"C-contiguous {parameter.type} buffer"
+    if parameter.dimensions:
+        required += f" of {_dimensions(parameter.dimensions)}"
+    try:
+        with memoryview(value) as view:  # type: ignore[arg-type]
+            given = f"{type(value).__name__} of format {view.format!r}"
+            if parameter.dimensions:
+                given += f" and {_dimensions(view.ndim)}"
+            if view.readonly and not parameter.is_const:
+                required, given = f"writable {required}", f"read-only {given}"
+            if not view.c_contiguous:
+                given = f"non-contiguous {given}"
+    except (TypeError, ValueError, BufferError) as error:
+        reraise_interrupt(error)
+        return f"a {required}, not {type(value).__name__}"
+    return f"a {required}, not {'an' if given[0] in 'aeiou' else 'a'} {given}"
 
 
 def _dimensions(count: int) -> str:
     """Return a number of dimensions in words."""
     return f"{count} dimension{'' if count == 1 else 's'}"
-
-
-def _describe_given(value: object, dimensions: int) -> str:
-    """Return a description of a value that is not the required buffer."""
-    try:
-        with memoryview(value) as view:  # type: ignore[arg-type]
-            shape = [] if view.c_contiguous else ["non-contiguous"]
-            shape += ["read-only"] if view.readonly else []
-            count = f" and {_dimensions(view.ndim)}" if dimensions else ""
-            return f"a {' '.join([*shape, type(value).__name__])} of format {view.format!r}{count}"
-    except (TypeError, ValueError, BufferError) as error:
-        reraise_interrupt(error)
-        return type(value).__name__
 
 
 def pointer_address(value: object) -> int | None:

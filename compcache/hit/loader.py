@@ -183,7 +183,7 @@ class Loader(PlainLoader):
         store.stats.watch(self)
         with hit._lock:  # no plain hit is committed any more
             closure = self._closure
-            module = self._loaded(closure.module_id) if closure is not None else None
+            module = self._loaded(closure[0]) if closure is not None else None
         if closure is not None and module is not None:
             from compcache.hit.closures.linked import LinkedClosures
 
@@ -485,7 +485,7 @@ class Loader(PlainLoader):
             suspended = source.suspended
             file = source.open_file(self.store)
             with self.mapping():
-                source.loaded = self._loaded(file.module_id) or self._map(file.module_id, file.image, lambda: self._map_image(file))
+                source.loaded = self._loaded(file.module_id) or self._map(file.module_id, file.image, self._map_image, file)
             if suspended:
                 source.suspend()
 
@@ -512,8 +512,9 @@ class Loader(PlainLoader):
         """
         if file.flags not in MAPPED_IN_PLACE:
             return None
+        opened = file.opened  # stays open while it is mapped
         try:
-            return self.runtime().map_image(file.descriptor, os.fsencode(file.path), file.key, file.size, self.maps_files)
+            return self.runtime().map_image(opened.number, os.fsencode(file.path), file.key, file.size, self.maps_files)
         except OSError as error:
             reraise_interrupt(error)
             return None  # for example a noexec mount
@@ -554,10 +555,10 @@ class Loader(PlainLoader):
                 existing = self.held(func_name)
                 if existing is not None and (sources.accept is None or _belongs_to(existing, chosen[func_name])):
                     return existing
-                if self.linked is not linked or not self._are_current(modules) or not self._is_consistent(chosen, bound, sources.since):
+                new_modules = self._new_among(modules)
+                if self.linked is not linked or new_modules is None or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)
-                new_modules = self._new_among(modules)
                 updates += [*self._table_updates(func_name, target), self._mine, new_modules]
                 if len(chosen) > 1 and any(choice.record.signature.startswith(LINK_ONLY) for choice in chosen.values()):
                     from compcache.hit.closures.providers import provider_updates

@@ -8,6 +8,7 @@ from __future__ import annotations
 from _weakref import _remove_dead_weakref, ref  # type: ignore[attr-defined]
 
 from compcache.digest import name_key
+from compcache.hit import key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from compcache.hit import LoadedModule, PlainLoader
     from compcache.hit.loader import Loader
-    from compcache.hit.target import TypedCallTarget
+    from compcache.hit.target import TargetContext, TypedCallTarget
 
 __all__ = ["begin_build", "end_build", "forget", "forget_name", "held_lines", "modules_behind", "unload"]
 
@@ -69,20 +70,21 @@ def forget(loader: Loader, module_id: bytes) -> None:
                 del names[name]
         for user in forgotten:
             loader._mine.pop(user.module_id, None)
-        for key, weak in list(loader._by_link.items()):
+        for weak in list(loader._by_link.values()):
             target = weak()
             context = target._context if target is not None else None
             if target is not None and context is not None and context.module in forgotten:
-                _hide(loader, target, key, context.func_name)
+                _hide(loader, target, context)
 
 
 def forget_name(loader: Loader, func_name: str) -> None:
     """Implement `Loader.forget_name` for a function in memory."""
     with loader.lock():
         target = loader.held(func_name)
-        if target is not None:
+        context = target._context if target is not None else None
+        if target is not None and context is not None:
             loader.changed = None
-            _hide(loader, target, f"{target.link_name}\0{func_name}", func_name)
+            _hide(loader, target, context)
 
 
 def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
@@ -90,7 +92,7 @@ def _users_of(loader: Loader, module: LoadedModule) -> set[LoadedModule]:
     return {module, *[user for user in loader.loaded_modules() if module in modules_behind(user)]}
 
 
-def _hide(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> None:
+def _hide(loader: Loader, target: TypedCallTarget, context: TargetContext) -> None:
     """Hide a target from look-ups, keeping it only for `unload` and `close`."""
     ended, token = loader._ended, object()
 
@@ -98,11 +100,11 @@ def _hide(loader: Loader, target: TypedCallTarget, key: str, func_name: str) -> 
         remove(ended, token)
 
     ended[token] = ref(target, forget_target)
-    loader._by_link.pop(key, None)
+    loader._by_link.pop(key_of(context), None)
     for table in (loader.targets, loader._by_name):
-        known = table.get(func_name)
+        known = table.get(context.func_name)
         if known is not None and known() is target:
-            del table[func_name]
+            del table[context.func_name]
 
 
 def held_lines(loaders: list[ref[PlainLoader]], now: float) -> list[str]:

@@ -36,7 +36,6 @@ class Part:
         module_id: its module.
         where: the opened file of the module.
         record: the function's record.
-        read: returns the payload of a record of the module.
         imports: the name of each import and its positions in the image, by the number of its slot, or by its name if it has positions.
         together: imports that were looked up together: another function of their module, and for each its key, its positions and its
             number there.
@@ -44,13 +43,12 @@ class Part:
         start: the number of the function that runs the module's constructors, if they wait for imports.
     """
 
-    __slots__ = ("imports", "loaded", "module_id", "read", "record", "start", "together", "where")
+    __slots__ = ("imports", "loaded", "module_id", "record", "start", "together", "where")
 
-    def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]") -> None:
+    def __init__(self, module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> None:
         self.module_id = module_id
         self.where = where
         self.record = record
-        self.read = read
         self.imports: dict[int | str, tuple[str, bytes]] = {}
         self.together: list[tuple[Part, list[tuple[int | str, bytes, int]]]] = []
         self.loaded: Any = None
@@ -116,9 +114,7 @@ class Parts(dict[str, Part]):
         ]
 
 
-def collect_imports(
-    loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]", read: "Callable[[int], bytes]"
-) -> "Parts | None":
+def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> "Parts | None":
     """Return a function with all its direct and indirect imports.
 
     The result is empty if it imports nothing, or None if one of them is not plain.
@@ -129,16 +125,15 @@ def collect_imports(
         module_id: the module of the function.
         where: the opened file of the module.
         record: the function's record.
-        read: returns the payload of a record of the module.
 
     Raises:
         CompcacheError, OSError: a record or a file cannot be read.
     """
-    root = Part(module_id, where, record, read)
+    root = Part(module_id, where, record)
     parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
     natives: set[str] = set()
     for part in waiting:  # the list grows in the loop
-        uses = _read_needs(runtime, part, loader._loaded(part.module_id), natives)
+        uses = _read_needs(loader, runtime, part, natives)
         if uses is None:
             return None
 
@@ -163,16 +158,17 @@ def collect_imports(
     return parts if any(part.imports or part.start is not None for part in waiting) else Parts()
 
 
-def _read_needs(runtime: "Any", part: "Part", loaded: "LoadedModule | None", natives: "set[str]") -> "list[Use] | None":
+def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "set[str]") -> "list[Use] | None":
     """Return the unbound imports of a function, each with its key, its positions and the link type of its use.
 
     The result is None if the function has variables to decode.
     """
     uses = []
+    loaded = loader._loaded(part.module_id)
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # the list grows in the loop
-        imports, variables, symbols, children, places, kinds = runtime.needs_record(part.read(offset))
-        if not _record_start(runtime, part, variables):
+        imports, variables, symbols, children, places, kinds = runtime.needs_record(loader.read_payload(runtime, part.where, offset))
+        if not _record_start(loader, runtime, part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
@@ -236,16 +232,16 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
         if len(places) == _MOST_MODULES:
             return None
         where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
-    record, read = loader._read_function(runtime, name, found, where)
+    record = loader._read_function(runtime, name, found, where)
     if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
-    return Part(found[1], where, record, read)
+    return Part(found[1], where, record)
 
 
-def _record_start(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
+def _record_start(loader: "PlainLoader", runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
     """Record the function that runs a module's constructors. Return False if a record is that of a variable to decode."""
     for offset in offsets:
-        _, slot, _, _, kind, _ = runtime.global_record(part.read(offset))
+        _, slot, _, _, kind, _ = runtime.global_record(loader.read_payload(runtime, part.where, offset))
         if kind != _STARTUP:
             return False
         part.start = slot

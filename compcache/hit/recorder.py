@@ -154,7 +154,7 @@ class Recorder:
             lines = held_lines(self._loaders, self._held_noted)
         if not self._events and not lines:
             return
-        from compcache.hit._runtime import digest
+        import compcache.hit._runtime as runtime
 
         sums: dict[tuple[float, str, str], float] = {}
         events = _drain(self._events)
@@ -165,14 +165,14 @@ class Recorder:
                 key = when // HOUR * HOUR, counter, func_name
                 sums[key] = sums.get(key, 0) + amount
                 continue
-            seconds, number = int(when), module_id.hex()
-            time_text = f"{seconds}.{int((when - seconds) * 1e6):06}"  # all digits of a float take 7,000 instructions
-            lines.append(f"{time_text} {counter} {amount} {number} {_name_digest(digest, func_name)}")
+            digits, number = str(int(when * 1e6)).zfill(7), module_id.hex()  # all digits of a float take 7,000 instructions
+            time_text = f"{digits[:-6]}.{digits[-6:]}"
+            lines.append(f"{time_text} {counter} {amount} {number} {_name_digest(runtime.digest, func_name)}")
             marker = object()
             if self._seen.setdefault(module_id, marker) is marker:  # atomic: threads may meet here
                 lines.append(f"{time_text} loads 1 {number}")
         for (hour, counter, func_name), amount in sums.items():
-            missed = f" {bytes(16).hex()} {_name_digest(digest, func_name)}" if func_name else ""
+            missed = f" {bytes(16).hex()} {_name_digest(runtime.digest, func_name)}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")
         if not self._write(encode_batch(lines)) and len(events) < _MOST_KEPT:
             self._events += events  # the first addition creates the directory
@@ -213,10 +213,10 @@ class Recorder:
 
 def encode_batch(lines: "Iterable[str]") -> bytes:
     """Return one batch of a journal. An empty line separates it from an earlier batch that was torn within a line."""
-    from compcache.hit._runtime import digest
+    import compcache.hit._runtime as runtime
 
     text = "\n".join(lines)
-    return f"\n\n{text}\n= {digest(text.encode(), 8).hex()}\n".encode()
+    return f"\n\n{text}\n= {runtime.digest(text.encode(), 8).hex()}\n".encode()
 
 
 def _name_digest(digest: "Callable[..., bytes]", func_name: str) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-__all__ = ["labelled", "labels_ending_in", "suggestion"]
+__all__ = ["labelled", "labels_ending_in", "names_starting_with", "suggestion"]
 
 T = TypeVar("T")
 _MAX_COMPARED = 2_000  # names
@@ -64,6 +64,21 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
         present = statuses_of(layer, {module_id for _, module_id in pairs})
         names.update([name for name, module_id in pairs if module_id in present])
     return tuple(sorted(names))
+
+
+def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:
+    """Return at most `limit` func_names of stored functions that begin with a prefix, sorted. Only lists of names are read."""
+    found: set[str] = set()
+    for layer in (store, *store.layers):
+        lists = ModuleLists(layer)
+        mine: set[str] = set()
+        for base in dict.fromkeys((prefix, prefix.rpartition("-")[0] or prefix)):  # the prefix may contain a label
+            pairs = (pair for pair in lists.functions(base) if pair[0].startswith(prefix) and pair[0] not in mine)
+            while len(mine) < limit and (batch := list(islice(pairs, limit - len(mine)))):
+                present = statuses_of(layer, {module_id for _, module_id in batch})
+                mine.update([name for name, module_id in batch if module_id in present])
+        found |= mine
+    return sorted(found)[:limit]
 
 
 def suggestion(store: Store, name: str) -> str:

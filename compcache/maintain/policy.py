@@ -21,7 +21,7 @@ from compcache.interrupts import reraise_interrupt
 from compcache.usage.limits import parse_duration, read_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
     from compcache.formats.makers import Maker
 
@@ -231,6 +231,15 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
     )
 
 
+def _append(numbers: dict[str, Sequence[int]], name: str, number: int) -> None:
+    """Add a number to those of a name. A single number, the usual case, is in a tuple, which takes half the memory of a list."""
+    known = numbers.get(name)
+    if isinstance(known, list):
+        known.append(number)
+    else:
+        numbers[name] = (number,) if known is None else [*known, number]
+
+
 class _Population:
     """The entries by number, the providers and importers of each function, and the effective last use of each entry.
 
@@ -239,15 +248,17 @@ class _Population:
 
     def __init__(self, entries: Sequence[Entry], now: float) -> None:
         self.entries = entries
-        self.providers: dict[str, list[int]] = {}
-        self.importers: dict[str, list[int]] = {}
+        self.providers: dict[str, Sequence[int]] = {}
+        self.importers: dict[str, Sequence[int]] = {}
         for number, entry in enumerate(entries):
             for name in entry.functions:
-                self.providers.setdefault(name, []).append(number)
+                _append(self.providers, name, number)
+        for number, entry in enumerate(entries):
             for name in entry.imports:
-                self.importers.setdefault(name, []).append(number)
-        self.recency = [min(max(entry.used, entry.created), now) for entry in entries]
-        self.used = list(self.recency)
+                if name in self.providers:  # no removal loses an import that no entry provides
+                    _append(self.importers, name, number)
+        self.recency = array("d", [min(max(entry.used, entry.created), now) for entry in entries])
+        self.used = array("d", self.recency)
         self._order = self._newest_first()
         self.place = array("q", bytes(8 * len(entries)))
         for place, number in enumerate(self._order):
@@ -255,7 +266,7 @@ class _Population:
         self.rank = array("q", bytes(8 * len(entries)))
         self.propagate_uses(())
 
-    def _newest_first(self) -> list[int]:
+    def _newest_first(self) -> array[int]:
         """Return the numbers of the entries, the latest used first, then the latest created, then by module_id.
 
         Sort three times, the least important key first, because comparing tuples of keys takes three times as long.
@@ -264,7 +275,7 @@ class _Population:
         order = sorted(range(len(entries)), key=[entry.module_id for entry in entries].__getitem__)
         order.sort(key=[entry.created for entry in entries].__getitem__, reverse=True)
         order.sort(key=recency.__getitem__, reverse=True)
-        return order
+        return array("q", order)
 
     def propagate_uses(self, gone: Collection[int]) -> None:
         """Propagate uses to dependencies and rank the entries, except those in `gone`.
@@ -273,24 +284,19 @@ class _Population:
         dependents, and leaves it before its dependents. Entries in `gone` keep their ranks, which come before all other ranks.
         """
         alive = [number for number in self._order if number not in gone] if gone else self._order
-        needs = self._providers_of_imports(gone)
         seen = bytearray(len(self.entries))
-        finished: list[int] = []
+        finished = array("q")
         for root in alive:
             if seen[root]:
                 continue
             seen[root] = 1
-            if not needs[root]:
-                self.used[root] = self.recency[root]
-                finished.append(root)
-                continue
-            walk = [(root, iter(needs[root]))]
+            walk = [(root, self._dependencies(root, gone))]
             while walk:
                 number, rest = walk[-1]
                 for following in rest:
                     if not seen[following]:
                         seen[following] = 1
-                        walk.append((following, iter(needs[following])))
+                        walk.append((following, self._dependencies(following, gone)))
                         break
                 else:
                     self.used[number] = self.recency[root]
@@ -302,19 +308,14 @@ class _Population:
         for place, number in enumerate(sorted(finished, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
-    def _providers_of_imports(self, gone: Collection[int]) -> list[Sequence[int]]:
-        """Return for each entry the providers of its imports: for each import, the most recently used provider not in `gone`."""
-        needs: list[Sequence[int]] = []
-        for entry in self.entries:
-            needed = []
-            for name in entry.imports:
-                found: Sequence[int] = self.providers.get(name, ())
-                if gone:
-                    found = [number for number in found if number not in gone]
-                if found:
-                    needed.append(found[0] if len(found) == 1 else min(found, key=self.place.__getitem__))
-            needs.append(tuple(needed))
-        return needs
+    def _dependencies(self, number: int, gone: Collection[int]) -> Iterator[int]:
+        """Yield the providers of an entry's imports: for each import, the most recently used provider not in `gone`."""
+        for name in self.entries[number].imports:
+            found = self.providers.get(name, ())
+            if gone:
+                found = [provider for provider in found if provider not in gone]
+            if found:
+                yield found[0] if len(found) == 1 else min(found, key=self.place.__getitem__)
 
     def protected_entries(self, policy: PrunePolicy) -> set[int]:
         """Return the entries that are pinned or match `keep`, and their dependencies."""
@@ -323,9 +324,8 @@ class _Population:
             number for number, entry in enumerate(self.entries) if entry.pinned or (policy.keep and any(map(matches, entry.functions)))
         ]
         seen = set(protected)
-        needs = self._providers_of_imports(()) if protected else []
         for number in protected:  # the loop appends to the list
-            for dependency in needs[number]:
+            for dependency in self._dependencies(number, ()):
                 if dependency not in seen:
                     seen.add(dependency)
                     protected.append(dependency)
@@ -465,6 +465,21 @@ def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
     reasons |= {number: "derived" for number in lost if number not in reasons}
 
 
+def _flags(numbers: Iterable[int], count: int) -> bytearray:
+    """Return `count` bytes, which are 1 at these numbers. They take less memory than a set."""
+    flags = bytearray(count)
+    for number in numbers:
+        flags[number] = 1
+    return flags
+
+
+def _removal_order(population: _Population, removable: list[int], alive: bytearray) -> list[int]:
+    """Return the live entries of `removable`: linked closures first, then the least recently used."""
+    order = sorted([number for number in removable if alive[number]], key=population.rank.__getitem__)
+    order.sort(key=lambda number: not population.entries[number].parts)
+    return order
+
+
 def _enforce_limits(population: _Population, policy: PrunePolicy, removable: list[int], reasons: dict[int, str], outside: Outside) -> str:
     """Add the least recently used entries to `reasons` until the limits are met, or no further entry may be removed.
 
@@ -485,15 +500,15 @@ def _enforce_limits(population: _Population, policy: PrunePolicy, removable: lis
         return ""
     if reasons:
         population.propagate_uses(reasons)
-    allowed = set(removable)
-    for number in sorted((n for n in removable if alive[n]), key=lambda n: (not entries[n].parts, population.rank[n])):
+    is_removable = _flags(removable, len(entries))
+    for number in _removal_order(population, removable, alive):
         reason = excess()
         if not reason or (population.used[number] >= outside.horizon and not entries[number].parts):
             break
         if not alive[number] or (reason == "count" and entries[number].is_pack):
             continue
         group = population.dependents(number, alive)
-        if not allowed.issuperset(group):
+        if not all(map(is_removable.__getitem__, group)):
             continue
         for member in group:
             reasons[member] = reason

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, overload
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from compcache.content.names import source_of
 from compcache.errors import CompcacheError, CompileError, NotCachedError, StorageError, UndefinedSymbolError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from compcache.identity import Identity
     from compcache.remote.client import Inquiry
     from compcache.session import Session
+
+_Result = TypeVar("_Result")
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_stored"]
 
@@ -75,7 +78,16 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
                 except CompcacheError as error:
                     miss = error
             identity = None if isinstance(name, str) else name
-            return _build_and_load(session, func_name, _Builder(session, build, func_name, identity), miss, inquiry)
+            session.store.stats.missed(miss)
+            return _build_and_use(
+                session,
+                (func_name,),
+                lambda: source_of(build(), func_name, identity),
+                inquiry,
+                fetched=partial(_try_load, session, func_name),
+                use=partial(_publish_and_load, session, func_name, miss),
+                maker=maker_digest(build),
+            )
 
 
 @contextmanager
@@ -91,30 +103,6 @@ def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | Non
     finally:
         if inquiry is not None:
             inquiry.close()
-
-
-class _Builder:
-    """A caller's `build`. A call converts its result to a `ModuleSource` of the requested function.
-
-    Attributes:
-        needs: the functions that were missing when the result of the last call was loaded.
-        provides: whether the cache had all of them when `build` returned.
-        digest: a digest of the code of `build`.
-    """
-
-    def __init__(self, session: Session, build: Callable[[], Any], func_name: str, identity: Identity | None) -> None:
-        self.needs: tuple[str, ...] = ()
-        self.provides = True
-        self._has = session.has
-        self._build = build
-        self._func_name = func_name
-        self._identity = identity
-        self.digest = maker_digest(build)
-
-    def __call__(self) -> ModuleSource:
-        built = self._build()
-        self.provides = all(map(self._has, self.needs))
-        return source_of(built, self._func_name, self._identity)
 
 
 def compile_missing(
@@ -139,10 +127,14 @@ def compile_missing(
             functions = find_missing()
             if not functions:
                 return False
-        built = _build_exporting(session, functions, lambda: build(functions), inquiry)
-        if built is not None:
+
+        def publish(built: BuiltModule) -> bool:
             _publish_or_keep(session, functions[0], built)
-    return built is not None
+            return True
+
+        return _build_and_use(
+            session, functions, lambda: build(functions), inquiry, fetched=lambda: None if find_missing() else False, use=publish
+        )
 
 
 class Addition(NamedTuple):
@@ -179,17 +171,19 @@ def add_missing(
         if found is not None:
             return found
         with _inquire(session, functions) as inquiry:
-            built = None
-            if inquiry is None or not inquiry.wait_for_functions(HEDGE_SECONDS) or not all(map(session.has, functions)):
-                built = _build_exporting(session, functions, build, inquiry)
-            if built is None:  # the remote store had the functions
+            if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
                 found = find_stored(session, functions)
                 if found is not None:
                     return found
-                built = _build_exporting(session, functions, build)  # the functions were removed since
-            module_id = publish_built(session, [built])[0][0]
-        names = tuple([name for name, *_ in built.functions])
-        return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
+            return _build_and_use(
+                session, functions, build, inquiry, fetched=partial(find_stored, session, functions), use=partial(_publish, session)
+            )
+
+
+def _publish(session: Session, built: BuiltModule) -> Addition:
+    module_id = publish_built(session, [built])[0][0]
+    names = tuple([name for name, *_ in built.functions])
+    return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
 
 
 def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
@@ -252,32 +246,54 @@ def _load_fetched(session: Session, func_name: str, miss: Exception) -> TypedCal
     return target
 
 
-@overload
-def _build_exporting(session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource]) -> BuiltModule: ...
-@overload
-def _build_exporting(
-    session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None
-) -> BuiltModule | None: ...
-def _build_exporting(
-    session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None = None
-) -> BuiltModule | None:
-    """Compile a source that must export these functions. Return None if they were fetched from the remote store meanwhile.
+def _build_and_use(
+    session: Session, functions: tuple[str, ...], build: Callable[[], ModuleSource], inquiry: Inquiry | None, *,
+    fetched: Callable[[], _Result | None], use: Callable[[BuiltModule], _Result], maker: str = "",
+) -> _Result:  # fmt: skip
+    """Build and compile a source that must export these functions, and return the result of `use` for the module.
 
-    The store's answer does not interrupt `build`, and is checked again before code is generated.
+    If other processes remove functions that the code needs before `use` returns, `build` is called again, at most `_MOST_BUILDS` times.
+    The remote store's answer does not interrupt `build`. If it has provided the functions before code is generated, the result is that
+    of `fetched`, unless this is None.
+
+    Raises:
+        UndefinedSymbolError: the source does not export one of the functions, or nothing defines a symbol although `build` was called
+            once more.
+        CompileError, LinkError, ...: the errors of `Cache.add_module` and of `use`.
+    """
+    needs: tuple[str, ...] = ()
+    builds = 0
+    while True:
+        source = build()
+        builds += 1
+        provides = all(map(session.can_import, needs))
+        if inquiry is not None:
+            found = fetched() if inquiry.wait_for_functions() else None
+            if found is not None:
+                return found
+            inquiry.record_late_answer()
+        try:
+            return use(_compile_exporting(session, functions, source, inquiry, maker))
+        except UndefinedSymbolError as error:
+            if builds == _MOST_BUILDS or not provides or not error.symbols or not set(functions).isdisjoint(error.symbols):
+                raise
+            needs = error.symbols
+        inquiry = None
+
+
+def _compile_exporting(
+    session: Session, functions: tuple[str, ...], source: ModuleSource, inquiry: Inquiry | None, maker: str
+) -> BuiltModule:
+    """Compile a source that must export these functions.
 
     Raises:
         UndefinedSymbolError: the source does not export one of the functions.
         CompileError, LinkError, ...: the errors of `Cache.add_module`.
     """
-    source = build()
-    if inquiry is not None:
-        if inquiry.wait_for_functions() and all(map(session.has, functions)):
-            return None
-        inquiry.record_late_answer()
     from compcache.miss.build import build_source  # imports LLVM, which functions of the remote store do not need
 
     try:
-        built = build_source(session, source, getattr(build, "digest", ""))
+        built = _with_received(session, partial(build_source, session, source, maker))
     except CompileError as error:
         raise CompileError(f"the code that build() for {functions[0]!r} returned: {error}") from error
     if inquiry is not None:
@@ -294,58 +310,54 @@ def _build_exporting(
     return built
 
 
-def _build_and_load(session: Session, func_name: str, build: _Builder, miss: Exception, inquiry: Inquiry | None) -> TypedCallTarget:
-    """Build a function and load it. A module that the remote store provides meanwhile is loaded instead."""
-    session.store.stats.missed(miss)
-    built = _build_exporting(session, (func_name,), build, inquiry)
-    if built is None:
-        try:
-            return session.loader.load(func_name)
-        except CompcacheError:
-            built = _build_exporting(session, (func_name,), build)  # this host cannot use the remote module
-    try:
-        return _load_rebuilding(session, func_name, build, built)
-    except CompcacheError as error:
-        error.__context__ = miss
-        raise
+def _with_received(session: Session, action: Callable[[], _Result]) -> _Result:
+    """Call an action. If it lacks functions that builds of this thread have received, keep these in memory and call the action again.
 
-
-def _load_rebuilding(session: Session, func_name: str, build: _Builder, built: BuiltModule) -> TypedCallTarget:
-    """Publish the built module and load its function. If other processes have removed a callee since `build` requested it, build again."""
-    for _ in range(_MOST_BUILDS - 1):
+    Raises:
+        UndefinedSymbolError: it lacks functions that no build has received.
+    """
+    kept: set[str] = set()
+    while True:
         try:
-            return _load_built(session, func_name, _publish_or_keep(session, func_name, built))
+            return action()
         except UndefinedSymbolError as error:
-            if not build.provides:
+            if kept.issuperset(error.symbols) or not keep_received(session, error.symbols):
                 raise
-            build.needs = error.symbols
-        built = _build_exporting(session, (func_name,), build)
-    return _load_built(session, func_name, _publish_or_keep(session, func_name, built))
+            kept.update(error.symbols)
 
 
-def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> BuiltModule:
-    """Publish a module, or keep it in memory with a warning if it cannot be stored, and return it."""
+def _try_load(session: Session, func_name: str) -> TypedCallTarget | None:
+    """Load a function that was fetched from the remote store. Return None if this host cannot use it."""
+    try:
+        target: TypedCallTarget = session.loader.load(func_name)
+    except CompcacheError:
+        return None
+    return target
+
+
+def _publish_or_keep(session: Session, func_name: str, built: BuiltModule) -> None:
+    """Publish a module, or keep it in memory with a warning if it cannot be stored."""
     try:
         publish_built(session, [built])
     except StorageError as error:
         if not session.store.readonly:
             warn_not_stored(func_name, error)
-        _keep_in_memory(session, built)
-    return built
+        keep_in_memory(session.store, built)
 
 
-def _load_built(session: Session, func_name: str, built: BuiltModule) -> TypedCallTarget:
-    """Load the built function. If other processes have removed its module, or functions that the build received, keep them in memory."""
-    for _ in range(2):
+def _publish_and_load(session: Session, func_name: str, miss: Exception, built: BuiltModule) -> TypedCallTarget:
+    """Publish the built module and load its function.
+
+    If other processes have removed the module, or functions that the build received, keep them in memory.
+    """
+    _publish_or_keep(session, func_name, built)
+    load: Callable[[], TypedCallTarget] = partial(session.loader.load, func_name)
+    try:
         try:
-            return session.loader.load(func_name)
+            return _with_received(session, load)
         except (NotCachedError, StorageError):
-            _keep_in_memory(session, built)  # removed since its publication, or unreadable
-        except UndefinedSymbolError as error:
-            if not keep_received(session, error.symbols):
-                raise
-    return session.loader.load(func_name)
-
-
-def _keep_in_memory(session: Session, built: BuiltModule) -> None:
-    keep_in_memory(session.store, built)
+            keep_in_memory(session.store, built)  # removed since its publication, or unreadable
+        return _with_received(session, load)
+    except CompcacheError as error:
+        error.__context__ = miss
+        raise

@@ -83,8 +83,10 @@ _OFFSET_SIZE = 4
 _END = b"\xff"
 #: Sorts after every end of a key.
 _AFTER_ALL = _END * (DIGEST_SIZE + _OFFSET_SIZE + 1)
-#: A segment with no more modules than this has no list: reading their files takes some milliseconds.
+#: Merges make no list for a segment with no more modules than this, because additions would wait for it. The first question makes the list.
 _FEW = 512
+#: A segment with no more modules than this has no list: reading their files takes some milliseconds.
+_FEWEST = 32
 #: For this many names all keys are read: finding one takes as long as reading some dozens.
 _MANY_NAMES = 1 << 10
 #: The number of rows that are decoded at a time.
@@ -263,17 +265,17 @@ class _List:
 
         A list that cannot be stored stays in memory. The list of a small segment lives as long as the segment.
         """
-        store, segment = self._store, self._segment
-        if self._count() <= _FEW:
-            segment.listed = made = _InMemory(self._read_items())
-            return made
-        if not store.readonly and not store.exposed:
+        store, segment, count = self._store, self._segment, self._count()
+        if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish_list(store, segment.name, sorted_items(self._read_items()), ())
                 opened = _open_list(store, segment.name)
                 if opened is not None:
                     return opened
-        return _InMemory(self._read_items())
+        made = _InMemory(self._read_items())
+        if count <= _FEW:
+            segment.listed = made
+        return made
 
     def _count(self) -> int:
         try:
@@ -326,7 +328,7 @@ def _open_list(store: Store, segment: str) -> SortedKeys | None:
 def _read_list(store: Store, opened: file_ops.Opened, at: int, size: int) -> bytes:
     """Return bytes of the file of a list. Raise `FormatError` if they cannot be read, because the list can be made again."""
     try:
-        return file_ops.read_at(store.files, opened.number, at, size)
+        return file_ops.read_at(store.files, opened, at, size)
     except OSError as error:
         reraise_interrupt(error)
         raise FormatError(f"the list of modules cannot be read: {error.strerror or error}") from error
@@ -511,10 +513,13 @@ class ModuleLists:
         """Return the rows of listed modules, without the entries of packs. Modules that are not listed are left out."""
         missing = sorted(module_ids)
         found: dict[bytes, Row] = {}
-        for each in self._lists if missing else ():
-            values = [(module_id, each.find(b"m" + module_id)) for module_id in missing]
-            found.update(self._decode(each, [(module_id, value) for module_id, value in values if value is not None]))
-            missing = [module_id for module_id in missing if module_id not in found]
+        for each in self._lists:
+            if not missing:
+                break
+            values = [(module_id, value) for module_id in missing if (value := each.find(b"m" + module_id)) is not None]
+            if values:
+                found.update(self._decode(each, values))
+                missing = [module_id for module_id in missing if module_id not in found]
         return found
 
     def rows_of_directory(self, first: int) -> dict[bytes, Row]:

@@ -42,7 +42,7 @@ class ModuleSections:
             raise FormatError("it is not a regular file")
         self.size, self.stored = self._file.size, self._file.stored
         self._start = max(self.size - _TAIL, 0)
-        self._tail: bytes = read_at(self._files, self._file.descriptor, self._start, self.size - self._start)
+        self._tail: bytes = read_at(self._files, self._file.opened, self._start, self.size - self._start)
         self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -50,7 +50,7 @@ class ModuleSections:
         if offset >= self._start:
             at = offset - self._start
             return self._tail[at : at + size]
-        return read_at(self._files, self._file.descriptor, offset, size)
+        return read_at(self._files, self._file.opened, offset, size)
 
     def image(self) -> bytes:
         """Return the bytes of the module's image."""

@@ -81,7 +81,7 @@ def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
         status = module.open(store)
         if not stat.S_ISREG(status.st_mode) or module.size > _SMALL or store.is_foreign(status):
             return None
-        return _index_module(module_id, read_at(store.files, module.descriptor, 0, module.size), status)._replace(size=module.stored)
+        return _index_module(module_id, read_at(store.files, module.opened, 0, module.size), status)._replace(size=module.stored)
     except (OSError, FormatError, UnicodeDecodeError) as error:
         reraise_interrupt(error)
         return None

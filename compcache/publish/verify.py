@@ -162,7 +162,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 def _is_intact(module: ModuleFile) -> bool:
     """Return whether a second reading of the file finds the content that was published."""
-    if module.descriptor < 0 or not stat.S_ISREG(os.fstat(module.descriptor).st_mode):
+    if module.opened.number < 0 or not stat.S_ISREG(os.fstat(module.opened.number).st_mode):
         return False
     try:
         require_intact(module.footer(), module.module_id, module.read)

@@ -40,13 +40,15 @@ from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
     from compcache.files import Files
     from compcache.store import Store
 
     #: A use by (module_id, name key), with its count and the time of the last one.
     Use = tuple[tuple[bytes, bytes], int, float]
+    #: Returns the compile times of modules in seconds, by module_id.
+    SecondsOf = Callable[[Sequence[bytes]], Mapping[bytes, float]]
 
 __all__ = ["Ledger", "Uses", "fold", "fold_long", "fold_small", "last_uses_since", "read_ledger", "zero_counters"]
 
@@ -202,19 +204,20 @@ class Uses:
                     add(key, MISSES_ID, use)
         return Ledger({}, uses, {}, ())
 
-    def counted(self, seconds_of: Callable[[bytes], float], now: float) -> dict[tuple[int, str], float]:
+    def counted(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
         """Return the counters with the number of loads and the seconds that loads saved. Old hours are merged into days.
 
         Args:
-            seconds_of: returns the compile time of a module in seconds. It is called in the order of module_ids.
+            seconds_of: is called for the modules of one directory at a time, in the order of module_ids.
             now: the time from which ages count, in seconds since the epoch.
         """
         oldest = int(now) // HOUR - _HOURLY
         counters = _add_counters([{(hour if hour >= oldest else hour - hour % 24, name): n} for (hour, name), n in self.counters.items()])
-        for (module_id, key), count, last_use in self.all():
-            if key == LOADS_KEY:
-                hour = int(last_use) // HOUR
-                for counter, amount in (("loads", 1.0), ("saved_seconds", seconds_of(module_id))):
+        for _, uses in groupby(self.all(), key=lambda use: use[0][0][:1]):
+            loads = [(module_id, count, int(last_use) // HOUR) for (module_id, key), count, last_use in uses if key == LOADS_KEY]
+            seconds = seconds_of([module_id for module_id, *_ in loads]) if loads else {}
+            for module_id, count, hour in loads:
+                for counter, amount in (("loads", 1.0), ("saved_seconds", seconds.get(module_id, 0.0))):
                     counters[hour, counter] = counters.get((hour, counter), 0) + amount * count
         return counters
 
@@ -253,7 +256,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
             return None
 
         def read(offset: int, size: int) -> bytes:
-            return file_ops.read_at(store.files, opened.number, offset, size)
+            return file_ops.read_at(store.files, opened, offset, size)
 
         if is_sum(read(0, _MAGIC_SIZE)):
             stored_sum = UsesInSum(read, status.st_size)
@@ -313,13 +316,13 @@ def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
 
 
 def fold(
-    store: Store, seconds_of: Callable[[bytes], float], *, now: float, present: Container[bytes] | None = None, force: bool = False
+    store: Store, seconds_of: SecondsOf, *, now: float, present: Container[bytes] | None = None, force: bool = False
 ) -> tuple[Uses, dict[tuple[int, str], float]]:
     """Add up all statistics files, and replace them by one file, unless another process folds or the cache is read-only.
 
     Args:
         store: the cache directory.
-        seconds_of: returns the compile time of a module in seconds, which each load of it saves. Called in the order of module_ids.
+        seconds_of: returns the compile times of modules, which each load saves. Called in the order of module_ids.
         now: the current time, in seconds since the epoch.
         present: the modules whose uses are kept, searched in the order of module_ids; None keeps the uses of all modules.
         force: fold even if locks do not work.
@@ -357,14 +360,15 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
 
 
 def fold_long(store: Store) -> None:
-    """Replace each long journal that no process writes to any more with its totals, which readers can search.
+    """Seal each long journal, and replace it a minute later by its totals, which readers can search.
 
-    Do nothing if another process folds, or if the cache cannot be written safely.
+    So a reader parses little beside processes that always write. Do nothing if another process folds, or if the cache cannot be written
+    safely.
     """
     if store.readonly or store.exposed:
         return
     now = time.time()
-    long = [name for name in _statistics_files(store) if _is_settled_long_journal(store, name, now)]
+    long = [name for name in _statistics_files(store) if _is_long_journal(store, name, now)]
     if not long:
         return
     from compcache.publish.locks import wait_lock
@@ -376,14 +380,14 @@ def fold_long(store: Store) -> None:
                 _replace_by_sum(store, uses, [name], uses.counters, uses.all())
 
 
-def _is_settled_long_journal(store: Store, name: str, now: float) -> bool:
-    """Return whether a file is a long journal to which no process has written for a minute."""
+def _is_long_journal(store: Store, name: str, now: float) -> bool:
+    """Return whether a file is a long journal which is not sealed, or was sealed a minute ago."""
+    if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
+        return False
     try:
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
-        if not _LONG <= status.st_size <= _MAX_FILE or max(status.st_mtime, status.st_ctime) >= now - SETTLED_SECONDS:
-            return False
-        return not is_sum(file_ops.read_at(store.files, opened.number, 0, _MAGIC_SIZE))
+        return _LONG <= status.st_size <= _MAX_FILE and not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
     except OSError as error:
         reraise_interrupt(error)
         return False
@@ -512,17 +516,11 @@ def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
     contained: set[str] = set()
     for name in names:
         try:
-            descriptor = store.files.open(store.path(STATISTICS, name), file_ops.READ_FLAGS)
-        except OSError as failure:
-            reraise_interrupt(failure)
-            continue
-        try:
-            contained.update(read_inputs(partial(file_ops.read_at, store.files, descriptor)))
+            opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
+            contained.update(read_inputs(partial(file_ops.read_at, store.files, opened)))
         except (OSError, FormatError) as error:
             reraise_interrupt(error)
             continue
-        finally:
-            store.files.close(descriptor)
     return contained
 
 

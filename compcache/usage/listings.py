@@ -159,7 +159,7 @@ def listed_functions(
     bases = excerpts.bases("" if folded and any(lists.has_members() for lists in excerpts.lists) else prefix)
     size = _FIRST
     while batch := list(islice(bases, size)):
-        size = min(8 * size, _MOST_AT_ONCE)
+        size = min(2 * size, _MOST_AT_ONCE)
         chosen = set(batch)
         rows = _select(excerpts.of_bases(batch[0], batch[-1]), select, folded=folded)
         yield from sorted([row for row in rows if base_of(row[0]) in chosen], key=lambda row: (base_of(row[0]), row))
@@ -172,7 +172,7 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
         size = _FIRST
         ids = lists.module_ids(bytes.fromhex(prefix[: len(prefix) // 2 * 2]))
         while batch := list(islice(ids, size)):
-            size = min(8 * size, _MOST_AT_ONCE)
+            size = min(2 * size, _MOST_AT_ONCE)
             chosen = {module_id.hex() for module_id in batch}
             summaries = _modules_in(place, excerpts.of_modules(batch)[number][1])
             yield from [row for row in summaries if row.module_id in chosen and row.module_id.startswith(prefix)]

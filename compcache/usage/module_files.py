@@ -161,7 +161,7 @@ class _StoredList:
             reraise_interrupt(error)
 
     def _read(self, offset: int, size: int) -> bytes:
-        return read_at(self._files, self._opened.number, offset, size)
+        return read_at(self._files, self._opened, offset, size)
 
     def _find_places(self, size: int) -> None:
         """Record the position of each directory in the stored list, up to the first incomplete directory."""

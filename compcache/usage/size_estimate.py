@@ -41,18 +41,15 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     files = store.files
     try:
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = files.open(store.path(SIZE), flags)
+        opened = files.open_owned(store.path(SIZE), flags)
     except FileNotFoundError as error:
         reraise_interrupt(error)
         return None
-    try:
-        status = files.fstat(descriptor)
-        if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode) or (store.is_foreign(status) and not store.exposed):
-            return None  # a hard link, a special file, or a file of another user; the next measurement replaces it
-        data = read_at(files, descriptor, 0, min(status.st_size, _MAX))
-        files.write(descriptor, b"%d\n" % added)
-    finally:
-        files.close(descriptor)
+    status = files.fstat(opened.number)
+    if status.st_nlink != 1 or not stat.S_ISREG(status.st_mode) or (store.is_foreign(status) and not store.exposed):
+        return None  # a hard link, a special file, or a file of another user; the next measurement replaces it
+    data = read_at(files, opened, 0, min(status.st_size, _MAX))
+    files.write(opened.number, b"%d\n" % added)
     try:
         head, *lines = data.split(b"\n")
         size, settled = map(int, head.split())

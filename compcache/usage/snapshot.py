@@ -20,11 +20,11 @@ from compcache.usage.ledger import Uses, fold_long, read_ledger
 from compcache.usage.module_files import FileStatus, list_modules, modules_by_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from compcache.publish.module_rows import Row, RowEntry
     from compcache.store import Store
-    from compcache.usage.ledger import Ledger
+    from compcache.usage.ledger import Ledger, SecondsOf
     from compcache.usage.module_files import Progress
 
 __all__ = [
@@ -127,12 +127,13 @@ class Present:
         return -1 if status is None else status.size
 
 
-def seconds_of(store: Store, lists: ModuleLists) -> Callable[[bytes], float]:
-    """Return a function that returns the compile time of a module in seconds; 0.0 for an unreadable module."""
+def seconds_of(store: Store, lists: ModuleLists) -> SecondsOf:
+    """Return a function that returns the compile times of modules in seconds, without unreadable modules."""
 
-    def seconds(module_id: bytes) -> float:
-        row = lists.rows([module_id]).get(module_id) or read_row(store, module_id)
-        return row.seconds if row is not None else 0.0
+    def seconds(module_ids: Sequence[bytes]) -> dict[bytes, float]:
+        rows: dict[bytes, Row | None] = dict(lists.rows(module_ids))
+        rows.update({module_id: read_row(store, module_id) for module_id in module_ids if module_id not in rows})
+        return {module_id: row.seconds for module_id, row in rows.items() if row is not None}
 
     return seconds
 

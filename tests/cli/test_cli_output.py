@@ -80,3 +80,19 @@ def test_what_is_short_or_goes_to_a_file_shows_no_bar(monkeypatch: pytest.Monkey
         show_progress(10, total)
         end_progress()
         assert stream.getvalue() == ""
+
+
+def test_rows_are_written_soon_and_read_no_further_than_the_reader_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader closes the pipe after the first lines, as `head` does."""
+    read: list[int] = []
+
+    class Pipe(io.StringIO):
+        def flush(self) -> None:
+            if len(read) > 64:
+                raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Pipe())
+    rows = ((str(number),) for number in range(10_000) if not read.append(number))  # type: ignore[func-returns-value]
+    with pytest.raises(BrokenPipeError):
+        output.print_rows([], rows)
+    assert len(read) <= 64 + 128

@@ -50,6 +50,22 @@ def test_what_is_loaded_for_the_second_time_is_linked(chain: Path, options: str)
     assert run_fresh(chain, script) == [5, 1, []]
 
 
+def test_caches_that_link_in_the_background_have_plain_hits(chain: Path) -> None:
+    with Cache(chain) as cache:
+        cache.link(["first"])
+    names = "first", "third", "alone"
+    with Cache(chain) as cache:
+        cache.add_module(ModuleSource(adder("alone", 7)))
+    script = """\
+import sys
+from compcache import Cache
+with Cache(directory, link="background") as cache:
+    result = [cache.get_target({name!r})(1), "compcache.hit.loader" in sys.modules]
+"""
+    results = [[run_fresh(chain, script.format(name=name)) for name in names] for _ in range(2)]  # the first time records what is valid
+    assert results[1] == [[5, False], [4, False], [8, False]]
+
+
 def test_nothing_is_linked_unless_it_is_asked_for(chain: Path) -> None:
     results: list[Any] = [run_fresh(chain, _LOAD.format(options="")) for _ in range(3)]
     assert results == [[5, 3, []]] * 3

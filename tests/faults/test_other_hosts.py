@@ -16,9 +16,12 @@ from helpers import adder
 from mock_directory import FaultyFiles, Operation, cache_on
 
 from compcache import Cache, ModuleSource, NotCachedError
+from compcache.directory.module_file import ModuleFile
 from compcache.errors import UndefinedSymbolError
 from compcache.files import READ_FLAGS, Files, Tree
+from compcache.frontend import add_missing
 from compcache.hit.target import path_opener
+from compcache.miss.build import build_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,6 +148,31 @@ def test_a_root_whose_answers_are_lost_is_closed_when_it_is_opened_again(tmp_pat
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("by_runtime", [False, True])
+def test_a_read_keeps_its_file_while_another_thread_closes_the_module(cache: Cache, directory: Path, by_runtime: bool) -> None:
+    """The number of the descriptor belongs to another file as soon as the module's file is closed."""
+    module_id = bytes.fromhex(cache.add_module(ModuleSource(adder("f", 1))))
+    other = directory / "other"
+    other.write_bytes(b"other" * 100)
+    waiting: list[ModuleFile] = []
+
+    class Closing(Files):
+        def pread(self, descriptor: int, size: int, offset: int) -> bytes:
+            if waiting:
+                waiting.pop().close()
+                opened_since.append(os.open(other, os.O_RDONLY))
+            return os.pread(descriptor, size, offset)
+
+    opened_since: list[int] = []
+    files = Tree(Closing(), str(directory), path_opener() if by_runtime else None)
+    module = ModuleFile(files, cache._store.module_path(module_id), module_id)
+    module.open(cache._store)
+    waiting.append(module)
+    assert module.read(0, 4) == b"\x7fELF"
+    for number in opened_since:
+        os.close(number)
+
+
 def test_a_stale_handle_in_a_root_that_is_opened_again_is_not_there(tmp_path: Path) -> None:
     opener = path_opener()
     assert opener is not None
@@ -244,13 +272,77 @@ def test_a_callee_that_a_build_has_received_is_there_whatever_others_remove(dire
         assert not other.has("f")
 
 
-def test_a_callee_that_nobody_provides_is_asked_for_once_more(cache: Cache) -> None:
+@pytest.mark.parametrize("imports", [["f"], None])
+def test_a_callee_that_nobody_provides_is_asked_for_once_more(cache: Cache, imports: list[str] | None) -> None:
+    """The load misses a function that `imports` names, the compilation any other one."""
     built = []
 
     def build() -> ModuleSource:
         built.append("g")
-        return ModuleSource(CALLER.format("g", "f"), imports=["f"])
+        return ModuleSource(CALLER.format("g", "f"), imports=imports)
 
     with pytest.raises(UndefinedSymbolError, match="f"):
         cache.get_or_compile("g", build)
     assert built == ["g", "g"]
+
+
+def test_a_source_without_the_requested_function_is_not_asked_for_again(cache: Cache) -> None:
+    built = []
+
+    def build() -> ModuleSource:
+        built.append("g")
+        return ModuleSource(adder("other", 1))
+
+    with pytest.raises(UndefinedSymbolError, match="must export"):
+        cache.get_or_compile("g", build)
+    assert built == ["g"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("way", ["get_or_compile", "add_missing"])
+def test_a_callee_that_is_removed_before_the_compilation_is_asked_for_again(
+    directory: Path, way: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes a function after `build` has seen it in the directory."""
+    built = []
+    with Cache(directory) as cache, Cache(directory) as other:
+
+        def build() -> ModuleSource:
+            other.add_module(ModuleSource(adder("f", 1)))
+            built.append("g")
+            return ModuleSource(CALLER.format("g", "f"))
+
+        def removing(session: Any, source: ModuleSource, *arguments: Any, **options: Any) -> Any:
+            if session is cache._session() and len(built) <= times:
+                other.remove("f", force=True)
+            return build_source(session, source, *arguments, **options)
+
+        monkeypatch.setattr("compcache.miss.build.build_source", removing)
+        if way == "add_missing":
+            assert add_missing(cache, ["g"], build).functions == ("g",)
+        assert cache.get_or_compile("g", build)(1) == 2
+        assert built == ["g"] * (times + 1)
+
+
+def test_a_callee_that_a_build_has_received_is_compiled_against_whatever_others_remove(directory: Path) -> None:
+    """Another process removes a function each time that the compilation looks for it in the directory."""
+    built = []
+    with Cache(directory) as cache, Cache(directory) as other:
+
+        def build() -> ModuleSource:
+            cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))
+            built.append("g")
+            return ModuleSource(CALLER.format("g", "f"))
+
+        holds = type(cache._loader).holds
+
+        def removing(loader: Any, name: str, *, to_import: bool = False) -> bool:
+            if to_import and name == "f" and other.has("f"):
+                other.remove("f", force=True)
+            return holds(loader, name, to_import=to_import)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(cache._loader), "holds", removing)
+            target = cache.get_or_compile("g", build)
+        assert target(1) == 2
+        assert built == ["g"]

@@ -25,9 +25,7 @@ def test_a_look_up_costs_little_more_than_a_library(tmp_path: Path) -> None:
     benchmark["prepare"](tmp_path)
 
     def cost(label: str) -> float:
-        setup, repeated, times = benchmark["OPERATIONS"][label]
-        once, often = (int(benchmark["instructions"](tmp_path, f"{setup}N = {number}\n{repeated}")) for number in (1, times))
-        return (often - once) / int(times - 1)
+        return float(benchmark["cost"](tmp_path, label))
 
     assert cost("first look-up, warm") <= MOST_OF_A_LIBRARY * cost("CDLL and a symbol, warm")
     assert cost("get_target, repeated") - cost("an empty loop") <= MOST_OF_WHAT_IS_KNOWN

@@ -58,7 +58,7 @@ class Hosts:
                 self._stack.enter_context(double.mounted(self.server, place, *said))
         except Exception as error:
             self._stack.close()
-            if type(error).__name__ == "Cannot":
+            if isinstance(error, double.Lacking):
                 pytest.skip(str(error))
             raise
 

@@ -145,7 +145,7 @@ def _entries(victim: Victim, root: Path) -> tuple[list[ModuleEntry], set[bytes],
         for module_id in _module_ids(root):
             with believing._store.open_module(module_id) as module:
                 indexed = read_indexed_names(module) if module_id in evil else []
-                stamp, image, records = Stamp.of(os.fstat(module.descriptor)), module.image, module.records
+                stamp, image, records = Stamp.of(os.fstat(module.opened.number)), module.image, module.records
                 entry = cache._store.entry_of(module, stamp)
                 if (root / SIGNATURES.directory / SIGNATURES.file_name(module_id.hex())).exists():
                     # A merge keeps that entry of a state of a file whose MAC is the greatest: it is found by trying, as an attacker would.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from helpers import adder, caller
+from helpers import adder, caller, module_file
 
 from compcache import Cache, Function, FunctionInUseError, Identity, ModuleSource, NotCachedError, PrunePolicy, frontend
 from compcache.directory.places import MODULE_LISTS
@@ -118,3 +118,39 @@ def test_no_list_is_left_of_a_segment_that_is_gone(mixed: Cache, directory: Path
     list(listed_functions(mixed._store))
     lists = {path.stem for path in (directory / MODULE_LISTS.directory).glob("*.list")}
     assert lists <= {path.stem for path in (directory / "index-v1").iterdir()}
+
+
+@pytest.mark.parametrize("prefix", ["", "d", "dot", "dot-", "pkg.sub.k", "m", "absent"])
+def test_names_are_those_of_the_listing_and_nothing_else_is_read(mixed: Cache, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = sorted(row.func_name for row in functions(mixed._store) if row.func_name.startswith(prefix))
+    monkeypatch.setattr(module_lists.ModuleLists, "rows", None)
+    monkeypatch.setattr(snapshot, "Uses", None)
+    assert frontend.list_names(mixed, prefix, 100) == listed
+    few = frontend.list_names(mixed, prefix, 2)
+    assert few == sorted(few)
+    assert {*few}.issubset(listed)
+    assert len(few) == min(2, len(listed))
+
+
+def test_the_names_of_variants_begin_with_their_label_and_digits(mixed: Cache) -> None:
+    name = Identity("dot", a=1).func_name
+    assert frontend.list_names(mixed, name[:8], 100) == [name]
+
+
+def test_names_of_removed_modules_are_passed_over(cache: Cache, directory: Path) -> None:
+    gone = cache.add_module(ModuleSource(adder("f1", 1)))
+    cache.add_module(ModuleSource(adder("f2", 2)))
+    assert frontend.list_names(cache, "f", 1) == ["f1"]
+    module_file(directory, gone).unlink()  # the index still names the module
+    assert frontend.list_names(cache, "f", 1) == ["f2"]
+
+
+def test_the_first_question_makes_the_list_of_a_small_segment_for_the_others(cache: Cache, directory: Path) -> None:
+    """Merges make none: additions would wait. Without one each question reads the files of up to 512 modules."""
+    cache.add_modules([ModuleSource(adder(f"f{number}", number), optimize=0) for number in range(40)])
+    before = functions(cache._store)
+    (path,) = (directory / MODULE_LISTS.directory).glob("*.list")
+    with Cache(directory) as other, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module_lists, "read_row_and_size", None)
+        assert functions(other._store) == before
+        assert path.exists()

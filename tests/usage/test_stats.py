@@ -110,7 +110,7 @@ def test_misses_are_forgotten_a_month_after_the_last(directory: Path) -> None:
     (directory / "stats").mkdir(parents=True)
     for number in range(2):
         (directory / "stats" / f"1-{number}.stats1").write_bytes(encode_stats({}, uses, [f"made-of-{number}"]))
-    fold(Store(str(directory), trust=True), lambda _: 1.0, now=now, present=())
+    fold(Store(str(directory), trust=True), lambda module_ids: dict.fromkeys(module_ids, 1.0), now=now, present=())
     assert read_ledger(Store(str(directory), trust=True)).misses() == {b"n" * 16: 8}
 
 
@@ -156,7 +156,7 @@ def test_threads_lose_and_double_nothing(directory: Path) -> None:
     for thread in threads:
         thread.join()
     recorder.flush()
-    uses, counters = fold(Store(str(directory)), lambda _: 1.0, now=time.time())
+    uses, counters = fold(Store(str(directory)), lambda module_ids: dict.fromkeys(module_ids, 1.0), now=time.time())
     totals = {name: sum(v for (_, n), v in counters.items() if n == name) for name in ("hits", "loads")}
     assert totals == {"hits": 8000, "loads": 5}
     assert sum(count for (_, key), count, _ in uses.all() if key != LOADS_KEY) == 8000
@@ -323,10 +323,10 @@ def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_settled")
 def test_folding_leaves_one_file_and_the_same_totals(directory: Path) -> None:
     store = fill(directory)
-    fold(store, lambda _: 0.0, now=time.time())
+    fold(store, lambda _: {}, now=time.time())
     assert len(list((directory / "stats").glob("*.stats1"))) == 1
     assert hits(store) == 6
-    fold(store, lambda _: 0.0, now=time.time())
+    fold(store, lambda _: {}, now=time.time())
     assert hits(store) == 6
 
 
@@ -344,7 +344,7 @@ def test_a_fold_that_is_killed_anywhere_counts_nothing_twice(
         files = DyingFiles(steps)
         try:
             if folder == "fold":
-                fold(Store(str(copy), files=files), lambda _: 0.0, now=time.time())
+                fold(Store(str(copy), files=files), lambda _: {}, now=time.time())
             elif folder == "zero":
                 folding_module.zero_counters(Store(str(copy), files=files), time.time())
             else:
@@ -358,7 +358,7 @@ def test_a_fold_that_is_killed_anywhere_counts_nothing_twice(
         assert total in allowed
         fold_small(Files(), str(copy))
         assert hits(store) == total
-        fold(store, lambda _: 0.0, now=time.time())
+        fold(store, lambda _: {}, now=time.time())
         assert hits(store) == total
     assert steps > 5
 
@@ -367,7 +367,7 @@ def test_a_journal_that_was_just_sealed_is_read_but_not_folded(directory: Path) 
     """A process may have opened it before it was renamed, and write after."""
     store = fill(directory, 2)
     late = next((directory / "stats").glob("host1*"))
-    fold(store, lambda _: 0.0, now=time.time())
+    fold(store, lambda _: {}, now=time.time())
     assert late.exists()
     recorder = Recorder(Tree(Files(), str(directory)), str(directory))
     recorder.hit("g", bytes(16))
@@ -385,7 +385,7 @@ def test_two_folds_at_once_without_locks_double_nothing(
     monkeypatch.setenv("COMPCACHE_LOCKS", "0")
     store = fill(directory)
     before = {path.name: path.read_bytes() for path in (directory / "stats").iterdir()}
-    fold(store, lambda _: 0.0, now=time.time(), force=True)
+    fold(store, lambda _: {}, now=time.time(), force=True)
     for name, data in before.items():  # the other one had read the same files, and publishes after this one
         (directory / "stats" / name).write_bytes(data)
     (directory / "stats" / "late.stats1").write_bytes(encode_stats({(1, "hits"): 1}, {}, ["unrelated"]))

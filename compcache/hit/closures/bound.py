@@ -222,8 +222,7 @@ def _make_remover(table: dict[str, Place], name: str) -> Callable[[ref[LoadedMod
 def shared(file: ModuleFile) -> ModuleFile:
     """Return another object for the same open file, which keeps the file open."""
     other = described(file)
-    if file._opened is not None:
-        other.adopt(file._opened)
+    other.adopt(file.opened)
     return other
 
 

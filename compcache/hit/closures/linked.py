@@ -19,10 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from compcache.hit import PlainClosure
     from compcache.hit.closures.bound import Place
     from compcache.hit.closures.sets import ListedFunction
     from compcache.hit.loader import Choice, LoadedModule, Loader, Source, Sources
-    from compcache.hit.plain_closures import PlainClosure
     from compcache.hit.target import TypedCallTarget
     from compcache.store import Store
 
@@ -67,15 +67,15 @@ class LinkedClosures:
 
     def inherit(self, store: Store, closure: PlainClosure, module: LoadedModule) -> None:
         """Add a closure that plain hits have loaded, and their bindings in it."""
-        assert closure.where is not None
-        opened, path, size, (image, records, target_id, flags, _, key, _) = closure.where
-        file = ModuleFile(store.files, path, closure.module_id)
+        module_id, _, parts, homes, where, bound = closure
+        opened, path, size, (image, records, target_id, flags, _, key, _) = where
+        file = ModuleFile(store.files, path, module_id)
         file.describe(image, records, target_id, flags, key)
         file.size = size
         file.adopt(opened)
-        self._add_closure(closure.module_id, closure.parts, closure.homes)
-        module.file = file if closure.homes else None
-        self.bound.inherit(file, module, closure.bound)
+        self._add_closure(module_id, parts, homes)
+        module.file = file if homes else None
+        self.bound.inherit(file, module, bound)
 
     def _is_taken(self, func_name: str, module_id: bytes) -> bool:
         """Return whether a function must not be bound to its copy in this closure.

@@ -286,6 +286,23 @@ uint32_t next_import(Bytes *rows, Bytes *name) {
     return slot;
 }
 
+/* ------------------------------------------------------------------------------------------------ linked closures */
+
+Fault decode_closure(Bytes data, ClosureFields *closure) {
+    static const char magic[] = "CCCLOSE6";
+    enum { SEAL_AT = sizeof magic - 1, SEALED_AT = SEAL_AT + SEAL_BYTES, STATE_AT = SEALED_AT + NAME_BYTES, FLAG_AT = STATE_AT + STATE_BYTES, PARTS_AT = FLAG_AT + 8 };
+    if (data.size < PARTS_AT || memcmp(data.at, magic, SEAL_AT) != 0 || (data.size - PARTS_AT) % NAME_BYTES != 0) {
+        return "a file about a linked closure has an unknown form";
+    }
+    closure->seal = data.at + SEAL_AT;
+    closure->sealed = part(data, SEALED_AT, data.size - SEALED_AT);
+    closure->state = data.at + STATE_AT;
+    closure->is_valid = number_at(data.at + FLAG_AT);
+    closure->homes = number_at(data.at + FLAG_AT + 4);
+    closure->parts = part(data, PARTS_AT, data.size - PARTS_AT);
+    return NULL;
+}
+
 /* --------------------------------------------------------------------------------------------------------- hosts */
 
 /* Returns the part of a text before the next `end`, and removes both from the text. */

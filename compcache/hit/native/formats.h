@@ -122,6 +122,20 @@ Bytes next_row(Bytes *rows);
 uint32_t number_at(const uint8_t *at);
 uint64_t long_at(const uint8_t *at);
 
+/* A file that records whether a linked closure is valid (compcache/hit/closures). The seal covers everything after it. */
+typedef struct {
+    const uint8_t *seal; /* SEAL_BYTES */
+    Bytes sealed;
+    const uint8_t *state; /* of the index, STATE_BYTES */
+    uint32_t is_valid;
+    uint32_t homes; /* the number of parts, from the first one, that the closure contains whole */
+    Bytes parts;    /* the ids of modules */
+} ClosureFields;
+
+enum { SEAL_BYTES = 16, STATE_BYTES = 16 };
+
+Fault decode_closure(Bytes data, ClosureFields *closure);
+
 /* The requirement of code (compcache/formats/host.py), as UTF-8. */
 typedef struct {
     Bytes abi, platform, libc, cpu, made_for, made_on, features;

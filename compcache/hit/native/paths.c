@@ -142,12 +142,26 @@ PyType_Spec descriptor_spec = {
     .slots = descriptor_slots,
 };
 
+/* Opens a file below an open directory, or with a directory of -1 any file. Returns -1 on failure, with `errno` and perhaps an exception of a
+ * signal handler. */
+static int open_uninterrupted(int directory, const char *path, int flags, int mode) {
+    int number, error;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        number = directory < 0 ? open(path, flags | O_CLOEXEC, mode) : open_without_links(directory, path, flags, mode);
+        error = errno;
+        Py_END_ALLOW_THREADS
+    } while (number < 0 && error == EINTR && PyErr_CheckSignals() == 0);
+    errno = error;
+    return number;
+}
+
 /* open_beneath(directory: int, path: str, flags: int, mode: int, may_lack: bool = False) -> Descriptor | None
  * Opens a file below an open directory; `path` has neither "." nor "..". With a directory of -1, opens any path, following links as
  * the system does. With `may_lack`, returns None if the file does not exist. Raises OSError: ELOOP or ENOTDIR for a link. */
 PyObject *open_beneath(PyObject *module, PyObject *args) {
     PyObject *encoded;
-    int directory, flags, mode, error, may_lack = 0;
+    int directory, flags, mode, may_lack = 0;
     if (!PyArg_ParseTuple(args, "iO&ii|p:open_beneath", &directory, PyUnicode_FSConverter, &encoded, &flags, &mode, &may_lack)) {
         return NULL;
     }
@@ -156,16 +170,9 @@ PyObject *open_beneath(PyObject *module, PyObject *args) {
         Py_DECREF(encoded);
         return NULL;
     }
-    const char *path = PyBytes_AsString(encoded);
-    do {
-        Py_BEGIN_ALLOW_THREADS
-        self->number = directory < 0 ? open(path, flags | O_CLOEXEC, mode) : open_without_links(directory, path, flags, mode);
-        error = errno;
-        Py_END_ALLOW_THREADS
-    } while (self->number < 0 && error == EINTR && PyErr_CheckSignals() == 0);
+    self->number = open_uninterrupted(directory, PyBytes_AsString(encoded), flags, mode);
     const int failed = self->number < 0;
-    if (failed && !PyErr_Occurred() && !(may_lack && error == ENOENT)) {
-        errno = error;
+    if (failed && !PyErr_Occurred() && !(may_lack && errno == ENOENT)) {
         PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
     }
     Py_DECREF(encoded);
@@ -251,18 +258,23 @@ PyObject *stamp_of(PyObject *Py_UNUSED(module), PyObject *args) {
                          nanoseconds(NANOSECONDS_OF(status, m)), nanoseconds(NANOSECONDS_OF(status, c)));
 }
 
-/* names_in(descriptor: int) -> bytes: the names in a directory, each followed by a slash, in the order of the system. Raises OSError. */
-PyObject *names_in(PyObject *Py_UNUSED(module), PyObject *number) {
-    const long descriptor = PyLong_AsLong(number);
-    if (descriptor == -1 && PyErr_Occurred()) {
+/* names_beneath(directory: int, path: str) -> bytes: the names in a directory below an open one, each followed by a slash, in the order of the
+ * system. Raises OSError: ELOOP or ENOTDIR for a link. */
+PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
+    int above;
+    PyObject *path;
+    if (!PyArg_ParseTuple(args, "iO&:names_beneath", &above, PyUnicode_FSConverter, &path)) {
         return NULL;
     }
-    const int copy = fcntl((int)descriptor, F_DUPFD_CLOEXEC, 0);
-    DIR *directory = copy >= 0 ? fdopendir(copy) : NULL;
+    const int number = open_uninterrupted(above, PyBytes_AsString(path), O_RDONLY | O_DIRECTORY, 0);
+    DIR *directory = number >= 0 ? fdopendir(number) : NULL;
+    if (directory == NULL && !PyErr_Occurred()) {
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
+    }
+    Py_DECREF(path);
     if (directory == NULL) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        if (copy >= 0) {
-            close(copy);
+        if (number >= 0) {
+            close(number);
         }
         return NULL;
     }
@@ -270,7 +282,6 @@ PyObject *names_in(PyObject *Py_UNUSED(module), PyObject *number) {
     size_t size = 0, space = 0;
     int error = 0;
     Py_BEGIN_ALLOW_THREADS
-    rewinddir(directory); /* a duplicate descriptor shares the position of the original */
     for (;;) {
         errno = 0;
         const struct dirent *entry = readdir(directory);

@@ -6,6 +6,7 @@
 #include "formats.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Raises a fault as an exception, and returns NULL. `about` (str) names the faulty data. */
@@ -379,6 +380,50 @@ PyType_Spec table_spec = {
 };
 
 /* -------------------------------------------------------------------------------------------------------- segments */
+
+enum { SEGMENT_NAME_BYTES = 31, LEVEL_BYTES = 2 };
+
+static int have_digits(Bytes text, const char *digits) {
+    for (size_t i = 0; i < text.size; i++) {
+        if (text.at[i] == 0 || strchr(digits, text.at[i]) == NULL) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether a name, followed by a slash, is that of a segment which this version writes: 02-0123456789abcdef01234567.idx */
+static int is_segment_name(const uint8_t *name) {
+    static const char suffix[] = ".idx/";
+    enum { SUFFIX_AT = SEGMENT_NAME_BYTES + 2 - sizeof suffix };
+    return name[LEVEL_BYTES] == '-' && memcmp(name + SUFFIX_AT, suffix, sizeof suffix - 1) == 0
+        && have_digits((Bytes){name, LEVEL_BYTES}, "0123456789")
+        && have_digits((Bytes){name + LEVEL_BYTES + 1, SUFFIX_AT - LEVEL_BYTES - 1}, "0123456789abcdef");
+}
+
+/* segment_names(names: bytes) -> list[str] | None: the names of the segments of an index, of names that are each followed by a slash. None if
+ * one of them is not the name of a segment which this version writes. */
+PyObject *segment_names(PyObject *Py_UNUSED(module), PyObject *names) {
+    enum { STEP = SEGMENT_NAME_BYTES + 1 };
+    if (!PyBytes_Check(names)) {
+        PyErr_SetString(PyExc_TypeError, "segment_names() takes bytes");
+        return NULL;
+    }
+    const Bytes all = bytes_of(names);
+    PyObject *result = PyList_New(0);
+    for (size_t at = 0; result != NULL && at < all.size; at += STEP) {
+        if (all.size - at < STEP || !is_segment_name(all.at + at)) {
+            Py_DECREF(result);
+            Py_RETURN_NONE;
+        }
+        PyObject *name = PyUnicode_DecodeUTF8((const char *)all.at + at, SEGMENT_NAME_BYTES, NULL);
+        if (name == NULL || PyList_Append(result, name) < 0) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(name);
+    }
+    return result;
+}
 
 /* open_segment(source, size, name) -> (functions: Table, modules: Table, at, size, greatest)
  * The tables, the offset and size of the requirements, and the greatest number of an addition. */
@@ -951,6 +996,76 @@ PyObject *needs_record(PyObject *Py_UNUSED(module), PyObject *payload) {
         Py_XDECREF(fields[i]);
     }
     return result;
+}
+
+/* ------------------------------------------------------------------------------------------------- linked closures */
+
+/* Whether a seal is that of a file with this name; -1 with an exception. */
+static int is_seal_of(const ClosureFields *closure, Bytes file_name) {
+    static const uint8_t person[] = "compcache-closed";
+    uint8_t own[SEAL_BYTES], *all = PyMem_Malloc(file_name.size + closure->sealed.size);
+    if (all == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(all, file_name.at, file_name.size);
+    memcpy(all + file_name.size, closure->sealed.at, closure->sealed.size);
+    blake2b(own, sizeof own, (Bytes){all, file_name.size + closure->sealed.size}, (Bytes){NULL, 0}, NULL, person);
+    PyMem_Free(all);
+    return memcmp(own, closure->seal, sizeof own) == 0;
+}
+
+static int compare_segments(const void *one, const void *other) {
+    const int level = memcmp(other, one, LEVEL_BYTES); /* the greatest level first */
+    return level != 0 ? level : memcmp(one, other, SEGMENT_NAME_BYTES);
+}
+
+/* Whether the index had these files, each name followed by a slash, when it had this state; -1 with an exception. */
+static int is_state_of(const uint8_t *state, Bytes names) {
+    const size_t count = names.size / (SEGMENT_NAME_BYTES + 1);
+    uint8_t own[STATE_BYTES], *sorted = PyMem_Malloc(count * SEGMENT_NAME_BYTES + 1);
+    if (sorted == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        memcpy(sorted + i * SEGMENT_NAME_BYTES, names.at + i * (SEGMENT_NAME_BYTES + 1), SEGMENT_NAME_BYTES);
+    }
+    qsort(sorted, count, SEGMENT_NAME_BYTES, compare_segments);
+    blake2b(own, sizeof own, (Bytes){sorted, count * SEGMENT_NAME_BYTES}, (Bytes){NULL, 0}, NULL, NULL);
+    PyMem_Free(sorted);
+    return memcmp(own, state, sizeof own) == 0;
+}
+
+static PyObject *parts_of(Bytes parts) {
+    PyObject *result = PyTuple_New((Py_ssize_t)(parts.size / NAME_BYTES));
+    for (size_t at = 0; result != NULL && at < parts.size; at += NAME_BYTES) {
+        if (!put(result, (uint32_t)(at / NAME_BYTES), new_bytes(parts.at + at, NAME_BYTES))) {
+            Py_CLEAR(result);
+        }
+    }
+    return result;
+}
+
+/* valid_closure(data: bytes, file_name: bytes, segments: bytes) -> (parts: tuple[bytes, ...], homes: int) | None
+ * The parts of the linked closure about which this file is, and how many of them, from the first one, it contains whole. None unless the
+ * file is intact and records that the closure is valid while the index has these segments: names of equal length, each followed by a slash. */
+PyObject *valid_closure(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *data, *file_name, *segments;
+    ClosureFields found;
+    if (!PyArg_ParseTuple(args, "SSS:valid_closure", &data, &file_name, &segments)) {
+        return NULL;
+    }
+    if (decode_closure(bytes_of(data), &found) != NULL || !found.is_valid) {
+        Py_RETURN_NONE;
+    }
+    int holds = is_seal_of(&found, bytes_of(file_name));
+    holds = holds == 1 ? is_state_of(found.state, bytes_of(segments)) : holds;
+    if (holds != 1) {
+        return holds < 0 ? NULL : Py_NewRef(Py_None);
+    }
+    PyObject *parts = parts_of(found.parts);
+    return parts != NULL ? Py_BuildValue("(NI)", parts, found.homes) : NULL;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- hosts */

@@ -103,6 +103,7 @@ extern const EntryApi entry_api;
 
 /* reading.c */
 extern PyType_Spec table_spec;
+PyObject *segment_names(PyObject *module, PyObject *names);
 PyObject *open_segment(PyObject *module, PyObject *args);
 PyObject *function_entry(PyObject *module, PyObject *entry);
 PyObject *module_entry(PyObject *module, PyObject *entry);
@@ -116,6 +117,7 @@ PyObject *places_of_names(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
 PyObject *global_record(PyObject *module, PyObject *payload);
+PyObject *valid_closure(PyObject *module, PyObject *args);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
@@ -146,7 +148,7 @@ PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
 PyObject *is_at(PyObject *module, PyObject *args);
 PyObject *stamp_of(PyObject *module, PyObject *args);
-PyObject *names_in(PyObject *module, PyObject *number);
+PyObject *names_beneath(PyObject *module, PyObject *args);
 
 /* shortcut.c */
 extern PyType_Spec shortcut_spec;

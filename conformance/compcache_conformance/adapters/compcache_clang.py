@@ -45,7 +45,7 @@ class ByClang(ByContent):
     is_whole: ClassVar[bool] = True
     limits: ClassVar[dict[str, str]] = {
         **ByContent.limits,
-        "file that assembly embeds": "docs/c.md: clang translates such code in each process to learn the files; its machine code is found",
+        "file that assembly embeds": "docs/c.md: clang runs in each process to find the included files; machine code is cached",
     }
     entries: ClassVar[int] = 50
     most: ClassVar[int] = 0

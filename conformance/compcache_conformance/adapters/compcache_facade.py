@@ -100,7 +100,7 @@ class _Facade(Adapter):
     patience: ClassVar[float] = 90.0
     limits: ClassVar[dict[str, str]] = {
         **MAPPED,
-        "other user's store": "docs/security.md: a directory of another user is refused with an error, unless the caller vouches for it",
+        "other user's store": "docs/security.md: another user's directory is refused with an error, unless the caller trusts it",
     }
 
     def __init__(self, interpreter: Path | None = None) -> None:

@@ -79,7 +79,7 @@ class Installed(_WithNumba):
     driver: ClassVar[str] = DRIVER
     limits: ClassVar[dict[str, str]] = {
         **MAPPED,
-        "threads compile": "docs/numba.md: not what other threads compile while the first call of all is loading the backend",
+        "threads compile": "docs/numba.md: functions are not cached if other threads compile them while the first call loads the backend",
     }
 
 

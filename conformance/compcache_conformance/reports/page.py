@@ -53,8 +53,8 @@ def _losses(table: Table) -> str:
     lines = ["## What compcache loses", ""]
     losses = table.losses(ours=True)
     if not losses:
-        return "\n".join([*lines, "Nothing of what was played.", ""])
-    lines += ["| scenario | system | result | |", "|---|---|---|---|"]
+        return "\n".join([*lines, "No scenario that was played.", ""])
+    lines += ["| scenario | system | result | details |", "|---|---|---|---|"]
     for loss in losses:
         said = "; ".join(filter(None, (loss.detail, loss.note)))
         lines.append(f"| {loss.scenario} | {loss.system} | {loss.result} | {_plain(said)} |")

@@ -32,9 +32,9 @@ def _damage_all(bench: Bench, change: Callable[[Path, bytes], bytes | None]) -> 
 _ALL_FILES: tuple[tuple[str, str, str, Callable[[Path, bytes], bytes | None]], ...] = (
     ("truncated", "Files that were cut in half are compiled again, and stored again.", "", lambda _, old: old[: len(old) // 2]),
     ("emptied", "Files without content are compiled again, and stored again.", "", lambda _, __: b""),
-    ("zero-filled", "Files of zeros, as a crash of the machine leaves them, are compiled again.", "", lambda _, old: bytes(len(old))),
+    ("zero-filled", "Files of zeros, as a system crash leaves them, are compiled again.", "", lambda _, old: bytes(len(old))),
     ("last byte lost", "Files that lost their last byte are compiled again.", "", lambda _, old: old[:-1]),
-    ("longer", "Files with bytes behind their end do no harm.", "", lambda _, old: old + bytes(range(256))),
+    ("longer", "Files with additional bytes at the end do no harm.", "", lambda _, old: old + bytes(range(256))),
     (
         "tail of zeros",
         "Files whose last pages were never written are compiled again.",
@@ -47,8 +47,8 @@ _ALL_FILES: tuple[tuple[str, str, str, Callable[[Path, bytes], bytes | None]], .
         "",
         lambda path, old: __import__("random").Random(len(path.name)).randbytes(len(old)),
     ),
-    ("other tool's files", "Text in place of every file does no harm.", "", lambda _, __: b"<html><body>404 Not Found</body></html>\n"),
-    ("end of line conversion", "Files through which a tool for texts went do no harm.", "", lambda _, old: old.replace(b"\n", b"\r\n")),
+    ("other tool's files", "Files that are replaced by text do no harm.", "", lambda _, __: b"<html><body>404 Not Found</body></html>\n"),
+    ("end of line conversion", "Files that a text tool has converted do no harm.", "", lambda _, old: old.replace(b"\n", b"\r\n")),
 )
 
 for _name, _sentence, _origin, _change in _ALL_FILES:
@@ -75,7 +75,7 @@ def _one_at_a_time(bench: Bench, change: Callable[[Path], object], *, repaired: 
         shutil.copytree(intact, bench.store, symlinks=True)
 
 
-@scenario("damage", "flipped bits", "A flipped bit in any file is compiled again or does no harm, in eight places of each.", "")
+@scenario("damage", "flipped bits", "A file with a flipped bit is compiled again or does no harm, for eight places in each file.", "")
 def flipped_bits(bench: Bench) -> None:
     bench.filled(program())
     chance = bench.rng()
@@ -95,17 +95,17 @@ def flipped_bits(bench: Bench) -> None:
     bench.works()
 
 
-@scenario("damage", "each file removed", "A store without one of its files, whichever it is, works, and is whole again afterwards.", "")
+@scenario("damage", "each file removed", "A store in which any one file is missing works, and is complete afterwards.", "")
 def each_file_removed(bench: Bench) -> None:
     _one_at_a_time(bench, lambda path: path.unlink())
 
 
-@scenario("damage", "each file emptied", "A store one of whose files is empty works, and is whole again afterwards.", "")
+@scenario("damage", "each file emptied", "A store in which any one file is empty works, and is complete afterwards.", "")
 def each_file_emptied(bench: Bench) -> None:
     _one_at_a_time(bench, lambda path: path.write_bytes(b""))
 
 
-@scenario("damage", "folder in place of a file", "A folder that stands where a file should be does no harm.", "")
+@scenario("damage", "folder in place of a file", "A folder in place of a file does no harm.", "")
 def folder_in_place(bench: Bench) -> None:
     def change(path: Path) -> None:
         path.unlink()
@@ -114,7 +114,7 @@ def folder_in_place(bench: Bench) -> None:
     _one_at_a_time(bench, change, repaired=False)
 
 
-@scenario("damage", "pipe in place of a file", "A named pipe that stands where a file should be does not stop a program for ever.", "")
+@scenario("damage", "pipe in place of a file", "A named pipe in place of a file does not block a program forever.", "")
 def pipe_in_place(bench: Bench) -> None:
     def change(path: Path) -> None:
         path.unlink()
@@ -123,7 +123,7 @@ def pipe_in_place(bench: Bench) -> None:
     _one_at_a_time(bench, change, repaired=False)
 
 
-@scenario("damage", "unreadable files", "Files that may not be read are compiled again or done without.", "")
+@scenario("damage", "unreadable files", "Files without read permission are compiled again or skipped.", "")
 def unreadable_files(bench: Bench) -> None:
     bench.filled(program())
     for path in bench.files():
@@ -131,7 +131,7 @@ def unreadable_files(bench: Bench) -> None:
     bench.works()
 
 
-@scenario("damage", "files exchanged", "Files whose contents were exchanged are not taken for each other.", "")
+@scenario("damage", "files exchanged", "Files whose contents were exchanged are not used for each other.", "")
 def files_exchanged(bench: Bench) -> None:
     bench.filled(program("x * 2.0 + 1.0", a="x * 5.0"))
     bench.expect(bench.run(("a", (3.0,))), 15.0)
@@ -141,7 +141,7 @@ def files_exchanged(bench: Bench) -> None:
     bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,))), 7.0, 15.0)
 
 
-@scenario("damage", "foreign files", "Files and folders of others in the store do no harm.", "")
+@scenario("damage", "foreign files", "Other programs' files and folders in the store do no harm.", "")
 def foreign_files(bench: Bench) -> None:
     bench.filled(program())
     for place in [bench.store, *(path for path in bench.store.rglob("*") if path.is_dir())]:
@@ -156,7 +156,7 @@ def foreign_files(bench: Bench) -> None:
     bench.keeps(10.0)
 
 
-@scenario("damage", "orphans of writers", "Temporary files that writers left behind stop nobody.", "jax-ml/jax#39880")
+@scenario("damage", "orphans of writers", "Temporary files that writers left behind do not block any process.", "jax-ml/jax#39880")
 def orphans(bench: Bench) -> None:
     bench.filled(program())
     for path in bench.files():
@@ -170,7 +170,7 @@ def orphans(bench: Bench) -> None:
     bench.keeps(10.0, why="nothing new is stored")
 
 
-@scenario("damage", "deep nesting", "Folders that are nested 300 deep in the store stop nobody.", "")
+@scenario("damage", "deep nesting", "Folders that are nested 300 levels deep in the store do no harm.", "")
 def deep_nesting(bench: Bench) -> None:
     bench.filled(program())
     place = os.open(bench.store, os.O_RDONLY)
@@ -183,7 +183,7 @@ def deep_nesting(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("damage", "half a copy", "A store of which a copy was interrupted works.", "")
+@scenario("damage", "half a copy", "A store from an interrupted copy works.", "")
 def half_a_copy(bench: Bench) -> None:
     bench.filled(program())
     for path in bench.files()[::2]:
@@ -192,7 +192,7 @@ def half_a_copy(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("damage", "two stores merged", "A store into which another one's files were copied works.", "")
+@scenario("damage", "two stores merged", "A store into which another store's files were copied works.", "")
 def two_stores_merged(bench: Bench) -> None:
     other = bench.root / "other"
     other.mkdir(mode=0o700)

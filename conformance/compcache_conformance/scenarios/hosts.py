@@ -21,7 +21,7 @@ def _tool(name: str, *arguments: str) -> tuple[str, ...]:
     return (path, *arguments)
 
 
-@scenario("hosts", "older processor", "Code for this processor is not run where an older one is asked for.", "JuliaLang/julia#50102")
+@scenario("hosts", "older processor", "Code for this processor is not run if an older processor is requested.", "JuliaLang/julia#50102")
 def older_processor(bench: Bench) -> None:
     older = bench.adapter.processor_environment("generic")
     bench.filled(program())
@@ -33,7 +33,7 @@ def older_processor(bench: Bench) -> None:
     bench.keeps(env=older, why="code for the older processor is not kept")
 
 
-@scenario("hosts", "two processors in turn", "A store that hosts with two processors share keeps the code of both.", "")
+@scenario("hosts", "two processors in turn", "A store shared by hosts with two kinds of processors keeps the code for both.", "")
 def two_processors(bench: Bench) -> None:
     older = bench.adapter.processor_environment("generic")
     bench.filled(program())
@@ -42,7 +42,7 @@ def two_processors(bench: Bench) -> None:
     bench.keeps(env=older)
 
 
-@scenario("hosts", "other host name", "Another host name is no reason to compile.", "")
+@scenario("hosts", "other host name", "A different host name does not cause a compilation.", "")
 def other_host_name(bench: Bench) -> None:
     own = () if os.geteuid() == 0 else ("-r",)
     bench.filled(program())
@@ -52,13 +52,13 @@ def other_host_name(bench: Bench) -> None:
     bench.keeps(wrap=wrap)
 
 
-@scenario("hosts", "other kernel", "Another release of the kernel is no reason to compile.", "")
+@scenario("hosts", "other kernel", "A different kernel release does not cause a compilation.", "")
 def other_kernel(bench: Bench) -> None:
     bench.filled(program())
     bench.keeps(wrap=_tool("setarch", "--uname-2.6"))
 
 
-@scenario("hosts", "fewer processors", "A process that may use one processor finds what one with more stored.", "")
+@scenario("hosts", "fewer processors", "A process that may use one processor finds code stored by a process with more.", "")
 def fewer_processors(bench: Bench) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         raise Lacking("it has one processor")
@@ -66,7 +66,7 @@ def fewer_processors(bench: Bench) -> None:
     bench.keeps(wrap=_tool("taskset", "-c", str(min(os.sched_getaffinity(0)))))
 
 
-@scenario("hosts", "no network", "A process without any network finds what is stored.", "")
+@scenario("hosts", "no network", "A process without a network finds stored code.", "")
 def no_network(bench: Bench) -> None:
     own = () if os.geteuid() == 0 else ("-r",)
     bench.filled(program())

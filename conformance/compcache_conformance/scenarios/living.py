@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from compcache_conformance.bench import Bench
 
 
-@scenario("living", "threads compile", "Eight threads that ask at once for functions that are not stored are answered.", "", races=True)
+@scenario("living", "threads compile", "Eight threads that request missing functions at the same time get them.", "", races=True)
 def threads_compile(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
     _check_threads(bench)
     bench.keeps()
 
 
-@scenario("living", "threads find", "Eight threads that ask at once for functions that are stored are answered.", "", races=True)
+@scenario("living", "threads find", "Eight threads that request stored functions at the same time get them.", "", races=True)
 def threads_find(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
     bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,))), 7.0, 15.0)
@@ -33,13 +33,13 @@ def _check_threads(bench: Bench) -> None:
     bench.expect(run, *[7.0, 15.0] * 4)
 
 
-@scenario("living", "children compile", "Children that are forked after a first call compile and are answered.", "", races=True)
+@scenario("living", "children compile", "Children that are forked after a first call can compile.", "", races=True)
 def children_compile(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
     _check_children(bench)
 
 
-@scenario("living", "children find", "Children that are forked after a first call find what is stored.", "", races=True)
+@scenario("living", "children find", "Children that are forked after a first call find stored code.", "", races=True)
 def children_find(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x * 5.0"))
     bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,))), 7.0, 15.0)
@@ -59,7 +59,7 @@ def _check_children(bench: Bench) -> None:
 @scenario(
     "living",
     "children beside a thread that compiles",
-    "Children that are forked while another thread compiles find what is stored: they wait for no lock whose holder they have not.",
+    "Children that are forked while another thread compiles find stored code, and do not wait for a lock that the missing thread holds.",
     "ruby/ruby#18747",
     races=True,
 )
@@ -77,7 +77,7 @@ def children_beside_a_thread(bench: Bench) -> None:
             raise Violation(Outcome.WRONG, f"a child answers {reply.answer}")
 
 
-@scenario("living", "memory", "Hundreds of further calls take no more memory.", "")
+@scenario("living", "memory", "Hundreds of further calls do not increase the memory use.", "")
 def memory(bench: Bench) -> None:
     bench.write(program())
     bench.works()
@@ -89,18 +89,13 @@ def memory(bench: Bench) -> None:
         raise Violation(Outcome.MISSED, f"{grown / 2**20:.0f} MiB after {min(2_000, bench.adapter.entries * 20)} calls")
 
 
-@scenario("living", "exit with many loaded", "A process that has loaded many functions ends with status 0.", "")
+@scenario("living", "exit with many loaded", "A process that has loaded many functions exits with status 0.", "")
 def exit_with_many(bench: Bench) -> None:
     many = bench.look_at(many_entries)
     many.find(*range(min(100, len(many.calls))))
 
 
-@scenario(
-    "living",
-    "edited under a process",
-    "A process that has loaded a function keeps it when its source is edited and compiled by another.",
-    "",
-)
+@scenario("living", "edited under a process", "A process keeps a loaded function if another process edits and compiles its source.", "")
 def edited_under_a_process(bench: Bench) -> None:
     bench.filled(program("g(x) + 1.0", g="x * 2.0"))
     pause = bench.new_pause()
@@ -113,7 +108,7 @@ def edited_under_a_process(bench: Bench) -> None:
     bench.works(10.0)
 
 
-@scenario("living", "store replaced under a process", "A process under which the store is replaced by another program's is right.", "")
+@scenario("living", "store replaced under a process", "A process gives right answers if another program's store replaces its store.", "")
 def store_replaced(bench: Bench) -> None:
     other, store = bench.root / "other", bench.root / "other-store"
     other.mkdir()

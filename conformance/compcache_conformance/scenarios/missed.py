@@ -19,27 +19,27 @@ _TWO_FILES = Program((Function("g", "x * 2.0", file="helper"), Function("f", "g(
 
 #: Environments that change nothing in the code: name, sentence, origin, variables; "~" is a new folder.
 _ENVIRONMENTS = (
-    ("other HOME", "Another home directory is no reason to compile where the store is named.", "vllm-project/vllm#47573", {"HOME": "~"}),
+    ("other HOME", "A different home directory alone does not cause a compilation.", "vllm-project/vllm#47573", {"HOME": "~"}),
     (
         "variable that does not matter",
-        "A variable of the environment that no code reads is no reason to compile.",
+        "An environment variable that no code reads does not cause a compilation.",
         "",
         {"BUILD_NUMBER": "1234", "SHLVL": "7"},
     ),
-    ("other hash seed", "Python's hash seed is no reason to compile.", "NVIDIA/warp#1696", {"PYTHONHASHSEED": "12345"}),
-    ("other locale", "A locale is no reason to compile.", "", {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "de"}),
-    ("other time zone", "A time zone is no reason to compile.", "", {"TZ": "Pacific/Auckland"}),
-    ("other temporary directory", "Another $TMPDIR is no reason to compile.", "", {"TMPDIR": "~"}),
-    ("other user name", "Names of users in the environment are no reason to compile.", "", {"USER": "somebody", "LOGNAME": "somebody"}),
+    ("other hash seed", "A different hash seed of Python does not cause a compilation.", "NVIDIA/warp#1696", {"PYTHONHASHSEED": "12345"}),
+    ("other locale", "A different locale does not cause a compilation.", "", {"LC_ALL": "C.UTF-8", "LANG": "C.UTF-8", "LANGUAGE": "de"}),
+    ("other time zone", "A different time zone does not cause a compilation.", "", {"TZ": "Pacific/Auckland"}),
+    ("other temporary directory", "A different $TMPDIR does not cause a compilation.", "", {"TMPDIR": "~"}),
+    ("other user name", "Other user names in the environment cause no compilation.", "", {"USER": "somebody", "LOGNAME": "somebody"}),
     (
         "other terminal",
-        "A terminal and its size are no reason to compile.",
+        "A different terminal or terminal size does not cause a compilation.",
         "",
         {"TERM": "xterm-256color", "COLUMNS": "211", "NO_COLOR": "1"},
     ),
     (
         "other thread count",
-        "A number of threads that scalar code does not use is no reason to compile.",
+        "A different number of threads does not cause a compilation of scalar code.",
         "",
         {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
     ),
@@ -59,7 +59,7 @@ for _name, _sentence, _origin, _variables in _ENVIRONMENTS:
 in_steps(
     "missed",
     "second process",
-    "A second process finds what the first compiled.",
+    "A second process finds the code that the first compiled.",
     "NVIDIA/warp#1696",
     Step(program()),
     Step(program(), found=True),
@@ -70,7 +70,7 @@ _CALLS = ("a", (3.0,)), ("b", (3.0,)), ("f", (3.0,))
 in_steps(
     "missed",
     "many processes",
-    "What several processes in a row compiled is found by the next, each part once.",
+    "The next process finds all code that several earlier processes compiled, each part once.",
     "",
     Step(_THREE, (4.0,), _CALLS[:1]),
     Step(_THREE, (5.0,), _CALLS[1:2]),
@@ -87,7 +87,7 @@ def _touch(folder: Path, when: float) -> None:
 @scenario(
     "missed",
     "touched files",
-    "Sources with new times and the old text are no reason to compile: a checkout, a container, a copy.",
+    "Sources with new times and the same text do not cause a compilation: a checkout, a container, a copy.",
     "numba/numba#10776",
 )
 def touched_files(bench: Bench) -> None:
@@ -99,7 +99,7 @@ def touched_files(bench: Bench) -> None:
 @scenario(
     "missed",
     "files of 1980",
-    "Sources whose times were normalized, as in reproducible builds, are no reason to compile.",
+    "Sources with normalized times, as in reproducible builds, do not cause a compilation.",
     "Deltares/numba_celltree#79",
 )
 def normalized_times(bench: Bench) -> None:
@@ -108,7 +108,7 @@ def normalized_times(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("missed", "moved sources", "The same sources in another folder are no reason to compile.", "kunobi-ninja/kache#93")
+@scenario("missed", "moved sources", "The same sources in a different folder do not cause a compilation.", "kunobi-ninja/kache#93")
 def moved_sources(bench: Bench) -> None:
     bench.filled(_TWO_FILES)
     moved = bench.root / "elsewhere"
@@ -116,20 +116,20 @@ def moved_sources(bench: Bench) -> None:
     bench.keeps(folder=moved)
 
 
-@scenario("missed", "other working directory", "A process that is started elsewhere finds what is stored.", "")
+@scenario("missed", "other working directory", "A process that is started in a different folder finds stored code.", "")
 def other_working_directory(bench: Bench) -> None:
     bench.filled(_TWO_FILES)
     bench.keeps(cwd=bench.root)
 
 
-@scenario("missed", "moved lines", "Code that moves down its file is no reason to compile.", "")
+@scenario("missed", "moved lines", "Code that moves down in its file is not compiled again.", "")
 def moved_lines(bench: Bench) -> None:
     bench.filled(program())
     bench.write(replace(program(), comment="a comment of\n# two lines" if bench.adapter.spelling else "a comment of\n two lines"))
     bench.keeps()
 
 
-@scenario("missed", "edited comment", "A comment is no reason to compile.", "")
+@scenario("missed", "edited comment", "An edited comment does not cause a compilation.", "")
 def edited_comment(bench: Bench) -> None:
     bench.filled(replace(program(), comment="one comment"))
     bench.write(replace(program(), comment="another one"))
@@ -140,7 +140,7 @@ _WITH_NEIGHBOUR = Program((Function("f", "x * 2.0 + 1.0"), Function("a", "x + 5.
 in_steps(
     "missed",
     "new function in the file",
-    "A function that is added to a file is no reason to compile its others.",
+    "A function that is added to a file does not cause a compilation of the file's other functions.",
     "numba/numba#9316",
     Step(program(), fills=True),
     Step(_WITH_NEIGHBOUR, found=True),
@@ -149,7 +149,7 @@ in_steps(
 in_steps(
     "missed",
     "edited neighbour",
-    "An edit of a function that is not called is no reason to compile the others of its file.",
+    "An edit of a function that is not called does not cause a compilation of the file's other functions.",
     "numba/numba#9316",
     Step(_WITH_NEIGHBOUR, fills=True),
     Step(edited(_WITH_NEIGHBOUR, "a", body="x + 6.0"), found=True),
@@ -158,7 +158,7 @@ in_steps(
 in_steps(
     "missed",
     "edit taken back",
-    "An edit that is taken back finds what was compiled before it.",
+    "After an edit is reverted, the code from before the edit is found.",
     "",
     Step(program(), fills=True),
     Step(program("x * 3.0 + 1.0"), (10.0,)),
@@ -166,7 +166,7 @@ in_steps(
 )
 
 
-@scenario("missed", "two checkouts", "Two versions of a program that share a store each find their own.", "")
+@scenario("missed", "two checkouts", "Two versions of a program that share a store each find their own code.", "")
 def two_checkouts(bench: Bench) -> None:
     other = bench.root / "other"
     other.mkdir()
@@ -185,7 +185,7 @@ def large_constant(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("missed", "copied store", "A store that is copied, times included, is as good as the first.", "")
+@scenario("missed", "copied store", "A store that is copied with its times works like the original.", "")
 def copied_store(bench: Bench) -> None:
     bench.filled(program())
     bench.keeps(store=bench.copy())
@@ -194,7 +194,7 @@ def copied_store(bench: Bench) -> None:
 @scenario(
     "missed",
     "copied store without times",
-    "A store that is copied without its times, into an image or by a CI system, is as good as the first.",
+    "A store that is copied without its times, into an image or by a CI system, works like the original.",
     "",
 )
 def copied_without_times(bench: Bench) -> None:
@@ -209,7 +209,7 @@ def copied_without_times(bench: Bench) -> None:
 @scenario(
     "missed",
     "entries of long ago",
-    "Entries that are twenty years old are found, or compiled once more and found from then on.",
+    "Entries that are twenty years old are found, or are compiled once more and then found.",
     "moonrepo/moon#2651",
 )
 def entries_of_long_ago(bench: Bench) -> None:
@@ -220,7 +220,7 @@ def entries_of_long_ago(bench: Bench) -> None:
     bench.keeps(why="what is old is compiled again by every process")
 
 
-@scenario("missed", "error in between", "A program that ends with an error in one function keeps what it compiled before.", "")
+@scenario("missed", "error in between", "A program that ends with an error in one function keeps the code that it compiled before.", "")
 def error_in_between(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x + 1.0"))
     bench.run(("f", (3.0,)), ("there_is_none", (3.0,)))
@@ -230,7 +230,7 @@ def error_in_between(bench: Bench) -> None:
 in_steps(
     "missed",
     "calls in another order",
-    "The order of calls is no reason to compile.",
+    "A different order of calls does not cause a compilation.",
     "",
     Step(_THREE, (4.0, 5.0, 7.0), _CALLS),
     Step(_THREE, (7.0, 5.0, 4.0), _CALLS[::-1], found=True),
@@ -239,7 +239,7 @@ in_steps(
 in_steps(
     "missed",
     "callee called alone",
-    "A callee that was compiled into its caller does not keep the caller from being found.",
+    "A caller is found even if its callee was compiled into it.",
     "",
     Step(_TWO_FILES, fills=True),
     Step(_TWO_FILES, (6.0, 7.0), (("g", (3.0,)), ("f", (3.0,)))),

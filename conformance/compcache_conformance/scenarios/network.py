@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 #: Faults: name, sentence, origin, what `native/faults.c` is told.
 _FAULTS = (
-    ("late renames", "Files that other hosts see 400 ms after they were renamed do no harm.", "deepseek-ai/DeepEP#683", "late:400"),
-    ("stale handles", "Every third open or read that fails with ESTALE does no harm.", "cvmfs/cvmfs#559", "stale:3"),
+    ("late renames", "Files that other hosts see 400 ms after their rename do no harm.", "deepseek-ai/DeepEP#683", "late:400"),
+    ("stale handles", "A file system on which every third open or read fails with ESTALE does no harm.", "cvmfs/cvmfs#559", "stale:3"),
     (
         "missing files",
-        "Every second file that is listed, and is gone when it is opened, does no harm.",
+        "A file system on which every second listed file is missing when it is opened does no harm.",
         "triton-lang/triton#11512",
         "missing:2",
     ),
-    ("errors while reading", "Every second read that fails with EIO does no harm.", "", "io:2"),
+    ("errors while reading", "A file system on which every second read fails with EIO does no harm.", "", "io:2"),
     ("no locks", "A file system without locks does no harm.", "", "locks:0"),
     ("no links", "A file system without links does no harm.", "", "links:0"),
-    ("failing fsync", "An fsync that fails does no harm.", "", "sync:0"),
-    ("failing renames", "Every second rename that fails with EBUSY does no harm.", "", "rename:2"),
-    ("all renames fail", "Renames that all fail do no harm.", "", "rename:1"),
-    ("short writes", "Writes that write half do no harm.", "", "short:2"),
+    ("failing fsync", "A file system on which fsync fails does no harm.", "", "sync:0"),
+    ("failing renames", "A file system on which every second rename fails with EBUSY does no harm.", "", "rename:2"),
+    ("all renames fail", "A file system on which all renames fail does no harm.", "", "rename:1"),
+    ("short writes", "A file system on which writes are cut in half does no harm.", "", "short:2"),
 )
 
 for _name, _sentence, _origin, _fault in _FAULTS:
@@ -54,7 +54,7 @@ for _name, _sentence, _origin, _fault in _FAULTS:
 @scenario(
     "network",
     "files that shrink under a reader",
-    "Files that another host cuts short while a process has them open or mapped end no process.",
+    "Files that another host truncates while a process has them open or mapped do not end the process.",
     "llvm/llvm-project#220936",
 )
 def files_that_shrink(bench: Bench) -> None:
@@ -73,9 +73,7 @@ def files_that_shrink(bench: Bench) -> None:
     bench.expect(run, 7.0, 9.0, 15.0)
 
 
-@scenario(
-    "network", "files rewritten under a reader", "Files that are written over in place while a process uses them change nothing in it.", ""
-)
+@scenario("network", "files rewritten under a reader", "Files that are overwritten while a process uses them do not change it.", "")
 def files_rewritten(bench: Bench) -> None:
     bench.filled(program("x * 2.0 + 1.0", a="x * 5.0"))
     bench.expect(bench.run(("a", (3.0,))), 15.0)
@@ -90,7 +88,7 @@ def files_rewritten(bench: Bench) -> None:
 @scenario(
     "network",
     "two hosts",
-    "Two hosts that each see late what the other does compile at once, are right, and find what is there.",
+    "Two hosts that see each other's changes late compile at the same time, give right answers, and find stored code.",
     "deepseek-ai/DeepEP#683",
     races=True,
 )
@@ -105,7 +103,7 @@ def two_hosts(bench: Bench) -> None:
             bench.expect(bench.run(store=place), 7.0, found=True)
 
 
-@scenario("network", "edited beside another host", "Two hosts that run two versions of a program in turns each get their own code.", "")
+@scenario("network", "edited beside another host", "Two hosts that alternately run two versions of a program each get their own code.", "")
 def edited_beside(bench: Bench) -> None:
     with bench.clients() as places:
         for factor in (2.0, 3.0, 2.0, 3.0):
@@ -138,17 +136,17 @@ def _taken_away(bench: Bench, *, cut: bool) -> None:
 
 
 @scenario(
-    "network", "removed by another host", "Files that another host removes while a process uses them end no process.", "cvmfs/cvmfs#559"
+    "network",
+    "removed by another host",
+    "Files that another host removes while a process uses them do not end the process.",
+    "cvmfs/cvmfs#559",
 )
 def removed_by_another(bench: Bench) -> None:
     _taken_away(bench, cut=False)
 
 
 @scenario(
-    "network",
-    "cut by another host",
-    "Files that another host cuts short while a process uses them end no process.",
-    "llvm/llvm-project#220936",
+    "network", "cut by another host", "Files that another host truncates do not end a process that uses them.", "llvm/llvm-project#220936"
 )
 def cut_by_another(bench: Bench) -> None:
     _taken_away(bench, cut=True)
@@ -157,7 +155,7 @@ def cut_by_another(bench: Bench) -> None:
 @scenario(
     "network",
     "answers that are lost",
-    "Renames, links and removals that are done, and said not to be possible since their first answer was lost, do no harm.",
+    "Renames, links and removals that succeed, but are reported as failed because the first answer was lost, do no harm.",
     "",
 )
 def lost_answers(bench: Bench) -> None:

@@ -27,16 +27,14 @@ def _modes(store: Path, folder: int, file: int) -> None:
         os.chmod(place, folder)
 
 
-@scenario("places", "read-only store", "What is in a store that cannot be written is found.", "")
+@scenario("places", "read-only store", "Code in a read-only store is found.", "")
 def read_only_store(bench: Bench) -> None:
     bench.filled(program())
     _modes(bench.store, 0o555, 0o444)
     bench.keeps(env=bench.adapter.readonly_environment())
 
 
-@scenario(
-    "places", "new function beside a read-only store", "A program that needs more than a store holds that cannot be written, runs.", ""
-)
+@scenario("places", "new function beside a read-only store", "A program that needs functions which a read-only store lacks runs.", "")
 def more_than_read_only(bench: Bench) -> None:
     bench.filled(program())
     _modes(bench.store, 0o555, 0o444)
@@ -44,20 +42,20 @@ def more_than_read_only(bench: Bench) -> None:
     bench.works(10.0, env=bench.adapter.readonly_environment())
 
 
-@scenario("places", "not writable", "A program whose store cannot be written from the beginning runs.", "")
+@scenario("places", "not writable", "A program whose store was never writable runs.", "")
 def not_writable(bench: Bench) -> None:
     bench.write(program())
     bench.store.chmod(0o555)
     bench.works()
 
 
-@scenario("places", "read-only mount", "What is in a store on a read-only file system is found.", "")
+@scenario("places", "read-only mount", "Code in a store on a read-only file system is found.", "")
 def read_only_mount(bench: Bench) -> None:
     bench.filled(program())
     bench.keeps(wrap=bench.mounted("size=64m,ro", keep=True), env=bench.adapter.readonly_environment())
 
 
-@scenario("places", "no store yet", "A store that is not there is made.", "")
+@scenario("places", "no store yet", "A missing store is created.", "")
 def no_store_yet(bench: Bench) -> None:
     bench.write(program())
     bench.store.rmdir()
@@ -65,7 +63,7 @@ def no_store_yet(bench: Bench) -> None:
     bench.keeps(store=bench.store / "deep" / "er")
 
 
-@scenario("places", "store that cannot be made", "A program whose store can neither be found nor made runs.", "")
+@scenario("places", "store that cannot be made", "A program whose store is missing and cannot be created runs.", "")
 def cannot_be_made(bench: Bench) -> None:
     bench.write(program())
     bench.store.chmod(0o555)
@@ -86,7 +84,7 @@ def no_home(bench: Bench) -> None:
     bench.works(env={**bench.adapter.default_environment(bench.project), "HOME": "/proc/nonexistent", "XDG_CACHE_HOME": ""})
 
 
-@scenario("places", "home that cannot be written", "A program whose home directory cannot be written runs.", "LMCache/LMCache#4597")
+@scenario("places", "home that cannot be written", "A program whose home directory is not writable runs.", "LMCache/LMCache#4597")
 def home_not_writable(bench: Bench) -> None:
     bench.write(program())
     home = bench.root / "home"
@@ -97,13 +95,13 @@ def home_not_writable(bench: Bench) -> None:
     bench.works(env={**bench.adapter.default_environment(bench.project), "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")})
 
 
-@scenario("places", "full disk", "A program whose store is on a file system without room runs.", "")
+@scenario("places", "full disk", "A program whose store is on a full file system runs.", "")
 def full_disk(bench: Bench) -> None:
     bench.write(program())
     bench.works(wrap=bench.mounted("size=64k", full=True))
 
 
-@scenario("places", "almost full disk", "A disk that becomes full while an entry is written does no harm, then or later.", "")
+@scenario("places", "almost full disk", "A disk that becomes full while an entry is written does no harm, at that time or later.", "")
 def almost_full_disk(bench: Bench) -> None:
     bench.write(program())
     for writes in (0, 1, 3):
@@ -113,10 +111,7 @@ def almost_full_disk(bench: Bench) -> None:
 
 
 @scenario(
-    "places",
-    "leftovers of failed writes",
-    "Where nothing can be written, files that were begun do not become more with each process.",
-    "nodejs/node#65473",
+    "places", "leftovers of failed writes", "If writes fail, partly written files do not accumulate with each process.", "nodejs/node#65473"
 )
 def leftovers(bench: Bench) -> None:
     bench.write(program())
@@ -129,7 +124,7 @@ def leftovers(bench: Bench) -> None:
         raise Violation(Outcome.MISSED, f"{', '.join(map(str, counts))} files after one, two and three processes that could not write")
 
 
-@scenario("places", "no more files", "A file system that has no room for another file does no harm.", "")
+@scenario("places", "no more files", "A file system that cannot create another file does no harm.", "")
 def no_more_files(bench: Bench) -> None:
     bench.write(program())
     bench.works(wrap=bench.mounted("size=8m,nr_inodes=2"))
@@ -142,7 +137,7 @@ def file_size_limit(bench: Bench) -> None:
     bench.works()
 
 
-@scenario("places", "few descriptors", "A process that may have 40 open files, most of which are in use, runs.", "")
+@scenario("places", "few descriptors", "A process with a limit of 40 open files, most of which are in use, runs.", "")
 def few_descriptors(bench: Bench) -> None:
     bench.write(program())
     bench.works(limits={resource.RLIMIT_NOFILE: 40})
@@ -150,7 +145,7 @@ def few_descriptors(bench: Bench) -> None:
     bench.works()
 
 
-@scenario("places", "no programs from the store", "Code is found on a file system from which no programs run (`noexec`).", "")
+@scenario("places", "no programs from the store", "Code is found on a file system that does not permit execution (`noexec`).", "")
 def noexec(bench: Bench) -> None:
     bench.filled(program())
     wrap = bench.mounted("size=64m,noexec", keep=True)
@@ -159,7 +154,7 @@ def noexec(bench: Bench) -> None:
         raise Violation(Outcome.MISSED, "right, but compiled by every process")
 
 
-@scenario("places", "linked store", "A store that is a symbolic link is found, and so is the one behind it.", "")
+@scenario("places", "linked store", "A store is found through a symbolic link and by its own path.", "")
 def linked_store(bench: Bench) -> None:
     bench.filled(program())
     link = bench.root / "link"
@@ -167,7 +162,7 @@ def linked_store(bench: Bench) -> None:
     bench.keeps(store=link)
 
 
-@scenario("places", "dangling link", "A program whose store is a link to nowhere runs.", "")
+@scenario("places", "dangling link", "A program whose store is a dangling symbolic link runs.", "")
 def dangling_link(bench: Bench) -> None:
     bench.write(program())
     link = bench.root / "link"
@@ -175,7 +170,7 @@ def dangling_link(bench: Bench) -> None:
     bench.works(store=link)
 
 
-@scenario("places", "spaces and letters", "A store whose path has spaces, quotes and letters beyond ASCII works.", "")
+@scenario("places", "spaces and letters", "A store whose path has spaces, quotes and non-ASCII letters works.", "")
 def spaces_and_letters(bench: Bench) -> None:
     bench.write(program())
     store = bench.root / 'my störe\'s "cache" 缓存 %d $HOME'
@@ -184,7 +179,7 @@ def spaces_and_letters(bench: Bench) -> None:
     bench.keeps(store=store)
 
 
-@scenario("places", "sources with spaces and letters", "Sources whose path has spaces and letters beyond ASCII work.", "")
+@scenario("places", "sources with spaces and letters", "Sources whose path has spaces and non-ASCII letters work.", "")
 def sources_with_spaces(bench: Bench) -> None:
     folder = bench.root / "my prögram's 源"
     folder.mkdir()
@@ -202,14 +197,14 @@ def long_path(bench: Bench) -> None:
     bench.keeps(store=store)
 
 
-@scenario("places", "no temporary directory", "A process whose $TMPDIR is not there runs.", "")
+@scenario("places", "no temporary directory", "A process whose $TMPDIR does not exist runs.", "")
 def no_temporary_directory(bench: Bench) -> None:
     bench.write(program())
     bench.works(env={"TMPDIR": str(bench.root / "none")})
     bench.keeps(env={"TMPDIR": str(bench.root / "none")})
 
 
-@scenario("places", "no working directory", "A process whose working directory was removed finds what is stored.", "")
+@scenario("places", "no working directory", "A process whose working directory was removed finds stored code.", "")
 def no_working_directory(bench: Bench) -> None:
     bench.filled(program())
     gone = bench.root / "gone"
@@ -217,7 +212,7 @@ def no_working_directory(bench: Bench) -> None:
     bench.keeps(cwd=gone, wrap=("sh", "-c", f'rmdir "{gone}"; exec "$@"', "sh"))
 
 
-@scenario("places", "narrow umask", "What a process with umask 077 stores is found by the next with another.", "ccache/ccache#710")
+@scenario("places", "narrow umask", "A process finds the code that a process with umask 077 stored.", "ccache/ccache#710")
 def narrow_umask(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0", a="x + 1.0"))
     bench.expect(bench.run(("f", (3.0,)), umask=0o077), 7.0)
@@ -225,14 +220,14 @@ def narrow_umask(bench: Bench) -> None:
     bench.expect(bench.run(("f", (3.0,)), ("a", (3.0,)), umask=0o002), 7.0, 4.0, found=True)
 
 
-@scenario("places", "umask that takes everything", "A process whose umask takes the rights to its own files runs.", "")
+@scenario("places", "umask that takes everything", "A process whose umask removes its permissions for its own files runs.", "")
 def whole_umask(bench: Bench) -> None:
     bench.write(program())
     bench.works(umask=0o777)
     bench.works()
 
 
-@scenario("places", "other user's store", "A program whose store belongs to another user, who alone may write it, runs.", "")
+@scenario("places", "other user's store", "A program whose store belongs to another user, and is writable only by that user, runs.", "")
 def other_users_store(bench: Bench) -> None:
     if os.geteuid() != 0:
         raise Lacking("this needs a second user: run the suite as root")
@@ -245,7 +240,7 @@ def other_users_store(bench: Bench) -> None:
     bench.works(10.0)
 
 
-@scenario("places", "files of the future", "Stores and sources whose times are in the future are used.", "")
+@scenario("places", "files of the future", "Stores and sources with times in the future are used.", "")
 def files_of_the_future(bench: Bench) -> None:
     bench.filled(program())
     later = time.time() + 864_000
@@ -254,7 +249,7 @@ def files_of_the_future(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("places", "limit of the size", "A store that may hold 64 KiB takes little more after 40 functions.", "")
+@scenario("places", "limit of the size", "A store with a limit of 64 KiB uses little more after 40 functions.", "")
 def limit_of_the_size(bench: Bench) -> None:
     env = bench.adapter.limited_environment(65_536)
     for start in range(0, min(40, bench.adapter.entries), 5):
@@ -268,7 +263,7 @@ def limit_of_the_size(bench: Bench) -> None:
         raise Violation(Outcome.MISSED, f"the store has {size} bytes")
 
 
-@scenario("places", "store that comes back", "A store that was away, as an automatic mount is, is used when it is there again.", "")
+@scenario("places", "store that comes back", "A store that disappears and comes back, like an automatic mount, is used again.", "")
 def store_that_comes_back(bench: Bench) -> None:
     bench.filled(program())
     away = bench.root / "away"

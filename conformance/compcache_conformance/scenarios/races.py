@@ -24,7 +24,7 @@ def _count(bench: Bench, most: int) -> int:
 @scenario(
     "races",
     "two starters",
-    "Two processes that compile the same function at once are both right, and it is found afterwards.",
+    "Two processes that compile the same function at the same time both give right answers, and the function is then found.",
     "numba/numba#10128",
     races=True,
 )
@@ -38,7 +38,7 @@ def two_starters(bench: Bench) -> None:
 @scenario(
     "races",
     "crowd of starters",
-    "As many as 32 processes that start at once behind a barrier are all right.",
+    "Up to 32 processes that start at the same time behind a barrier all give right answers.",
     "numba/numba#10128",
     races=True,
 )
@@ -54,7 +54,7 @@ def crowd_of_starters(bench: Bench) -> None:
 @scenario(
     "races",
     "each its own function",
-    "Processes that each compile another function of one file at once lose none.",
+    "Processes that compile different functions of one file at the same time lose none.",
     "numba/numba#10128",
     races=True,
 )
@@ -72,7 +72,7 @@ def each_its_own(bench: Bench) -> None:
 
 
 @scenario(
-    "races", "types at once", "Processes that compile one function for other types at once lose none.", "numba/numba#10128", races=True
+    "races", "types at once", "Processes that compile one function for different types at once lose none.", "numba/numba#10128", races=True
 )
 def types_at_once(bench: Bench) -> None:
     bench.write(program("x * 0.5 + 1.0"))
@@ -86,7 +86,7 @@ def types_at_once(bench: Bench) -> None:
 @scenario(
     "races",
     "two versions at once",
-    "Two versions of a program that run at once with one store get their own code.",
+    "Two versions of a program that run at the same time with one store get their own code.",
     "numba/numba#4807",
     races=True,
 )
@@ -107,7 +107,7 @@ def two_versions(bench: Bench) -> None:
 @scenario(
     "races",
     "ranks",
-    "Processes that differ in a value of their environment, as the ranks of a job do, get their own code.",
+    "Processes that differ in a value of their environment, like the ranks of a job, get their own code.",
     "pytorch/pytorch#92664",
     races=True,
 )
@@ -123,7 +123,7 @@ def ranks(bench: Bench) -> None:
 @scenario(
     "races",
     "killed at each change",
-    "A process that is killed before any change of a file leaves a store that works.",
+    "A process that is killed before any one of its file changes leaves a working store.",
     "jax-ml/jax#39880",
     slow=True,
 )
@@ -144,7 +144,7 @@ def _points(bench: Bench) -> int:
     return min(24, max(4, bench.adapter.entries // 5))
 
 
-@scenario("races", "killed while it compiles", "A process that is killed at some time leaves a store that works.", "", races=True)
+@scenario("races", "killed while it compiles", "A process that is killed at a random time leaves a working store.", "", races=True)
 def killed_while_it_compiles(bench: Bench) -> None:
     bench.write(program("g(x) + 1.0", g="x * 2.0"))
     started = time.monotonic()
@@ -162,7 +162,7 @@ def killed_while_it_compiles(bench: Bench) -> None:
 @scenario(
     "races",
     "stopped writer",
-    "A process that was stopped in the middle of storing does not stop others for ever.",
+    "A process that is stopped while it stores does not block other processes forever.",
     "pytorch/pytorch#189245",
     slow=True,
 )
@@ -192,7 +192,7 @@ def _state(pid: int) -> str:
         return ""
 
 
-@scenario("races", "terminated", "A process that gets SIGTERM while it compiles leaves a store that works.", "")
+@scenario("races", "terminated", "A process that receives SIGTERM while it compiles leaves a working store.", "")
 def terminated(bench: Bench) -> None:
     bench.write(program())
     changes = bench.changes()
@@ -205,7 +205,7 @@ def terminated(bench: Bench) -> None:
     bench.keeps()
 
 
-@scenario("races", "store removed beside a reader", "A process whose store is removed goes on.", "NVIDIA/cuda-python#2580")
+@scenario("races", "store removed beside a reader", "A process whose store is removed continues.", "NVIDIA/cuda-python#2580")
 def store_removed(bench: Bench) -> None:
     bench.filled(program("x * 2.0 + 1.0", a="x + 1.0"))
     pause = bench.new_pause()
@@ -216,7 +216,7 @@ def store_removed(bench: Bench) -> None:
     bench.expect(running.wait(), 7.0, 4.0, 9.0)
 
 
-@scenario("races", "files removed beside a reader", "A process under which single files are evicted goes on.", "NVIDIA/cuda-python#2580")
+@scenario("races", "files removed beside a reader", "A process continues if its store loses single files.", "NVIDIA/cuda-python#2580")
 def files_removed(bench: Bench) -> None:
     bench.filled(program("x * 2.0 + 1.0", a="x + 1.0"))
     bench.expect(bench.run(("a", (3.0,))), 4.0)
@@ -235,7 +235,7 @@ def files_removed(bench: Bench) -> None:
 @scenario(
     "races",
     "store removed while it is filled",
-    "Processes whose store is removed again and again are right.",
+    "Processes whose store is removed repeatedly give right answers.",
     "NVIDIA/cuda-python#2580",
     races=True,
 )

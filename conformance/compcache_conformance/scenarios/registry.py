@@ -17,16 +17,16 @@ __all__ = ["FAMILIES", "SCENARIOS", "Origin", "Scenario", "Step", "in_steps", "s
 #: The families in the order of the table, each with its question.
 FAMILIES = {
     "stale": "Is old code ever run for a new program?",
-    "missed": "Is anything compiled again that need not be?",
-    "wrong entry": "Is one program's code ever run for another?",
-    "races": "What do processes do to each other that start at once, or end in the middle?",
-    "damage": "What becomes of a program whose cache was damaged?",
-    "places": "What becomes of it where files cannot be written, or not as usual?",
-    "network": "What where the file system is a network's?",
-    "hosts": "Is code run, or compiled again, that was made for another processor or host?",
+    "missed": "Is anything compiled again without need?",
+    "wrong entry": "Is one program's code ever run for another program?",
+    "races": "How do processes affect each other if they start at the same time, or end unexpectedly?",
+    "damage": "What happens to a program whose cache is damaged?",
+    "places": "What happens if files cannot be written, or not in the usual way?",
+    "network": "What happens on a network file system?",
+    "hosts": "Is code for another processor or host run, or compiled again without need?",
     "scale": "What do many entries cost?",
     "trust": "Whose code is run?",
-    "living": "What does a loaded function do in a process that goes on?",
+    "living": "How do loaded functions behave in a process that continues?",
 }
 
 Origin = str

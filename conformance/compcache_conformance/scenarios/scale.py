@@ -61,9 +61,7 @@ def _grows(bench: Bench, what: str, small: float, large: float, most: float) -> 
         raise Violation(Outcome.MISSED, f"{what}: {ratio:.1f} times as long")
 
 
-@scenario(
-    "scale", "hit among many", "A function of a small program is found among many entries of others in little more time than alone.", ""
-)
+@scenario("scale", "hit among many", "A hit for a small program takes little more time among many other entries than alone.", "")
 def hit_among_many(bench: Bench) -> None:
     bench.filled(program())
     alone = min(bench.keeps().processor_seconds for _ in range(3))
@@ -72,7 +70,7 @@ def hit_among_many(bench: Bench) -> None:
     _grows(bench, f"process with a hit among {len(many.calls)} entries", alone, among, 1.5)
 
 
-@scenario("scale", "last of many additions", "The last of many additions takes little more than the first ones.", "uwplasma/vmex#254")
+@scenario("scale", "last of many additions", "The last of many additions takes little more time than the first ones.", "uwplasma/vmex#254")
 def last_addition(bench: Bench) -> None:
     times = [reply.seconds for reply in bench.look_at(many_entries).additions.replies if reply.call >= 0]
     part = max(3, len(times) // 5)
@@ -82,7 +80,7 @@ def last_addition(bench: Bench) -> None:
 @scenario(
     "scale",
     "ten thousand entries",
-    "With ten thousand entries an addition, and a process with a hit, take little more time than with few.",
+    "With ten thousand entries, an addition and a process with a hit take little more time than with few entries.",
     "uwplasma/vmex#254",
     slow=True,
 )
@@ -148,7 +146,7 @@ def hit_of_the_last(bench: Bench) -> None:
     _grows(bench, "hit of the last", first, last, 3.0)
 
 
-@scenario("scale", "files for an entry", "An entry takes no more than four files.", "")
+@scenario("scale", "files for an entry", "An entry has at most four files.", "")
 def files_for_an_entry(bench: Bench) -> None:
     many = bench.look_at(many_entries)
     count, files = len(many.calls), len(list(many.bench.store.rglob("*")))
@@ -157,7 +155,7 @@ def files_for_an_entry(bench: Bench) -> None:
         raise Violation(Outcome.MISSED, f"{files} files and folders for {count} entries")
 
 
-@scenario("scale", "flat directory", "No folder holds the files of more than a thousand entries.", "cupy/cupy#1890")
+@scenario("scale", "flat directory", "No folder contains the files of more than a thousand entries.", "cupy/cupy#1890")
 def flat_directory(bench: Bench) -> None:
     many = bench.look_at(many_entries)
     count = len(many.calls)
@@ -172,7 +170,7 @@ def flat_directory(bench: Bench) -> None:
 @scenario(
     "scale",
     "long chain",
-    "A chain of functions, each of which calls the one before, as long as the compiler takes, is compiled and found.",
+    "A chain of functions that call each other, as long as the compiler accepts, is compiled and found.",
     "uwplasma/vmex#142",
 )
 def long_chain(bench: Bench) -> None:
@@ -191,7 +189,10 @@ def long_expression(bench: Bench) -> None:
 
 
 @scenario(
-    "scale", "size of a table", "A function that reads 20,000 numbers takes no more than four times their size.", "pymc-devs/pytensor#1759"
+    "scale",
+    "size of a table",
+    "A function that reads 20,000 numbers has an entry of at most four times their size.",
+    "pymc-devs/pytensor#1759",
 )
 def size_of_a_table(bench: Bench) -> None:
     table = tuple(float(number) for number in range(20_000))

@@ -52,7 +52,7 @@ _EDITS = (
     ),
     (
         "callee of other arity",
-        "A callee that takes its argument otherwise is not called as before.",
+        "A callee whose parameters changed is called in the new way.",
         "numba/numba#1833",
         _helper("x * 2.0"),
         "g",
@@ -62,7 +62,7 @@ _EDITS = (
     ),
     (
         "constant in the file",
-        "An edited constant is read anew.",
+        "An edited constant is used.",
         "",
         program("x * K + 1.0", K=Constant("K", 2.0)),
         "K",
@@ -72,7 +72,7 @@ _EDITS = (
     ),
     (
         "constant in another file",
-        "An edited constant of another file is read anew.",
+        "An edited constant in another file is used.",
         "",
         program("x * K + 1.0", K=Constant("K", 2.0, file="helper")),
         "K",
@@ -82,7 +82,7 @@ _EDITS = (
     ),
     (
         "constant of a callee",
-        "An edited constant that only a callee in another file reads is read anew.",
+        "An edited constant that only a callee in another file reads is used.",
         "numba/numba#1833",
         Program((Function("g", "x * K", file="helper"), Function("f", "g(x) + 1.0")), (Constant("K", 2.0, file="helper"),)),
         "K",
@@ -92,7 +92,7 @@ _EDITS = (
     ),
     (
         "table",
-        "An edited element of a constant table is read anew.",
+        "An edited element of a constant table is used.",
         "",
         program("x * K[1] + 1.0", K=Constant("K", (1.0, 2.0))),
         "K",
@@ -102,7 +102,7 @@ _EDITS = (
     ),
     (
         "closure",
-        "A function made with another value of a closed-over variable is another function.",
+        "A function with a different value of a closure variable is a different function.",
         "numba/numba#6093",
         Program((Function("f", "x * k + 1.0", closes_over=(("k", 2.0),)),)),
         "f",
@@ -112,7 +112,7 @@ _EDITS = (
     ),
     (
         "field of an object",
-        "A field of a constant object that compiled code reads is part of what decides.",
+        "A field of a constant object that compiled code reads is part of the key.",
         "",
         program("x * K + 1.0", K=Constant("K", 2.0, source="record")),
         "K",
@@ -122,7 +122,7 @@ _EDITS = (
     ),
     (
         "environment read while compiling",
-        "A variable of the environment that ends up in the code is part of what decides.",
+        "An environment variable whose value becomes part of the code is part of the key.",
         "",
         program("x * K + 1.0", K=Constant("K", 2.0, source="environment")),
         "K",
@@ -132,7 +132,7 @@ _EDITS = (
     ),
     (
         "data file read while compiling",
-        "A file that ends up in the code is part of what decides.",
+        "A file whose content becomes part of the code is part of the key.",
         "",
         program("x * K + 1.0", K=Constant("K", 2.0, source="data")),
         "K",
@@ -142,7 +142,7 @@ _EDITS = (
     ),
     (
         "tool of a tool",
-        "What a program prints that is called by a tool of the front end is part of what decides.",
+        "The output of a program that one of the front end's tools runs is part of the key.",
         "modular/modular#6549",
         program("x * K + 1.0", K=Constant("K", 2.0, source="tool")),
         "K",
@@ -152,7 +152,7 @@ _EDITS = (
     ),
     (
         "header",
-        "An edited header that another header includes is read anew.",
+        "An edited header that another header includes is used.",
         "inducer/pyopencl#18",
         program("x * K + 1.0", K=Constant("K", 2.0, source="header")),
         "K",
@@ -162,7 +162,7 @@ _EDITS = (
     ),
     (
         "file that assembly embeds",
-        "An edited file that the code has as it is, by `.incbin`, is read anew, though the text of the program is the same.",
+        "An edited file that the code embeds by `.incbin` is used, although the program's text is the same.",
         "mozilla/sccache#2795",
         program("x * K + 1.0", K=Constant("K", 2.0, source="embedded")),
         "K",
@@ -172,7 +172,7 @@ _EDITS = (
     ),
     (
         "sign of zero",
-        "Constants that compare equal and differ are told apart.",
+        "Constants that compare equal but differ are distinguished.",
         "",
         program("1.0 / (x * 0.0 + K) + 0.0", K=Constant("K", 1e-300)),
         "K",
@@ -182,7 +182,7 @@ _EDITS = (
     ),
     (
         "last bit of a constant",
-        "A constant that differs in its last digits is told apart.",
+        "Constants that differ in their last digits are distinguished.",
         "",
         program("(x * K - x) * 1000000000.0", K=Constant("K", 1.000000001)),
         "K",
@@ -192,7 +192,7 @@ _EDITS = (
     ),
     (
         "same length",
-        "An edit that keeps the length of the file is seen.",
+        "An edit that keeps the length of the file is detected.",
         "",
         program("x * 2.0 + 1.0"),
         "f",
@@ -212,7 +212,7 @@ _EDITS = (
     ),
     (
         "callee that becomes slower",
-        "A callee replaced by one that does more is linked anew.",
+        "A caller is linked again if its callee is replaced by one that does more.",
         "",
         _helper("x * 2.0"),
         "g",
@@ -234,7 +234,7 @@ for _name, _sentence, _origin, _before, _what, _changes, _old, _new in _EDITS:
     )
 
 
-@scenario("stale", "same size and time", "An edit that keeps size and times of the file is seen.", "")
+@scenario("stale", "same size and time", "An edit that keeps the size and times of the file is detected.", "")
 def same_size_and_time(bench: Bench) -> None:
     bench.filled(program("x * 2.0 + 1.0"))
     states = {path: path.stat() for path in bench.project.iterdir() if path.is_file()}
@@ -244,7 +244,7 @@ def same_size_and_time(bench: Bench) -> None:
     bench.expect(bench.run(), 10.0, why="the code of the program before the edit")
 
 
-@scenario("stale", "older file", "A file that is replaced by an older one is seen: a checkout of an earlier commit.", "")
+@scenario("stale", "older file", "A file that is replaced by an older file is detected: a checkout of an earlier commit.", "")
 def older_file(bench: Bench) -> None:
     bench.filled(program("x * 2.0 + 1.0"))
     bench.write(program("x * 3.0 + 1.0"))
@@ -259,7 +259,7 @@ _ONE = (("f", (1.0,)),)
 in_steps(
     "stale",
     "fast arithmetic",
-    "Code that may be inexact is not run where it must be exact.",
+    "Code that may be inexact is not run if exact code is required.",
     "pymc-devs/pytensor#1810",
     Step(edited(_EXACT, "f", fast=True), (), _ONE),
     Step(_EXACT, (0.0,), _ONE, found=False, why="the code of the inexact function"),
@@ -290,16 +290,14 @@ def upgraded_in_place(bench: Bench) -> None:
 in_steps(
     "stale",
     "file that appears",
-    "A callee that moves into a new file is that file's.",
+    "After a callee moves into a new file, that file's code is used.",
     "",
     Step(program("g(x) + 1.0", g="x * 2.0"), fills=True),
     Step(_helper("x * 3.0"), (10.0,), why="the callee that was there before"),
 )
 
 
-@scenario(
-    "stale", "edited while it runs", "A file that is edited after a process read it does not give that process's code to the next.", ""
-)
+@scenario("stale", "edited while it runs", "If a file is edited after a process read it, the next process gets new code.", "")
 def edited_while_it_runs(bench: Bench) -> None:
     bench.write(program("x * 2.0 + 1.0"))
     pause = bench.new_pause()

@@ -31,7 +31,7 @@ class _Touch:
 
 
 @scenario(
-    "trust", "pickle that runs", "A file of the store that is a pickle with a call in it is not unpickled.", "NVIDIA/cuda-python#2857"
+    "trust", "pickle that runs", "A file of the store that contains a pickle with a call is not unpickled.", "NVIDIA/cuda-python#2857"
 )
 def pickle_that_runs(bench: Bench) -> None:
     bench.filled(program())
@@ -43,7 +43,7 @@ def pickle_that_runs(bench: Bench) -> None:
 
 
 @scenario(
-    "trust", "pickle behind the head", "Nor is one that follows the first 64 bytes of the file that was there.", "NVIDIA/cuda-python#2857"
+    "trust", "pickle behind the head", "A pickle after the first 64 bytes of a valid file is not unpickled.", "NVIDIA/cuda-python#2857"
 )
 def pickle_behind_the_head(bench: Bench) -> None:
     bench.filled(program())
@@ -72,7 +72,7 @@ def _first_pickle(old: bytes) -> bytes:
     return old[: stream.tell()]
 
 
-@scenario("trust", "another user's store", "A store that another user owns and can write is not believed.", "")
+@scenario("trust", "another user's store", "A store that another user owns and can write to is not trusted.", "")
 def another_users_store(bench: Bench) -> None:
     if os.geteuid() != 0:
         raise Lacking("this needs a second user: run the suite as root")
@@ -83,7 +83,7 @@ def another_users_store(bench: Bench) -> None:
     bench.refuses(why="code that another user could have written was run")
 
 
-@scenario("trust", "files of another user", "A file that another user put into a shared folder is not believed.", "")
+@scenario("trust", "files of another user", "A file that another user put into a shared folder is not trusted.", "")
 def files_of_another_user(bench: Bench) -> None:
     if os.geteuid() != 0:
         raise Lacking("this needs a second user: run the suite as root")
@@ -98,7 +98,7 @@ def files_of_another_user(bench: Bench) -> None:
     bench.refuses(why="code that another user wrote was run")
 
 
-@scenario("trust", "planted entry", "An entry of another program under the names of this one's files is not run.", "")
+@scenario("trust", "planted entry", "Another program's entry under the names of this program's files is not run.", "")
 def planted_entry(bench: Bench) -> None:
     attacker = bench.root / "attacker"
     attacker.mkdir(mode=0o700)
@@ -127,7 +127,7 @@ def _shape(path: Path, store: Path) -> tuple[int, str]:
     return len(path.relative_to(store).parts), path.suffix
 
 
-@scenario("trust", "link in place of a file", "A symbolic link in place of a file is not written through.", "")
+@scenario("trust", "link in place of a file", "A write does not follow a symbolic link in place of a file.", "")
 def link_in_place(bench: Bench) -> None:
     bench.filled(program())
     victims = {}
@@ -143,7 +143,7 @@ def link_in_place(bench: Bench) -> None:
         raise Violation(Outcome.WRONG, f"a file outside of the store was changed through {changed[0]}")
 
 
-@scenario("trust", "folder that is a link", "A folder of the store that is a link leads no removal or writing elsewhere.", "")
+@scenario("trust", "folder that is a link", "A symbolic link in place of a folder of the store does not redirect removals or writes.", "")
 def folder_that_is_a_link(bench: Bench) -> None:
     bench.filled(program())
     folders = [path for path in bench.store.iterdir() if path.is_dir()]
@@ -160,7 +160,7 @@ def folder_that_is_a_link(bench: Bench) -> None:
         raise Violation(Outcome.WRONG, "a file outside of the store was removed")
 
 
-@scenario("trust", "rights of what is made", "With a usual umask no file or folder of the store can be written by others.", "")
+@scenario("trust", "rights of what is made", "With an ordinary umask, other users cannot write to any file or folder of the store.", "")
 def rights(bench: Bench) -> None:
     bench.store.rmdir()
     bench.write(program())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @scenario(
     "wrong entry",
     "forks with one name",
-    "Two programs with the same names of files and functions, that share a store, get their own code.",
+    "Two programs that share a store and have the same file and function names get their own code.",
     "numba/numba#10486",
 )
 def forks_with_one_name(bench: Bench) -> None:
@@ -32,7 +32,7 @@ def forks_with_one_name(bench: Bench) -> None:
 @scenario(
     "wrong entry",
     "forks under one path",
-    "Two programs that stand at the same path one after the other get their own code.",
+    "Two programs that have the same path one after the other get their own code.",
     "numba/numba#10486",
 )
 def forks_under_one_path(bench: Bench) -> None:
@@ -44,7 +44,7 @@ def forks_under_one_path(bench: Bench) -> None:
         bench.works(3.0 * factor + 1.0)
 
 
-@scenario("wrong entry", "many alike", "Functions that differ in one digit each get their own code.", "NVIDIA/warp#1696")
+@scenario("wrong entry", "many alike", "Many functions that differ in one digit get their own code.", "NVIDIA/warp#1696")
 def many_alike(bench: Bench) -> None:
     many = bench.look_at(many_entries)
     many.find(*range(len(many.calls)))
@@ -55,7 +55,7 @@ _TWO = ("f", (3.0,)), ("g", (3.0,))
 in_steps(
     "wrong entry",
     "bodies exchanged",
-    "Two functions that exchange their bodies get the code of the new ones.",
+    "Two functions that exchange their bodies get the code of their new bodies.",
     "pymc-devs/pytensor#1670",
     Step(program("x * 2.0 + 1.0", g="x * 3.0 + 1.0"), (7.0, 10.0), _TWO),
     Step(program("x * 3.0 + 1.0", g="x * 2.0 + 1.0"), (10.0, 7.0), _TWO),
@@ -65,7 +65,7 @@ _DIFFERENCE = (("f", (5.0, 3.0)),)
 in_steps(
     "wrong entry",
     "arguments exchanged",
-    "A function that takes its arguments in another order is another function.",
+    "A function with a different order of parameters is a different function.",
     "",
     Step(Program((Function("f", "a - b", ("a", "b")),)), (2.0,), _DIFFERENCE),
     Step(Program((Function("f", "a - b", ("b", "a")),)), (-2.0,), _DIFFERENCE),
@@ -74,7 +74,7 @@ in_steps(
 in_steps(
     "wrong entry",
     "operands exchanged",
-    "Code that differs in the order of operands is told apart.",
+    "Code that differs in the order of operands is distinguished.",
     "",
     Step(program("x / 2.0 - 1.0"), (0.5,)),
     Step(program("2.0 / x - 1.0"), (2.0 / 3.0 - 1.0,)),
@@ -84,7 +84,7 @@ _CASES = program("x * 2.0 + 1.0", F="x * 3.0 + 1.0"), (7.0, 10.0), (("f", (3.0,)
 in_steps(
     "wrong entry",
     "names that differ in case",
-    "Functions whose names differ in case get their own code.",
+    "Functions whose names differ only in case get their own code.",
     "",
     Step(*_CASES),
     Step(*_CASES, found=True),
@@ -106,12 +106,12 @@ in_steps(
 )
 
 _KINDS = program("x * 0.5 + 1.0"), (2.5, 2.75, 3.0), (("f", (3,)), ("f", (3.5,)), ("f", (4,)))
-in_steps("wrong entry", "integer and float", "Code for one type of argument is not run for another.", "", Step(*_KINDS), Step(*_KINDS))
+in_steps("wrong entry", "integer and float", "Code for one argument type is not run for another.", "", Step(*_KINDS), Step(*_KINDS))
 
 in_steps(
     "wrong entry",
     "constants of two names",
-    "Values that move from one constant to another are told apart.",
+    "Values that move from one constant to another are distinguished.",
     "",
     *(
         Step(program("x * K + L", K=Constant("K", first), L=Constant("L", second)), (answer,))
@@ -127,13 +127,13 @@ def _table(middle: float) -> Constant:
 in_steps(
     "wrong entry",
     "tables that print alike",
-    "Large tables that differ in the middle are told apart.",
+    "Large tables that differ in the middle are distinguished.",
     "",
     *(Step(program("x * K[1000] + 1.0", K=_table(middle)), (3.0 * middle + 1.0,)) for middle in (2.0, 3.0)),
 )
 
 
-@scenario("wrong entry", "two stores", "A process with another store does not find what is in the first.", "")
+@scenario("wrong entry", "two stores", "A process with a different store does not find the code in the first store.", "")
 def two_stores(bench: Bench) -> None:
     bench.filled(program())
     other = bench.root / "other store"
