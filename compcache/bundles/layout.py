@@ -39,6 +39,7 @@ from compcache.formats.footer import (
     sections_of,
 )  # fmt: skip
 from compcache.formats.graph import decode_notes
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -142,11 +143,9 @@ def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
 
 def _open_archive(file: BinaryIO) -> zipfile.ZipFile:
     """Open a file as a ZIP archive and read the archive's directory. Retry once, because a signal may have interrupted the read."""
-    try:
+    with suppress(zipfile.BadZipFile):
         return zipfile.ZipFile(_LimitedFile(file))
-    except zipfile.BadZipFile as error:
-        reraise_interrupt(error)
-        return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as a missing directory
+    return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as a missing directory
 
 
 class Bundle:

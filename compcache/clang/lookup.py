@@ -166,11 +166,11 @@ def source_of_unit(
         exported_functions[content_names[name]] = Function(function.signature, function.symbol or name, function.nogil, function.shown)
     exported_functions[identity.func_name] = Function("cstr()", _LIST)
     text = "\n".join(f"{name} {func_name}" for name, func_name in content_names.items())
-    code = link_assembly(code, _constant_function(_LIST, text))
+    code = link_assembly(code, _list_function(text))
     defaults = {"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation)}
     return ModuleSource(code, exported_functions, **{**defaults, **options})
 
 
-def _constant_function(name: str, text: str) -> str:
+def _list_function(text: str) -> str:
     data = text.encode("utf-8", "surrogateescape") + b"\0"
-    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=name)
+    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=_LIST)

@@ -13,6 +13,7 @@ from compcache.clang.units import OVERRIDE
 from compcache.errors import CompileError
 from compcache.files import reraise_interrupt
 from compcache.identity import Identity
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from compcache.clang.units import Unit
@@ -63,12 +64,10 @@ class Translation(NamedTuple):
         A file that was written shortly before the start counts as changed, because of the resolution of its times.
         """
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
-        try:
+        with suppress(OSError):
             is_changed = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
             return not is_changed and (not unit.path or _read_file(names[-1]) == unit.code)
-        except OSError as error:
-            reraise_interrupt(error)
-            return False
+        return False
 
 
 def optimization_level(unit: Unit) -> int:

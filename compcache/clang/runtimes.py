@@ -20,6 +20,7 @@ from compcache.images.archives import open_archive
 from compcache.images.elf.parts import ELF_MAGIC, is_elf
 from compcache.images.platform_symbols import is_platform_symbol
 from compcache.images.static_runtime import STATIC_RUNTIME
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -110,11 +111,9 @@ def _query_driver_runtime(unit: Unit) -> _Runtime:
 
 
 def _split_line(line: str) -> list[str]:
-    try:
+    with suppress(ValueError):
         return shlex.split(line)
-    except ValueError as error:
-        reraise_interrupt(error)
-        return []
+    return []
 
 
 def _find_library(name: str, directories: Iterable[str]) -> str | None:
