@@ -310,8 +310,8 @@ def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = in
         steps -= 1
         names = {name for row in pending for name in row.names} - visited
         visited |= names
-        importers = {module_id for name in names for module_id in lists.importers(name)} - rows.keys()
-        importer_names = {name for row in lists.rows(importers).values() for name in row.names}
+        importers = {module_id for name in sorted(names) for module_id in lists.importers(name)} - rows.keys()  # neighbours share blocks
+        importer_names = sorted({name for row in lists.rows(importers).values() for name in row.names})
         new_rows = lists.rows({module_id for name in importer_names for module_id in lists.holders(name)}.union(importers) - rows.keys())
         rows.update(new_rows)
         pending = list(new_rows.values())
