@@ -336,7 +336,7 @@ def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
             capture_output=True, text=True, check=False, cwd=PACKAGE_ROOT, env={**os.environ, "COMPCACHE_TEST": "1"},
         )  # fmt: skip
     assert holder.returncode
-    assert "another process compacts" in holder.stderr
+    assert "another process is compacting" in holder.stderr
     with pytest.raises(ValueError, match="grace"):
         cache.compact(grace=-1)
 

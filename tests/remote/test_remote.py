@@ -563,16 +563,16 @@ def test_patience_ends_before_the_breaker_opens(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("compcache.remote.breaker.time.monotonic", lambda: now)
     patience = Patience()
     for _ in range(3):
-        assert patience.allows()
+        assert patience.allows_waiting()
         patience.record_wait(0.15)
     assert [patience.should_ask() for _ in range(6)] == [True] * 4 + [False] * 2  # without waiting
     now += 1.5
-    assert patience.allows()
+    assert patience.allows_waiting()
     patience.record_wait(0.15)
     now += 1.5
-    assert not patience.allows()
+    assert not patience.allows_waiting()
     patience.record_answer()
-    assert patience.allows()
+    assert patience.allows_waiting()
 
 
 @pytest.mark.usefixtures("store")
@@ -683,20 +683,20 @@ def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_pa
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
     for _ in range(2):
         breaker.record_failure()
-        assert breaker.allows()
+        assert breaker.allows_lookups()
     breaker.record_failure()
     assert other.is_open()
-    assert not breaker.allows()
+    assert not breaker.allows_lookups()
     assert breaker.state() == (3, 30.0)
     now += 30.0
-    assert (other.is_open(), other.is_half_open(), breaker.allows()) == (False, True, False)
+    assert (other.is_open(), other.is_half_open(), breaker.allows_lookups()) == (False, True, False)
     breaker.record_failure()  # a look-up that was on its way: it is the probe that counts
     assert breaker.is_half_open()
     breaker.record_failure(probe=True)
     assert breaker.state() == (4, 60.0)
     now += 60.0
     breaker.record_success()
-    assert breaker.allows()
+    assert breaker.allows_lookups()
     assert breaker.state() == (0, 0.0)
     (tmp_path / "breaker").write_text("nonsense")
     assert not breaker.is_open()
@@ -712,9 +712,9 @@ def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path
 def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
     breaker.record_failure(doubt=True)
-    assert (other.is_open(), other.is_doubtful(), other.allows()) == (True, True, False)
+    assert (other.is_open(), other.is_doubtful(), other.allows_lookups()) == (True, True, False)
     breaker.record_success()  # it failed once, says the probe
-    assert other.allows()
+    assert other.allows_lookups()
     breaker.record_failure(doubt=True)
     for _ in range(2):
         breaker.record_failure(probe=True)

@@ -168,7 +168,7 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
         chain.add(tier(FOUND, b"module", SimpleNamespace(imports=(), signatures=()), "shelf"))
         return await asyncio.wait_for(chain.find("f", "platform", []), 15)
 
-    assert asyncio.run(ask()).said.data == b"module"
+    assert asyncio.run(ask()).answer.data == b"module"
 
 
 @pytest.mark.slow

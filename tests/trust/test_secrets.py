@@ -345,7 +345,7 @@ def test_keys_that_look_like_references_are_written_with_one_more(value: str, mo
 
 def test_what_names_no_secret_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRST", "$SECOND")
-    with pytest.raises(ValueError, match="FIRST, which refers to another variable"):
+    with pytest.raises(ValueError, match="FIRST, which contains another reference"):
         read_secret("$FIRST", "a key")
     with pytest.raises(ValueError, match="a key is '@memory:x', which is not a valid reference to the memory of a process"):
         read_secret("@memory:x", "a key")
