@@ -130,7 +130,7 @@ def split_urls(text: str) -> list[str]:
 
 
 def shown_url(text: str) -> str:
-    """Return URLs, valid or not, without any part that may be a password or a token. The result is for messages."""
+    """Return a setting's URLs without parts that may be a password or a token, for messages. The URLs need not be valid."""
     return " ".join(map(_without_secrets, split_urls(text)))
 
 
@@ -144,7 +144,7 @@ def _without_secrets(url: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Return whether one of the URLs has a part that may be a password or a token."""
+    """Return whether a URL in a setting has a part that may be a password or a token."""
     return any(_without_secrets(each) != each for each in split_urls(url))
 
 
@@ -218,7 +218,7 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
         scheme = _SCHEME.match(url)
         start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
         raise ValueError(
-            f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, passwords have %XX for : / ? # @"
+            f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, and passwords encode : / ? # @ as %XX"
         )
     if len(url) > LONGEST_URL:
         raise ValueError(f"the URL of the remote store {shown[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
