@@ -238,10 +238,10 @@ class WorkerPool:
 
     def run(self, jobs: Iterable[PreparedJob]) -> Iterator[tuple[PreparedJob, Outcome | None]]:
         """Run the jobs. Yield each job with None when it starts, and with its outcome when it has ended."""
-        waiting = deque(jobs)
-        while waiting or self._busy:
-            while waiting and len(self._busy) < self._workers:
-                job = waiting.popleft()
+        pending = deque(jobs)
+        while pending or self._busy:
+            while pending and len(self._busy) < self._workers:
+                job = pending.popleft()
                 yield job, self._start_job(job)
             yield from self._wait_for_ended()
 

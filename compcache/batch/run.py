@@ -239,12 +239,12 @@ class _Batch:
         self._counts[outcome.kind if outcome.is_done else "failed"] += 1
         self._show_progress(record)
 
-    def _show_progress(self, last: BuiltJob | CachedJob | FailedJob | None) -> None:
-        """Show the progress. `last` is the record of the job that has just ended."""
+    def _show_progress(self, ended: BuiltJob | CachedJob | FailedJob | None) -> None:
+        """Show the progress. `ended` is the record of the job that has just ended; None after the start of a job."""
         counts = self._counts
         seconds = time.perf_counter() - self._started
         running = tuple(self._running.values())
-        self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds))
+        self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, ended, seconds))
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
         """Return the report of the jobs that have ended."""

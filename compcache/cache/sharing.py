@@ -87,9 +87,9 @@ class Sharing(Questions):
 
         keys: Any = ()
         if trusted_keys:
-            from compcache.signing.keys import parse_publics
+            from compcache.signing.keys import parse_public_keys
 
-            keys = parse_publics(trusted_keys)
+            keys = parse_public_keys(trusted_keys)
         return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
 
     # -------------------------------------------------------------- remote store

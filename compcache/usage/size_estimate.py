@@ -52,8 +52,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     data = read_at(files, opened, 0, min(status.st_size, _MAX))
     files.write(opened.number, b"%d\n" % added)
     with suppress(ValueError):
-        first, *lines = data.split(b"\n")
-        size, settled = map(int, first.split())
+        head, *lines = data.split(b"\n")
+        size, settled = map(int, head.split())
         total = size + sum(map(int, filter(None, lines))) + added
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
     return None  # the content is malformed, and the caller measures again

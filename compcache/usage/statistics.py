@@ -62,7 +62,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         remote=_remote_stats(totals),
         remote_stores={
             store: _remote_stats(
-                {counter: value for name, value in totals.items() for counter, where in (store_of(name),) if where == store}
+                {counter: value for name, value in totals.items() for counter, owner in (store_of(name),) if owner == store}
             )
             for store in sorted({store_of(name)[1] for name in totals} - {""})
         },
@@ -71,8 +71,8 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
-    found = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
-    return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in found.items()})  # type: ignore[arg-type]
+    counters = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
+    return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in counters.items()})  # type: ignore[arg-type]
 
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
@@ -84,13 +84,13 @@ def hits_and_misses(store: Store) -> tuple[int, int]:
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
     """Return the counters by name from `since` on, and the time from which they count: `since`, or a later zeroing."""
-    first = _first_hour(since)
-    start = float(first * HOUR)
+    first_hour = _first_hour(since)
+    start = float(first_hour * HOUR)
     totals: dict[str, float] = {}
     for (hour, name), value in counters.items():
         if name == "zeroed":
             start = max(start, value)
-        elif hour >= first:
+        elif hour >= first_hour:
             totals[name] = totals.get(name, 0) + value
     return totals, start
 
@@ -110,10 +110,10 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
     """Return the periods from `since` on with at least one counter, the oldest first."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
-    first = _first_hour(since)
+    first_hour = _first_hour(since)
     hours: dict[int, dict[str, float]] = {}
     for (hour, name), value in counters.items():
-        if hour >= first and name != "zeroed":
+        if hour >= first_hour and name != "zeroed":
             hours.setdefault(hour, {})[name] = value
     return tuple(_period(hour, hours[hour].items()) for hour in sorted(hours))
 

@@ -18,7 +18,7 @@ from compcache import Cache, Identity, ModuleSource
 from compcache.remote.address import read_settings, read_url
 from compcache.remote.answer import FOUND
 from compcache.remote.helper.tiers import Chain
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,7 +189,7 @@ def test_a_mirror_in_front_of_an_origin_that_is_down_serves_what_it_has(fleet: F
 @pytest.mark.slow
 def test_what_is_not_taken_from_the_mirror_is_taken_from_the_origin(fleet: Fleet) -> None:
     """The mirror has it unsigned, which readers with trusted keys refuse; what the origin has takes its place."""
-    key = new_key("team-1")
+    key = generate_key("team-1")
     fleet.fill(fleet.mirror, *[Identity("f", number=number) for number in range(5)])  # with a pack
     names = [Identity("f", number=number) for number in range(5)]
     fleet.fill(fleet.origin, *names, publish_key=str(key))

@@ -29,7 +29,7 @@ from compcache.batch import Job, compile_many
 from compcache.processes.secret_references import literal, read_secret, reference_to
 from compcache.remote.address import has_secret, read_settings, shown_url
 from compcache.remote.helper.reads import describe_error
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 USER, PASSWORD = "someone", "pass/w?rd#@:s3cret"
 ENCODED = "pass%2Fw%3Frd%23%40%3As3cret"
 TOKEN = "sig%3Dt0ken"
-PUBLISH = new_key("team-1")
+PUBLISH = generate_key("team-1")
 SIGNING = "a-signing-key-of-some-length"
 #: All that there are, in every form in which they could stand somewhere.
 SECRETS = (
