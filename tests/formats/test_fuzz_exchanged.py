@@ -119,7 +119,7 @@ def test_breakers(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     assert isinstance(failures, int)
     assert 0 <= seconds <= 601
     breaker.record_failure()
-    breaker.allows()
+    breaker.allows_lookups()
     breaker.record_success()
 
 
