@@ -114,11 +114,8 @@ class UnknownVersionError(FormatError):
     """Raised when bytes are intact, but have a version of their format that this release does not know."""
 
 
-class IntegrityError(CompcacheError, OSError):
-    """Raised when a stored file is damaged, or is not trusted.
-
-    Files without the signature of the cache's key are not trusted, and neither are files of other users.
-    """
+class _FileError(CompcacheError):
+    """The base class of exceptions about one file or directory."""
 
     path: str
     reason: str
@@ -127,6 +124,13 @@ class IntegrityError(CompcacheError, OSError):
         super().__init__(message)
         self.path = path
         self.reason = reason
+
+
+class IntegrityError(_FileError, OSError):
+    """Raised when a stored file is damaged, or is not trusted.
+
+    Files without the signature of the cache's key are not trusted, and neither are files of other users.
+    """
 
 
 class StorageError(CompcacheError, OSError):
@@ -140,19 +144,11 @@ class StorageError(CompcacheError, OSError):
         self.errno = errno
 
 
-class UntrustedDirectoryError(CompcacheError, PermissionError):
+class UntrustedDirectoryError(_FileError, PermissionError):
     """Raised when a cache directory belongs to another user, or when other users can write to it.
 
     `reason` is the message without the advice on how to open the directory.
     """
-
-    path: str
-    reason: str
-
-    def __init__(self, message: str, *, path: str = "", reason: str = "") -> None:
-        super().__init__(message)
-        self.path = path
-        self.reason = reason
 
 
 class LinkError(CompcacheError):
@@ -263,34 +259,26 @@ class PickleNotAllowedError(GlobalValidationError):
     """Raised when a load needs a pickled value, and the cache was opened without `allow_pickle=True`."""
 
 
-class TargetUnloadedError(CompcacheError, RuntimeError):
+class _FunctionError(CompcacheError):
+    """The base class of exceptions about one function."""
+
+    func_name: str
+
+    def __init__(self, message: str, *, func_name: str = "") -> None:
+        super().__init__(message)
+        self.func_name = func_name
+
+
+class TargetUnloadedError(_FunctionError, RuntimeError):
     """Raised when a call target is used after its module was unloaded or its cache was closed."""
 
-    func_name: str
 
-    def __init__(self, message: str, *, func_name: str = "") -> None:
-        super().__init__(message)
-        self.func_name = func_name
-
-
-class ReentrantCompileError(CompcacheError, ImportError):
+class ReentrantCompileError(_FunctionError, ImportError):
     """Raised when `build` requests the function that it is building."""
 
-    func_name: str
 
-    def __init__(self, message: str, *, func_name: str = "") -> None:
-        super().__init__(message)
-        self.func_name = func_name
-
-
-class ReentrantLoadError(CompcacheError, RuntimeError):
+class ReentrantLoadError(_FunctionError, RuntimeError):
     """Raised when a signal handler or a finalizer interrupts a load, and requests the function that is being loaded. Retry later."""
-
-    func_name: str
-
-    def __init__(self, message: str, *, func_name: str = "") -> None:
-        super().__init__(message)
-        self.func_name = func_name
 
 
 class MissingPackageError(CompcacheError, ImportError):

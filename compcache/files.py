@@ -518,9 +518,11 @@ def reraise_interrupt(error: BaseException) -> None:
     call this first. `compcache.interrupts` recognizes interrupts. It is imported only if code outside of the package took part.
     """
     if not (_is_own(error) and (error.__context__ is None or (error.__context__.__context__ is None and _is_own(error.__context__)))):
-        from compcache.interrupts import reraise_interrupt as reraise
+        from compcache.interrupts import interrupt_in
 
-        reraise(error)
+        interrupt = interrupt_in(error)
+        if interrupt is not None:
+            raise interrupt
 
 
 def _is_own(error: BaseException) -> bool:

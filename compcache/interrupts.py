@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from compcache.files import reraise_interrupt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,16 +26,6 @@ __all__ = ["interrupt_in", "reraise_interrupt", "suppress"]
 
 #: Flags of functions that take any arguments: `inspect.CO_VARARGS` and `CO_VARKEYWORDS`, without that slow import.
 _ANY_ARGUMENTS, _ANY_KEYWORDS = 4, 8
-
-
-def reraise_interrupt(error: BaseException) -> None:
-    """Raise the interrupt if an exception is an interrupt, or was created while handling one; otherwise return.
-
-    Handlers of Python's own exception classes call this first.
-    """
-    interrupt = interrupt_in(error)
-    if interrupt is not None:
-        raise interrupt
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:

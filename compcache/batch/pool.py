@@ -23,6 +23,7 @@ from compcache.batch.channel import Channel, ChannelError, new_token, socket_pai
 from compcache.batch.process_tree import MARK, descendants, end_processes, processes_with_marks
 from compcache.batch.worker import Answer, Assignment, MainModule, Setup
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -138,11 +139,9 @@ class _Worker:
         """Return whether the process has ended. The process stays a zombie: its PID and process group must not be reused."""
         if self.process.returncode is not None:
             return True
-        try:
+        with suppress(ChildProcessError):
             return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError as error:
-            reraise_interrupt(error)
-            return True
+        return True
 
     def wait(self, seconds: float) -> bool:
         """Wait at most `seconds` seconds for the end of the process. Return whether it has ended."""
@@ -205,11 +204,8 @@ class _Worker:
         """Send a signal to the process group of the worker. Do nothing if the group no longer exists."""
         if self.process.returncode is not None:
             return
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
-        except (ProcessLookupError, PermissionError) as error:
-            reraise_interrupt(error)
-            return
 
     def close(self) -> None:
         """Close the channel and the output file. The process must have ended."""
@@ -353,11 +349,9 @@ def _end_workers(workers: list[_Worker], *, terminate: bool = True) -> None:
 
 def _signal_name(number: int) -> str | None:
     """Return the name of a signal, ``signal N`` for an unknown signal, and None for a number that is not positive."""
-    try:
+    with suppress(ValueError):
         return signal.Signals(number).name
-    except ValueError as error:
-        reraise_interrupt(error)
-        return f"signal {number}" if number > 0 else None
+    return f"signal {number}" if number > 0 else None
 
 
 def _main_module() -> MainModule:

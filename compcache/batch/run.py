@@ -19,11 +19,14 @@ from compcache.batch.reports import BatchInterrupted, BatchProgress, BatchReport
 from compcache.errors import CacheWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from concurrent.futures import Executor
 
     from compcache.batch.jobs import PreparedJob
     from compcache.cache import Cache
+
+    #: Jobs with their outcomes.
+    _Ended = list[tuple[PreparedJob, Outcome]]
 
 __all__ = ["compile_many"]
 
@@ -122,21 +125,16 @@ def _run_on_executor(
     settings = frontend.settings_of(cache)
     if worker_directory is not None:
         settings = worker_settings(settings, os.fspath(worker_directory))
-    while True:
-        built = batch.built
-        lost, unsatisfied = batch.record_all(
-            run_in_executor(executor, settings, jobs, timeout, workers, frontend.temporary_directory(cache)),
-            record_lost=not executor.is_local,
-        )
-        if executor.is_local:
-            return [job for job, _ in (*lost, *unsatisfied)]
-        if batch.built == built:
-            for job, outcome in unsatisfied:
-                batch.record(job, outcome)
-            return []
-        if not unsatisfied:
-            return []
-        jobs = [job for job, _ in unsatisfied]
+    temporary = frontend.temporary_directory(cache)
+
+    def run_once(jobs: list[PreparedJob], *, unrecorded: Collection[str] = ()) -> tuple[_Ended, _Ended]:
+        return batch.record_all(run_in_executor(executor, settings, jobs, timeout, workers, temporary), unrecorded=unrecorded)
+
+    if executor.is_local:
+        lost, unsatisfied = run_once(jobs, unrecorded=("died",))
+        return [job for job, _ in (*lost, *unsatisfied)]
+    batch.repeat(jobs, lambda jobs: run_once(jobs)[1])
+    return []
 
 
 def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
@@ -181,42 +179,39 @@ class _Batch:
 
     def run(self, pool: WorkerPool, jobs: list[PreparedJob]) -> None:
         """Run the jobs in a pool and record them. Repeat jobs whose workers died, and jobs that lack functions of other jobs."""
-        while jobs:
-            built = self._counts["built"]
-            died: list[PreparedJob] = []
-            unsatisfied: list[tuple[PreparedJob, Outcome]] = []
-            for job, outcome in self._ended_jobs(pool.run(jobs)):
-                if outcome.kind in ("died", "timeout"):
-                    died.append(job)
-                elif outcome.error in _RETRIED_ERRORS:
-                    unsatisfied.append((job, outcome))
-                else:
-                    self.record(job, outcome)
-            for job in died:
+
+        def run_once(jobs: list[PreparedJob]) -> _Ended:
+            died, unsatisfied = self.record_all(pool.run(jobs), unrecorded=("died", "timeout"))
+            for job, _ in died:
                 for _, outcome in self._ended_jobs(pool.run_alone(job)):
                     self.record(job, outcome)
+            return unsatisfied
+
+        self.repeat(jobs, run_once)
+
+    def repeat(self, jobs: list[PreparedJob], run_once: Callable[[list[PreparedJob]], _Ended]) -> None:
+        """Run jobs, and run jobs that lack functions of other jobs again while other jobs are built.
+
+        `run_once` runs jobs, records outcomes, and returns the jobs that lack functions with their outcomes.
+        """
+        while jobs:
+            built = self._counts["built"]
+            unsatisfied = run_once(jobs)
             if self._counts["built"] == built:
                 for job, outcome in unsatisfied:
                     self.record(job, outcome)
                 return
             jobs = [job for job, _ in unsatisfied]
 
-    @property
-    def built(self) -> int:
-        """Return the number of jobs that were built."""
-        return self._counts["built"]
+    def record_all(self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, unrecorded: Collection[str]) -> tuple[_Ended, _Ended]:
+        """Record the outcomes of jobs, except jobs that may run again. Return two lists of such jobs with their outcomes.
 
-    def record_all(
-        self, events: Iterator[tuple[PreparedJob, Outcome | None]], *, record_lost: bool
-    ) -> tuple[list[tuple[PreparedJob, Outcome]], list[tuple[PreparedJob, Outcome]]]:
-        """Record the outcomes of an executor, except jobs that may run again. Return two lists of such jobs with their outcomes.
-
-        The first list has the jobs that the executor lost, and is empty if `record_lost` is true. The second list has the jobs that lack
-        a function of another job.
+        The first list has the jobs whose outcomes are of an `unrecorded` kind. The second list has the jobs that lack a function of
+        another job.
         """
         lost, unsatisfied = [], []
         for job, outcome in self._ended_jobs(events):
-            if outcome.kind == "died" and not record_lost:
+            if outcome.kind in unrecorded:
                 lost.append((job, outcome))
             elif outcome.error in _RETRIED_ERRORS:
                 unsatisfied.append((job, outcome))

@@ -16,6 +16,7 @@ from compcache.build.llvm_types import Types, split_words
 from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name
 from compcache.hit.link_types import ADDRESS, IGNORED, THREAD_LOCAL, VARIABLE, VARIADIC, WRITTEN
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -100,7 +101,7 @@ class _Reader:
     def defined(self, symbol: str, definitions: Mapping[str, Definition], aliases: Mapping[str, Alias]) -> str:
         """Return the type of an export; an empty text if the type is not known."""
         definition = definitions[symbol]
-        try:
+        with suppress(ValueError, RecursionError):
             if definition.kind == "function":
                 return self.function(definition.head)
             if symbol in aliases:
@@ -112,9 +113,7 @@ class _Reader:
             if (alias := _SECOND_NAME.search(definition.head)) is not None:
                 return self._alias_type(definition, alias, definitions)
             return self.variable(definition.head)
-        except (ValueError, RecursionError) as error:
-            reraise_interrupt(error)
-            return ""
+        return ""
 
     def function(self, head: str) -> str:
         """Return the type in the head of a definition or declaration."""
@@ -273,15 +272,13 @@ class _Uses:
     def _declared_type(self, symbol: str) -> str:
         """Return the type of a declaration; an empty text if the declaration does not show a type."""
         definition = self._definitions[symbol]
-        try:
+        with suppress(ValueError, RecursionError):
             if symbol in self._variables:
                 return self._reader.variable(definition.head, *([WRITTEN] if symbol in self._changed else []))
             if definition.kind != "declaration" or f"({VARIADIC})" in definition.head:
                 return ""
             return f"{self._reader.function(definition.head)} {ADDRESS}"
-        except (ValueError, RecursionError) as error:
-            reraise_interrupt(error)
-            return ""
+        return ""
 
     def _read_body(self, function: str, body: str) -> None:
         known: dict[str, str] = {}  # the symbols behind values of this function: loaded slots, parts of variables

@@ -39,6 +39,7 @@ from compcache.formats.footer import (
     sections_of,
 )  # fmt: skip
 from compcache.formats.graph import decode_notes
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -138,11 +139,9 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
 
 def _open_archive(file: BinaryIO) -> zipfile.ZipFile:
     """Open a file as an archive, and read its directory."""
-    try:
+    with suppress(zipfile.BadZipFile):
         return zipfile.ZipFile(_LimitedFile(file))
-    except zipfile.BadZipFile as error:
-        reraise_interrupt(error)
-        return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as an archive without a directory
+    return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as an archive without a directory
 
 
 class Bundle:

@@ -166,12 +166,12 @@ def source_of_unit(
         named[names[plain]] = Function(function.signature, function.symbol or plain, function.nogil, function.shown)
     named[identity.func_name] = Function("cstr()", _LIST)
     text = "\n".join(f"{plain} {func_name}" for plain, func_name in names.items())
-    code = link_text(code, _constant_function(_LIST, text))
+    code = link_text(code, _list_function(text))
     return ModuleSource(
         code, named, **{"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation), **options}
     )
 
 
-def _constant_function(name: str, text: str) -> str:
+def _list_function(text: str) -> str:
     data = text.encode("utf-8", "surrogateescape") + b"\0"
-    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=name)
+    return _TEXT.format(size=len(data), text="".join(f"\\{byte:02X}" for byte in data), name=_LIST)

@@ -13,6 +13,7 @@ from compcache.clang.units import OVERRIDE
 from compcache.errors import CompileError
 from compcache.files import reraise_interrupt
 from compcache.identity import Identity
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from compcache.clang.units import Unit
@@ -60,12 +61,10 @@ class Translation(NamedTuple):
     def is_settled(self, unit: Unit) -> bool:
         """Return whether the source and the headers are unchanged: none of the files was written shortly before the start, or later."""
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
-        try:
+        with suppress(OSError):
             late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
             return not late and (not unit.path or _read_file(names[-1]) == unit.code)
-        except OSError as error:
-            reraise_interrupt(error)
-            return False
+        return False
 
 
 def optimization_level(unit: Unit) -> int:

@@ -20,6 +20,7 @@ from compcache.images.archives import open_archive
 from compcache.images.elf.parts import ELF_MAGIC, is_elf
 from compcache.images.platform_symbols import is_platform_symbol
 from compcache.images.static_runtime import STATIC_RUNTIME
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -105,11 +106,9 @@ def _runtime_of_driver(unit: Unit) -> _Runtime:
 
 
 def _split_line(line: str) -> list[str]:
-    try:
+    with suppress(ValueError):
         return shlex.split(line)
-    except ValueError as error:
-        reraise_interrupt(error)
-        return []
+    return []
 
 
 def _find_library(name: str, places: Iterable[str]) -> str | None:

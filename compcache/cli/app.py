@@ -39,8 +39,8 @@ _CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
 _ASCII_FRAMES = {"\u2026": "~", "\u251c": "|", "\u2502": "|", "\u2514": "`", "\u2500": "-", "\u2501": "-", "\u2578": "-", "\u257a": "-"}
 _COLLECT_AFTER = 2_000_000  # new objects: listing a large cache creates many objects and no garbage
 
-#: Every command with its module in this package and its summary. The module is imported when the command
-#: runs: the start of the program must not become slower with each new command.
+#: Every command with its module in this package and its summary. A name after a colon is the name of the command in its module. The module
+#: is imported when the command runs: the start of the program must not become slower with each new command.
 COMMANDS = {
     "info": ("commands.read.info", "Show where the cache is, its content, and its linker and host."),
     "ls": ("commands.read.ls", "List functions or modules."),
@@ -66,7 +66,7 @@ COMMANDS = {
     "import": ("commands.write.import_", "Add the functions of a bundle."),
     "key": ("commands.write.key", "Make, show and trust keys that sign modules."),
     "pin": ("commands.write.pin", "Protect functions from pruning."),
-    "unpin": ("commands.write.unpin", "Allow the pruning of functions again."),
+    "unpin": ("commands.write.pin:unpin", "Allow the pruning of functions again."),
     "clear": ("commands.write.clear", "Remove everything from the cache."),
     "remote": ("commands.write.remote", "Show, fill and clean up a remote store."),
     "completion": ("completion", "Print a shell's completion script."),
@@ -101,7 +101,8 @@ class _LazyGroup(click.Group):
         """Import and return a command with its shared options and examples; None for an unknown command."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"compcache.cli.{COMMANDS[cmd_name][0]}").command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(f"compcache.cli.{module}"), name or "command")
         if not any(parameter.name == "directory_here" for parameter in command.params):
             own_options = {text for parameter in command.params for text in parameter.opts}
             command.params += [option for option in _shared_options() if own_options.isdisjoint(option.opts)]
@@ -115,7 +116,7 @@ class _LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments name, and the other arguments; raise `click.UsageError` for an unknown command."""
         if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS, ', ')}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}{did_you_mean(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -126,18 +127,14 @@ def _shared_options() -> list[click.Parameter]:
             ["--dir", "directory_here"], metavar="DIR", expose_value=False, callback=_use_directory,
             help="The cache directory; same as --dir before the command.",
         ),
-        click.Option(
-            ["--trust", "trust_here"], is_flag=True, expose_value=False, callback=_use_trust, hidden=True,
-            help="See compcache --help.",
-        ),
-        click.Option(
-            ["-v", "--verbose", "verbose_here"], is_flag=True, expose_value=False, callback=_use_verbose, hidden=True,
-            help="See compcache --help.",
-        ),
-        click.Option(
-            ["-q", "--quiet", "quiet_here"], is_flag=True, expose_value=False, callback=_use_quiet, hidden=True,
-            help="See compcache --help.",
-        ),
+        *[
+            click.Option(names, is_flag=True, expose_value=False, callback=callback, hidden=True, help="See compcache --help.")
+            for names, callback in (
+                (["--trust", "trust_here"], _use_trust),
+                (["-v", "--verbose", "verbose_here"], _use_verbose),
+                (["-q", "--quiet", "quiet_here"], _use_quiet),
+            )
+        ],
     ]  # fmt: skip
 
 
@@ -319,7 +316,7 @@ def _usage_error_text(error: click.ClickException) -> str:
     text = _unknown_option_text(error) or error.format_message().rstrip(".")
     choice = _CHOICES.search(text)
     if choice is not None:
-        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]), ", ")
+        text += did_you_mean(choice[1], re.findall(r"'([^']*)'", choice[2]))
     if not text[1:2].isupper():
         text = text[:1].lower() + text[1:]
     context = getattr(error, "ctx", None)
@@ -334,7 +331,7 @@ def _unknown_option_text(error: click.ClickException) -> str:
     if not isinstance(error, click.NoSuchOption):
         return ""
     known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]
-    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known, ', ')}"
+    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known)}"
 
 
 def _show_warning(

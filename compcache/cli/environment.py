@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from difflib import get_close_matches
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache.configuration import SettingError, place_of, read_switch
@@ -71,29 +72,13 @@ def setting_source(name: str) -> str:
 # ------------------------------------------------------------------- values
 
 
-def _accept_any(_: str) -> None:
-    """Accept every value."""
+def _lazy(reader: str) -> Callable[[str], Any]:
+    """Return a function that imports a reader, given as ``module:function``, and calls it with the text of a setting."""
 
+    def read(text: str) -> Any:
+        return resolve_name(f"compcache.{reader}")(text)
 
-def _check_size(text: str) -> None:
-    """Raise if `text` is not a size."""
-    from compcache.usage.limits import parse_size
-
-    parse_size(text)
-
-
-def _check_seconds(text: str) -> None:
-    """Raise if `text` is not a number of seconds."""
-    from compcache.usage.limits import read_seconds
-
-    read_seconds(text)
-
-
-def _check_llvm_version(text: str) -> None:
-    """Raise if `text` is not a version of LLVM."""
-    from compcache.formats.records import version_numbers
-
-    version_numbers(text)
+    return read
 
 
 def _check_linker(_: str) -> None:
@@ -103,52 +88,15 @@ def _check_linker(_: str) -> None:
     find_linkers()
 
 
-def _check_signing_key(text: str) -> None:
-    """Raise if `text` does not contain or refer to a secret."""
-    from compcache.processes.secret_references import read_secret
-
-    read_secret(text, "signing_key")
-
-
-def _check_publish_key(text: str) -> None:
-    """Raise if `text` does not contain or refer to a secret key."""
-    from compcache.signing.keys import read_own
-
-    read_own(text)
-
-
-def _check_trusted_keys(text: str) -> None:
-    """Raise if `text` does not contain or refer to public keys."""
-    from compcache.signing.keys import read_publics
-
-    read_publics(text)
-
-
-def _check_remote(text: str) -> None:
-    """Raise if `text` is not the URL of a remote store, or several URLs."""
-    from compcache.remote.address import read_url
-
-    read_url(text)
-
-
-def _check_remote_mode(text: str) -> None:
-    """Raise if `text` is not a mode of remote stores."""
-    from compcache.remote.address import read_mode
-
-    read_mode(text)
-
-
-def _check_targets(text: str) -> None:
-    """Raise if `text` is not a list of CPUs."""
-    from compcache.targets.machine import parse_targets
-
-    parse_targets(text)
-
-
 SETTINGS = (
-    Setting("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory", _accept_any),
-    Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _check_size),
-    Setting("COMPCACHE_LOCK_TIMEOUT", "seconds to wait for another process that compiles the same function", "60", _check_seconds),
+    Setting("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory", str),
+    Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _lazy("usage.limits:parse_size")),
+    Setting(
+        "COMPCACHE_LOCK_TIMEOUT",
+        "seconds to wait for another process that compiles the same function",
+        "60",
+        _lazy("usage.limits:read_seconds"),
+    ),
     Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", read_switch),
     Setting(
         "COMPCACHE_MAP_FILES",
@@ -162,10 +110,10 @@ SETTINGS = (
         "COMPCACHE_MIN_LLVM",
         "ignore code compiled by an LLVM older than this version, like 22",
         "code of every LLVM is used",
-        _check_llvm_version,
+        _lazy("formats.records:version_numbers"),
     ),
     Setting("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "0", read_switch),
-    Setting("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none", _accept_any),
+    Setting("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none", str),
     Setting(
         "COMPCACHE_LINKER",
         "the linker for all images: a path, a name on the path, ziglang, or none",
@@ -176,33 +124,41 @@ SETTINGS = (
         "COMPCACHE_SIGNING_KEY",
         "the key that signs added modules, or @ and its file; modules without its signature are misses",
         "no signatures",
-        _check_signing_key,
+        _lazy("signing.rules:read_signing_key"),
         secret=True,
     ),
     Setting(
         "COMPCACHE_REMOTE",
         "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file; several with spaces, the nearest first",
         "no remote store",
-        _check_remote,
+        _lazy("remote.address:read_url"),
         secret=True,
     ),
     Setting(
         "COMPCACHE_REMOTE_MODE",
         "read, write (upload compiled modules too) or off, for all stores or one for each",
         "read",
-        _check_remote_mode,
+        _lazy("remote.address:read_mode"),
     ),
-    Setting("COMPCACHE_TRUSTED_KEYS", "public keys; code from elsewhere without a signature by one is a miss", "none", _check_trusted_keys),
+    Setting(
+        "COMPCACHE_TRUSTED_KEYS",
+        "public keys; code from elsewhere without a signature by one is a miss",
+        "none",
+        _lazy("signing.keys:read_publics"),
+    ),
     Setting(
         "COMPCACHE_PUBLISH_KEY",
         "the secret key that signs added modules for others, or @ and its file",
         "none",
-        _check_publish_key,
+        _lazy("signing.keys:read_own"),
         secret=True,
     ),
-    Setting("COMPCACHE_TARGETS", "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native", "native", _check_targets),
     Setting(
-        CONFIGURATION_VARIABLE, "the configuration file; none: no file is read", "the files of the user and of the system", _accept_any
+        "COMPCACHE_TARGETS",
+        "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native",
+        "native",
+        _lazy("targets.machine:parse_targets"),
     ),
+    Setting(CONFIGURATION_VARIABLE, "the configuration file; none: no file is read", "the files of the user and of the system", str),
     Setting("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0", read_switch),
 )

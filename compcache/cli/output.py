@@ -27,6 +27,7 @@ __all__ = [
     "Column",
     "ProgressBar",
     "age_text",
+    "confirm_removal",
     "did_you_mean",
     "end_progress",
     "fullness_text",
@@ -276,15 +277,27 @@ def print_message(kind: str, message: str) -> None:
     click.echo("\n".join(lines), err=True)
 
 
+def confirm_removal(text: str, *, advice: str = "") -> None:
+    """Ask whether to remove what `text` describes. `advice` follows `text` in the message that there is no terminal to ask on.
+
+    Raises:
+        click.UsageError: there is no terminal to ask on.
+        click.Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}{advice}")
+    click.confirm(f"Remove {text}?", abort=True, err=True)
+
+
 def join_lines(message: str) -> str:
     """Return the lines of a message as one line, without lines that only mark a column."""
     lines = [line.strip() for line in message.splitlines()]
     return " ".join(line for line in lines if line.strip("^~ "))
 
 
-def did_you_mean(name: str, known: Iterable[str], separator: str) -> str:
-    """Return "did you mean" and the known name nearest to `name`, after `separator`; empty if no known name is similar."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean" and the known name nearest to `name`, after a comma; empty if no known name is similar."""
     from difflib import get_close_matches
 
     nearest = get_close_matches(name, known, n=1)
-    return f"{separator}did you mean {nearest[0]!r}?" if nearest else ""
+    return f", did you mean {nearest[0]!r}?" if nearest else ""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
+from compcache.usage.limits import parse_duration, parse_size
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     _Type = click.ParamType[Any]
@@ -17,57 +21,33 @@ else:
 __all__ = ["DURATION", "MOMENT", "SIZE"]
 
 
-class _Size(_Type):
-    name = "size"
+class _Parsed(_Type):
+    """A type of options whose text a function converts. The messages of its `ValueError`s are shown."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return a size, given as text with or without a unit, in bytes. Raise `click.BadParameter` if it is not valid."""
-        from compcache.usage.limits import parse_size
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
-        if isinstance(value, int):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the converted text, or a value of another type unchanged. Raise `click.BadParameter` for an invalid text."""
         try:
-            return parse_size(value)
+            return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class _Duration(_Type):
-    name = "duration"
+def _parse_moment(text: str) -> float:
+    """Return a time, given as an age or an ISO date, in seconds since the epoch. Raise `ValueError` if it is not valid."""
+    with suppress(ValueError):
+        return time.time() - parse_duration(text)
+    from datetime import datetime
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return a duration, given as text with a unit, in seconds. Raise `click.BadParameter` if it is not valid."""
-        if isinstance(value, float):
-            return value
-        from compcache.usage.limits import parse_duration
-
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return datetime.fromisoformat(text).timestamp()  # local time unless it has a zone
+    except ValueError:
+        raise ValueError(f"{text!r} is not a valid time: give an age (7d, 12h) or a date (2026-01-31)") from None
 
 
-class _Moment(_Type):
-    name = "moment"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return a time, given as an age or an ISO date, in seconds since the epoch. Raise `click.BadParameter` if it is not valid."""
-        if isinstance(value, float):
-            return value
-        from datetime import datetime
-
-        from compcache.usage.limits import parse_duration
-
-        try:
-            return time.time() - parse_duration(value)
-        except ValueError:
-            pass
-        try:
-            return datetime.fromisoformat(value).timestamp()  # local time unless it has a zone
-        except ValueError:
-            self.fail(f"{value!r} is not a valid time: give an age (7d, 12h) or a date (2026-01-31)", param, ctx)
-
-
-SIZE = _Size()
-DURATION = _Duration()
-MOMENT = _Moment()
+SIZE = _Parsed("size", parse_size)
+DURATION = _Parsed("duration", parse_duration)
+MOMENT = _Parsed("moment", _parse_moment)

@@ -209,13 +209,13 @@ def _is_llvmlite_module(ir: object) -> bool:
 # ---------------------------------------------------------------------------------------------------------- digest
 
 
-def content_digest(source: ModuleSource, *, size: int = _NAME_BYTES) -> bytes:
+def content_digest(source: ModuleSource) -> bytes:
     """Return a digest of everything that decides the behaviour of a frozen source's functions.
 
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU.
     For a source without a CPU, all hosts share the digest, and each kind of host has its own realization.
     """
-    return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=size, person=_PERSON)
+    return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=_NAME_BYTES, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:

@@ -51,7 +51,7 @@ _MAX_AMOUNT = 1e15  # the limit of a count, so that no sum of counts is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 _CHUNK = 1 << 20
-_PAGE = 128  # the number of uses that are read at a time
+_PAGE = 32  # the number of uses that are read at a time
 #: A suffix that is greater than all name keys.
 _BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
 

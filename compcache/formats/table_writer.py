@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from compcache.digest import CHECK_SIZE, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     Read = Callable[[int, int], bytes]
 
-__all__ = ["encode_table", "encoded_size", "table_parts"]
+__all__ = ["encoded_size", "table_parts"]
 
 _MAGIC = b"CCTABLE1"
 _HEADER = Struct("<8sIIQ")
@@ -20,17 +20,6 @@ _BUCKET = Struct("<Q8s")
 _PER_BUCKET = 16
 _MAX_BITS = 24
 _AT_ONCE = 1 << 13
-
-
-def encode_table(entries: Iterable[bytes], width: int) -> bytes:
-    """Return the bytes of a table.
-
-    Args:
-        entries: the entries, sorted and without duplicates. An item may contain several entries.
-        width: the size of an entry in bytes.
-    """
-    content = b"".join(entries)
-    return b"".join(table_parts(lambda at, size: content[at : at + size], len(content), width))
 
 
 def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:

@@ -32,7 +32,6 @@ __all__ = [
     "decode_definition",
     "encoded",
     "invalid_error",
-    "known_kinds",
     "loaded",
     "misfit_error",
     "pack_integer",
@@ -150,11 +149,6 @@ def register(cls: _Kind) -> _Kind:
         raise ValueError(f"the kind {cls.kind!r} of the class {cls.__qualname__} is in use by another class: choose another kind")
     _kinds[cls.kind] = cls
     return cls
-
-
-def known_kinds() -> tuple[str, ...]:
-    """Return the names of all kinds that this process can decode, sorted."""
-    return tuple(sorted(_HOMES.keys() | _kinds.keys()))
 
 
 def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:

@@ -19,6 +19,7 @@ from compcache.files import reraise_interrupt
 from compcache.images.archives import Archive, is_archive, open_archive
 from compcache.images.elf.reading import dynamic_defined, needed_libraries
 from compcache.images.platform_symbols import mapped_path
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -128,20 +129,16 @@ class Library(NamedTuple):
 @functools.cache
 def _defined_symbols(path: str) -> frozenset[str]:
     """Return the symbols that a shared library defines; none if it cannot be read."""
-    try:
+    with suppress(OSError, FormatError):
         return frozenset(dynamic_defined(_read_file(path)))
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return frozenset()
+    return frozenset()
 
 
 def _needed_names(path: str) -> tuple[str, ...]:
     """Return the names of the direct dependencies of a shared library; none if it cannot be read."""
-    try:
+    with suppress(OSError, FormatError):
         return needed_libraries(_read_file(path))
-    except (OSError, FormatError) as error:
-        reraise_interrupt(error)
-        return ()
+    return ()
 
 
 def _read_file(path: str) -> bytes:
@@ -186,11 +183,9 @@ def loaded_libraries() -> tuple[Library, ...]:
 
 
 def _open_if_loaded(name: str) -> Library | None:
-    try:
+    with suppress(OSError):
         return Library(name, ctypes.CDLL(name, os.RTLD_NOLOAD | os.RTLD_LOCAL))
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
+    return None
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:

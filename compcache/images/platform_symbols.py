@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from compcache.arch.known import architecture
 from compcache.files import reraise_interrupt
 from compcache.formats.host import platform_name, this_libc
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,11 +37,8 @@ _VERSIONED = dict.fromkeys(("__cpu_model", "__cpu_indicator_init"), ("libgcc_s.s
 def _open_platform() -> tuple[tuple[str, ctypes.CDLL], ...]:
     found = []
     for name in filter(None, (*_LIBRARIES, architecture(platform_name()).dynamic_linker)):
-        try:
+        with suppress(OSError):
             found.append((name, ctypes.CDLL(name)))
-        except OSError as error:
-            reraise_interrupt(error)
-            continue
     return tuple(found)
 
 
@@ -80,11 +78,9 @@ def address_of(symbol: str) -> int:
     if versioned_name(symbol):
         return _versioned_address(symbol)
     library = platform_library(symbol)
-    try:
+    with suppress(ValueError, UnicodeEncodeError):
         return ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(library), symbol))
-    except (ValueError, UnicodeEncodeError) as error:
-        reraise_interrupt(error)
-        return 0
+    return 0
 
 
 def is_platform_symbol(symbol: str) -> bool:

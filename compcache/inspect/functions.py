@@ -9,7 +9,6 @@ from compcache.depgraph import DependencyGraph
 from compcache.digest import name_key
 from compcache.directory.places import INDEX, MODULES, QUARANTINE, VOLUMES
 from compcache.errors import CompcacheError, FormatError, NotCachedError
-from compcache.files import reraise_interrupt
 from compcache.formats.graph import INLINED
 from compcache.formats.manifest import LINK_ONLY, LINKED, STARTUP, decode_function, decode_needs
 from compcache.formats.records import GlobalRecord, decode_global, decode_module
@@ -39,12 +38,8 @@ def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realizat
     copies = []
     linked = [(module_id, offset ^ LINKED) for module_id, offset in store.find_here(func_name, linked=True) if offset & LINKED]
     for module_id, offset in [*store.find_all(func_name), *linked]:
-        try:
-            with store.open_module(module_id) as module:
-                copies.append(_describe_copy(loader, module, offset, loaded=module_id in loaded))
-        except (FileNotFoundError, CompcacheError) as error:
-            reraise_interrupt(error)
-            continue
+        with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
+            copies.append(_describe_copy(loader, module, offset, loaded=module_id in loaded))
     return tuple(copies)
 
 
@@ -103,13 +98,9 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
 def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[str] | None:
     """Return the func_names to which a function refers in the first readable module; None if there is no such module."""
     for module_id, offset in loader.candidates(func_name):
-        try:
-            with store.open_module(module_id) as module:
-                symbol = decode_function(module.read_record(offset)).symbol
-                return _named_successors(_graph_with(module, symbol), symbol)
-        except (FileNotFoundError, CompcacheError) as error:
-            reraise_interrupt(error)
-            continue
+        with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
+            symbol = decode_function(module.read_record(offset)).symbol
+            return _named_successors(_graph_with(module, symbol), symbol)
     return None
 
 

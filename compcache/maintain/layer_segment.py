@@ -11,6 +11,7 @@ from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.index import ModuleEntry, Stamp
 from compcache.formats.order import GREATEST_NUMBER
+from compcache.interrupts import suppress
 from compcache.layers.layered_store import LAYER_SHIFT, ORDER_BITS
 from compcache.publish.atomic_file import publish
 from compcache.publish.index_merge import encode_segment, entries_of_modules, function_entries, keep_newest, with_order
@@ -62,12 +63,9 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
     if name != store.merged_name() or len(store.layers) > _MOST_LAYERS:
         return
     data = encode_segment(sorted(functions), [modules[key] for key in sorted(modules)], requirements)
-    try:
+    with suppress(OSError):
         publish(store.files, store.temporary, store.path(MERGED_LAYERS, name), [data], sync=False)
         _remove_former_segments(store, name)
-    except OSError as error:
-        reraise_interrupt(error)
-        return
 
 
 def _number_in_layer(behind: int, number: int) -> int:

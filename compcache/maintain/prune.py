@@ -19,6 +19,7 @@ from compcache.files import reraise_interrupt
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.hit.closures.validity import remove_closures
+from compcache.interrupts import suppress
 from compcache.maintain.candidates import Census, Chooser
 from compcache.maintain.packing import free_removed
 from compcache.maintain.pins import pinned
@@ -154,10 +155,8 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
     leftovers = clear_leftovers(store, planned.leftovers)
     gone = {removal.entry.module_id for removal in removed}
     indexed: tuple[bytes, ...] = ()
-    try:
+    with suppress(OSError):  # the modules stay without index entries
         indexed = index_modules(store, [module_id for module_id in proposal.unindexed.sound if module_id not in gone])
-    except OSError as error:  # the modules stay without index entries
-        reraise_interrupt(error)
     plan = proposal.plan._replace(removed=removed)
     report = _make_report(planned.modules_before, planned.size_before, proposal.policy, plan, leftovers, dry_run=False)
     return dataclasses.replace(
@@ -250,10 +249,8 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
 
 def _rewrite_volumes(store: Store) -> None:
     """Rewrite volumes whose modules were removed by half or more. After a failure, the removed modules still take space."""
-    try:
+    with suppress(CompcacheError, OSError):
         free_removed(store)
-    except (CompcacheError, OSError) as problem:
-        reraise_interrupt(problem)
 
 
 def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:

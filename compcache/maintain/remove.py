@@ -11,6 +11,7 @@ from compcache.formats.group import GROUP
 from compcache.formats.linked import decode_closure
 from compcache.hit.closures.validity import remove_closures
 from compcache.identity import label_of
+from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned, unpin
 from compcache.maintain.prune import rewrite_index
 from compcache.publish.additions import merge
@@ -150,11 +151,9 @@ def _has_short_index(store: Store) -> bool:
 
     An index that another process changes at this moment counts as long.
     """
-    try:
+    with suppress(OSError):
         return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapping[bytes, Row], rows: Mapping[bytes, Row]) -> None:

@@ -19,6 +19,7 @@ from compcache.formats.manifest import SUSPECT, decode_function
 from compcache.formats.manifest_writer import WholeManifest
 from compcache.formats.records import decode_module
 from compcache.images.kinds import is_known
+from compcache.interrupts import suppress
 from compcache.miss.publication import publish_built
 from compcache.publish.locks import wait_lock
 from compcache.publish.module_reader import read_graph
@@ -142,14 +143,10 @@ def loads_native_code(session: Session, func_name: str) -> bool:
     """Return whether the realization that would be loaded was compiled for exactly this host, or True if there is no readable one."""
     store = session.store
     for module_id, offset in store.find(func_name):
-        try:
-            with store.open_module(module_id) as module:
-                header = decode_module(module.read_record(0))
-                features = header.features_of(decode_function(module.read_record(offset)))
-                return store.processor().rank(header.requirement(features)) == host.NATIVE
-        except (CompcacheError, OSError) as error:
-            reraise_interrupt(error)
-            continue
+        with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
+            header = decode_module(module.read_record(0))
+            features = header.features_of(decode_function(module.read_record(offset)))
+            return store.processor().rank(header.requirement(features)) == host.NATIVE
     return True
 
 

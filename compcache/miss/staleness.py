@@ -15,6 +15,7 @@ from compcache.errors import CacheWarning, CompcacheError, ShadowWarning
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import FUNCTION, LINK_ONLY, decode_function
 from compcache.formats.manifest_writer import iterate_frames
+from compcache.interrupts import suppress
 from compcache.publish.quarantine import warn, warn_once
 from compcache.settings import is_on
 from compcache.store import is_ordered
@@ -168,11 +169,8 @@ def _code_parts(code: CodeType) -> Iterator[Any]:
 def _values_used(function: Any) -> Iterator[Any]:
     """Yield the values that a function's code refers to by name: variables of enclosing functions and of its module."""
     for cell in function.__closure__ or ():
-        try:
+        with suppress(ValueError):  # the variable is not assigned yet
             yield cell.cell_contents
-        except ValueError as error:
-            reraise_interrupt(error)
-            continue  # the variable is not assigned yet
     for name in _names_used(function.__code__):
         if name in function.__globals__:
             yield function.__globals__[name]

@@ -7,6 +7,7 @@ import sys
 from errno import ENOENT
 
 from compcache.files import DIRECTORY_MODE, Files, reraise_interrupt
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def _search_path() -> list[str]:
 
 def _current_directory() -> str:
     """Return the current directory; "" if it was removed."""
-    try:
+    with suppress(OSError):
         return os.getcwd()
-    except OSError as error:
-        reraise_interrupt(error)
-        return ""
+    return ""

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.processes.detached import LateFiles
 from compcache.publish.apart import can_use_subprocess, run_in_subprocess
 from compcache.publish.index_merge import ALL_LEVELS, FANOUT, LARGE_LEVELS, SMALL_LEVELS, merge_additions, segments_to_merge
@@ -78,7 +79,5 @@ def add_module(
 
 def compact(store: Store) -> None:
     """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
-    try:
+    with suppress(OSError):
         merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if can_use_subprocess(store) else ALL_LEVELS)
-    except OSError as error:
-        reraise_interrupt(error)

@@ -139,11 +139,9 @@ class _Draft:
         An NFS client whose answer is lost sends the request again, and the server then finds no such file. The file is recognized by
         its time, which no other file has.
         """
-        try:
+        with suppress(OSError):
             return self._files.lstat(self._path).st_mtime_ns == self._time
-        except OSError as error:
-            reraise_interrupt(error)
-            return False
+        return False
 
     def close(self) -> None:
         """Close the file, and remove it unless it was published."""
@@ -188,10 +186,8 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
     them unchanged and go unnoticed. So the file gets a time between two ticks.
     """
     now = time.time_ns()
-    try:
+    with suppress(OSError, TypeError, NotImplementedError):  # the file keeps the system's timestamp
         files.utime(descriptor, ns=(now, now))
-    except (OSError, TypeError, NotImplementedError) as error:
-        reraise_interrupt(error)  # the file keeps the system's timestamp
     return now
 
 
@@ -225,11 +221,8 @@ def _rename(files: Files, scratch: str, path: str) -> None:
 
 
 def _discard(files: Files, scratch: str) -> None:
-    try:
+    with suppress(OSError):
         files.unlink(scratch)
-    except OSError as error:
-        reraise_interrupt(error)
-        return
 
 
 #: An upper bound on the granularity of file timestamps, with a good margin, in nanoseconds.
@@ -252,13 +245,11 @@ def has_settled(newest: int) -> bool:
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) -> None:
     """Write a derived file, and remove the oldest files of its place if there are more than `limit`. An `OSError` is ignored."""
-    try:
+    with suppress(OSError):
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)
         if len(names) > limit:
             _remove_oldest(store, place, len(names) - limit)
-    except OSError as error:
-        reraise_interrupt(error)
 
 
 def _remove_oldest(store: Store, place: Place, number: int) -> None:

@@ -25,6 +25,7 @@ from compcache.formats.index import (
 from compcache.formats.order import UNNUMBERED
 from compcache.formats.table import all_entries
 from compcache.formats.table_writer import encoded_size, table_parts
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.locks import try_lock
 from compcache.publish.module_lists import merge_list, remove_list
@@ -345,10 +346,8 @@ def _choose_segments(segments: Iterable[Segment], levels: range) -> tuple[list[S
     for segment in sorted([segment for segment in segments if segment.level in levels], key=lambda segment: segment.level):
         if segment.level > level:
             break
-        try:
+        with suppress(FormatError, OSError):  # merging it reports the error
             modules += segment.modules.count
-        except (FormatError, OSError) as error:  # merging it reports the error
-            reraise_interrupt(error)
         chosen.append(segment)
         level = max(segment_level(modules), level)
     return chosen, level
@@ -527,11 +526,8 @@ def remove_damaged(index: Index) -> None:
 
 
 def _remove_segment(index: Index, name: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         index.files.unlink(f"{index.directory}/{name}")
-    except FileNotFoundError as error:
-        reraise_interrupt(error)
-        return
 
 
 def merge_additions(

@@ -67,7 +67,7 @@ def is_current(store: Store, part: str) -> bool:
 
     A part that others can write to is not trusted, nor is any part if there is a key: a part decides which directories are skipped.
     """
-    try:
+    with suppress(OSError):
         if not _is_trusted(store, part):
             return False
         present = set(store.present_names(store.directory(MODULES))).intersection(fans_of(part))
@@ -75,9 +75,7 @@ def is_current(store: Store, part: str) -> bool:
         if store.volumes.are_there() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
             return False
         return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def _is_trusted(store: Store, part: str) -> bool:

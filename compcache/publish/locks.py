@@ -117,7 +117,7 @@ def _locked(
     try:
         _held.locks[path] = lock
         owned: bool | None = None
-        try:
+        with suppress(OSError, NotImplementedError):
             make_place(store, LOCKS)
             started = time.monotonic()
             try:
@@ -133,8 +133,6 @@ def _locked(
             waited = time.monotonic() - started
             if waited > _MIN_LOGGED_SECONDS:
                 store.stats.waited(name, waited, owned=owned)
-        except (OSError, NotImplementedError) as error:
-            reraise_interrupt(error)
         yield owned
     finally:
         lock.release()
@@ -272,11 +270,9 @@ class _FileLock:
 
     def release(self) -> None:
         """Release the lock if it is held. If the system fails to release it, filelock tries again when the object is freed."""
-        try:
+        with suppress(OSError):
             if self._lock is not None:
                 self._lock.release(force=True)
-        except OSError as error:
-            reraise_interrupt(error)
         self._lock = self._directory = None
 
     def disown(self) -> None:

@@ -445,16 +445,21 @@ class ModuleLists:
 
     def holders(self, name: str) -> set[bytes]:
         """Return the module_ids of the modules that realize a function."""
-        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_encode_name(base_of(name)), _encode_name(name)))}
+        return self._module_ids_of(b"n%b\0%b\0" % (_encode_name(base_of(name)), _encode_name(name)))
 
     def importers(self, name: str) -> set[bytes]:
         """Return the module_ids of the modules that import a function."""
-        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _encode_name(name))}
+        return self._module_ids_of(b"i%b\0" % _encode_name(name))
+
+    def _module_ids_of(self, prefix: bytes) -> set[bytes]:
+        """Return the module_ids at the ends of the keys that begin with a prefix."""
+        end = prefix + _AFTER_ALL
+        return {key[-DIGEST_SIZE:] for each in self._lists for key, _ in each.between(prefix, end)}
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (name, module_id) for each realization of these functions. For many names all keys are read."""
         if len(names) < _MANY_NAMES:
-            yield from [(name, module_id) for name in names for module_id in self.holders(name)]
+            yield from [(name, module_id) for name in sorted(names) for module_id in self.holders(name)]
             return
         for each in self._lists:
             for key, _ in each.between(b"n", b"o"):
@@ -465,7 +470,7 @@ class ModuleLists:
     def importers_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
         """Yield (name, module_id) for each module that imports one of these functions. For many names all keys are read."""
         if len(names) < _MANY_NAMES:
-            yield from [(name, module_id) for name in names for module_id in self.importers(name)]
+            yield from [(name, module_id) for name in sorted(names) for module_id in self.importers(name)]
             return
         for each in self._lists:
             for key, _ in each.between(b"i", b"j"):

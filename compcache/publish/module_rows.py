@@ -23,6 +23,7 @@ from compcache.formats.makers import MAKERS, decode_makers, makers_of
 from compcache.formats.manifest import FUNCTION, MODULE, NEEDS, decode_function
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_module
+from compcache.interrupts import suppress
 from compcache.publish.module_reader import ModuleSections
 from compcache.publish.quarantine import is_shortage
 
@@ -217,11 +218,9 @@ def _imports_of(needs: bytes) -> list[str]:
 
 def _read_seconds(notes: bytes) -> float:
     """Return the compile time in encoded notes, in seconds, or 0.0 if the notes are damaged."""
-    try:
+    with suppress(ValueError, TypeError, AttributeError, msgpack.UnpackException):
         return seconds_in(msgpack.unpackb(notes, raw=False, strict_map_key=False))
-    except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
-        reraise_interrupt(error)
-        return 0.0
+    return 0.0
 
 
 def seconds_in(notes: Mapping[str, Any]) -> float:

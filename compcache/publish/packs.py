@@ -21,6 +21,7 @@ from compcache.formats.index import ModuleEntry
 from compcache.formats.manifest_writer import ManifestWriter, WholeManifest, encode_module
 from compcache.formats.records import ModuleRecord, decode_module
 from compcache.formats.table import all_entries
+from compcache.interrupts import suppress
 from compcache.publish.index_merge import readable
 from compcache.publish.removal import remove_file
 from compcache.publish.writer import publish_modules
@@ -64,11 +65,9 @@ def stored_packs(store: Store) -> frozenset[bytes]:
 
     The result is empty if the index cannot be read. The next look-up then rebuilds it.
     """
-    try:
+    with suppress(FormatError, OSError):
         return frozenset(packs_in(readable(store.index)))
-    except (FormatError, OSError) as error:
-        reraise_interrupt(error)
-        return frozenset()
+    return frozenset()
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
@@ -87,12 +86,10 @@ def merge_packs(store: Store, segments: Iterable[Segment]) -> set[bytes]:
 
     After an error the result is empty.
     """
-    try:
+    with suppress(CompcacheError, OSError):  # merging the segments finds out which segment is damaged
         packs = packs_in(segments)
         return _merge_live_entries(store, packs, store.exists) if len(packs) > 1 else set()
-    except (CompcacheError, OSError) as error:  # merging the segments finds out which segment is damaged
-        reraise_interrupt(error)
-        return set()
+    return set()
 
 
 def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes]) -> set[bytes]:

@@ -9,6 +9,7 @@ from compcache.directory.places import GONE, SIGNATURES, VOLUMES
 from compcache.errors import StorageError
 from compcache.files import FILE_MODE, reraise_interrupt
 from compcache.formats.volume import encode_gone
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from compcache.directory.places import Place
@@ -31,11 +32,8 @@ def remove_file(store: Store, module_id: bytes) -> bool:
     existed = unlink(store, store.module_path(module_id))
     if not remove_from_volumes(store, module_id) and not existed:
         return False
-    try:
+    with suppress(OSError):  # the module has no signature
         store.files.unlink(store.path(SIGNATURES, SIGNATURES.file_name(module_id.hex())))
-    except OSError as error:
-        # The module has no signature.
-        reraise_interrupt(error)
     return True
 
 

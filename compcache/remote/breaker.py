@@ -18,6 +18,7 @@ import os
 import time
 
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.remote.directory import state_directory
 
 TYPE_CHECKING = False
@@ -110,11 +111,8 @@ class Breaker:
         from compcache.processes.detached import LateFiles
         from compcache.publish.atomic_file import publish
 
-        try:
+        with suppress(OSError):  # each process then detects by itself that the store fails
             publish(LateFiles(), os.path.dirname(self._path), self._path, [content], sync=False)
-        except OSError as error:
-            reraise_interrupt(error)
-            return  # each process then detects by itself that the store fails
 
 
 def breaker_of(url: str) -> Breaker:

@@ -27,6 +27,7 @@ import msgpack
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,11 +136,9 @@ class Packed(NamedTuple):
 
 def _import_lzma() -> Any:
     """Import and return `lzma`, or return None if this Python was built without it. Only the helper process imports it."""
-    try:
+    with suppress(ImportError):
         return import_module("lzma")
-    except ImportError as error:
-        reraise_interrupt(error)
-        return None
+    return None
 
 
 def encode_pack(items: Iterable[Packed]) -> bytes:

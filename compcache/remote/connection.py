@@ -287,8 +287,6 @@ def _start_helper(directory: str, stores: Stores) -> str:
 
 
 def _is_running(pid: int) -> bool:
-    try:
+    with suppress(ChildProcessError):  # this process was forked, and the helper is a child of its parent
         return os.waitpid(pid, os.WNOHANG) == (0, 0)
-    except ChildProcessError as error:  # this process was forked, and the helper is a child of its parent
-        reraise_interrupt(error)
-        return False
+    return False

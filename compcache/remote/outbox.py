@@ -95,11 +95,9 @@ class Outbox:
 
     def _files(self) -> list[str]:
         """Return the file names of uploads in all versions of the format, the oldest first."""
-        try:
+        with suppress(OSError):
             return sorted(name for name in os.listdir(self._directory) if ".upload" in name)
-        except OSError as error:
-            reraise_interrupt(error)
-            return []
+        return []
 
     def read(self, name: str) -> Upload:
         """Read an upload.

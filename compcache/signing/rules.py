@@ -39,7 +39,7 @@ def read_rules(
         OSError: a file that an argument names cannot be read.
     """
     options: dict[str, Any] = {}
-    key = _argument_or_setting(signing_key, variables[0], _read_signing_key)
+    key = _argument_or_setting(signing_key, variables[0], read_signing_key)
     if key is not None:
         options["signing_key"] = key
     if trusted_keys is not None or publish_key is not None or setting(variables[1]) or setting(variables[2]):
@@ -61,7 +61,7 @@ def _argument_or_setting(argument: Any, variable: str, read: Callable[[Any], _T]
     return from_environment(variable, read) if argument is None else read(argument)
 
 
-def _read_signing_key(key: bytes | str) -> bytes:
+def read_signing_key(key: bytes | str) -> bytes:
     """Return a signing key as bytes; `key` may be a reference to the key. Raise `ValueError` if it is empty."""
     if not key:
         raise ValueError("signing_key is empty: pass None for a cache without signatures")

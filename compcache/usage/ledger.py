@@ -36,6 +36,7 @@ from compcache.formats.statistics import (
     is_sum,
     read_inputs,
 )  # fmt: skip
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish, unique_name
 from compcache.publish.scratch import Scratch
 
@@ -249,7 +250,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
     """
     if store.exposed:
         return None
-    try:
+    with suppress(OSError):
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
         if not _LONG <= status.st_size <= _MAX_FILE or store.is_foreign(status):
@@ -264,9 +265,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
                 found.require_intact()
             return status.st_size, [found]
         return status.st_size, list(_spill_journal(read))
-    except OSError as error:
-        reraise_interrupt(error)
-        return None
+    return None
 
 
 def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
@@ -294,12 +293,9 @@ def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
     """
     changed = []
     for name in _statistics_files(store):
-        try:
+        with suppress(OSError):  # the file was folded in the meantime
             if name not in known.torn and store.files.stat(store.path(STATISTICS, name)).st_size != known.files.get(name):
                 changed.append(name)
-        except OSError as error:
-            reraise_interrupt(error)
-            continue  # the file was folded in the meantime
     return Uses(store, changed).ledger().last_uses()
 
 
@@ -384,13 +380,11 @@ def _is_long_journal(store: Store, name: str, now: float) -> bool:
     """Return whether a file is a long journal which is not sealed, or was sealed a minute ago."""
     if not JOURNALS.includes(name) and not _is_settled(store, name, (), now):
         return False
-    try:
+    with suppress(OSError):
         opened = store.files.open_owned(store.path(STATISTICS, name), file_ops.READ_FLAGS)
         status = store.files.fstat(opened.number)
         return _LONG <= status.st_size <= _MAX_FILE and not is_sum(file_ops.read_at(store.files, opened, 0, _MAGIC_SIZE))
-    except OSError as error:
-        reraise_interrupt(error)
-        return False
+    return False
 
 
 def _seal(store: Store, names: Iterable[str] | None = None) -> list[str]:
@@ -457,11 +451,8 @@ def _replace_by_sum(
 def _remove_files(store: Store, names: Iterable[str]) -> None:
     """Remove statistics files. Files that cannot be removed are skipped."""
     for name in names:
-        try:
+        with suppress(OSError):  # readers ignore the file, because the sum contains it
             store.files.unlink(store.path(STATISTICS, name))
-        except OSError as error:
-            reraise_interrupt(error)
-            continue  # readers ignore the file, because the sum contains it
 
 
 def zero_counters(store: Store, now: float) -> bool:
@@ -528,11 +519,8 @@ def _smallest_files(store: Store, names: Iterable[str]) -> list[str]:
     """Return the smallest files, each of which is at most twice as large as all smaller files together."""
     sizes = []
     for name in names:
-        try:
+        with suppress(OSError):
             sizes.append((store.files.stat(store.path(STATISTICS, name)).st_size, name))
-        except OSError as error:
-            reraise_interrupt(error)
-            continue
     sizes.sort()
     total = 0
     chosen: list[str] = []

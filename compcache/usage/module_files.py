@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compcache.digest import CHECK_SIZE, DIGEST_SIZE, check
 from compcache.directory.places import MODULE_FILES, MODULES, module_id_of
 from compcache.files import READ_FLAGS, read_at, reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 from compcache.publish.scratch import Scratch
 
@@ -152,13 +153,11 @@ class _StoredList:
         self._files = store.files
         if store.exposed:
             return
-        try:
+        with suppress(OSError):
             self._opened = store.files.open_owned(store.path(MODULE_FILES), READ_FLAGS)
             status = store.files.fstat(self._opened.number)
             if status.st_size <= _MAX_SIZE and not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
                 self._find_places(status.st_size)
-        except OSError as error:
-            reraise_interrupt(error)
 
     def _read(self, at: int, size: int) -> bytes:
         return read_at(self._files, self._opened, at, size)
@@ -205,11 +204,8 @@ def _write_list(store: Store, kept: Scratch) -> None:
     """Store the list. A failure is ignored: the next tool reads the status of every file again."""
     if store.readonly:
         return
-    try:
+    with suppress(OSError):
         publish(store.files, store.temporary, store.path(MODULE_FILES), chain([_MAGIC], kept.parts()), sync=False)
-    except OSError as error:
-        reraise_interrupt(error)
-        return
 
 
 assert _FILE.size == DIGEST_SIZE + 16

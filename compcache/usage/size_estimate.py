@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.directory.places import SIZE
 from compcache.files import read_at, reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.publish.atomic_file import publish
 
 if TYPE_CHECKING:
@@ -50,14 +51,12 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
         return None  # a hard link, a special file, or a file of another user; the next measurement replaces it
     data = read_at(files, opened, 0, min(status.st_size, _MAX))
     files.write(opened.number, b"%d\n" % added)
-    try:
+    with suppress(ValueError):
         first, *lines = data.split(b"\n")
         size, settled = map(int, first.split())
         total = size + sum(map(int, filter(None, lines))) + added
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
-    except ValueError as error:
-        reraise_interrupt(error)
-        return None  # the content is malformed, and the caller measures again
+    return None  # the content is malformed, and the caller measures again
 
 
 def write_estimate(store: Store, size: int, settled: int) -> None:
@@ -72,8 +71,5 @@ def write_estimate(store: Store, size: int, settled: int) -> None:
 
 def remember_size(store: Store, size: int) -> None:
     """Replace the estimate by a measured size in bytes. A failure is ignored."""
-    try:
+    with suppress(OSError):
         write_estimate(store, size, 0)
-    except OSError as error:
-        reraise_interrupt(error)
-        return

@@ -308,8 +308,8 @@ def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = in
         steps -= 1
         names = {name for row in waiting for name in row.names} - seen
         seen |= names
-        users = {module_id for name in names for module_id in lists.importers(name)} - rows.keys()
-        others = {name for row in lists.rows(users).values() for name in row.names}
+        users = {module_id for name in sorted(names) for module_id in lists.importers(name)} - rows.keys()  # neighbours share blocks
+        others = sorted({name for row in lists.rows(users).values() for name in row.names})
         found = lists.rows({module_id for name in others for module_id in lists.holders(name)}.union(users) - rows.keys())
         rows.update(found)
         waiting = list(found.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -62,8 +61,5 @@ def _read_run(scratch: Scratch) -> Iterator[tuple[Any, int, Summary]]:
         for key, number, kind, fields in unpacker:
             row = _TYPES[kind](*fields)
             if kind == _TYPES.index(ModuleSummary):
-                row = row._replace(functions=tuple(map(_exported, row.functions)))
+                row = row._replace(functions=tuple(map(ExportedFunction._make, row.functions)))
             yield key, number, row
-
-
-_exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)

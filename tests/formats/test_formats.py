@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from encoded import encode_table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,6 @@ from compcache.formats.manifest_writer import (
 )
 from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global, decode_link_type, decode_module
 from compcache.formats.table import Table, all_entries
-from compcache.formats.table_writer import encode_table
 from compcache.publish.index_merge import (
     add,
     encode_function_entry,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
+from encoded import encode_table, known_kinds
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -36,9 +37,7 @@ from compcache.formats.records import GlobalRecord, ModuleRecord, decode_global,
 from compcache.formats.sorted_keys import SortedKeys, encode_keys
 from compcache.formats.statistics import decode_stats, encode_stats
 from compcache.formats.table import Table
-from compcache.formats.table_writer import encode_table
 from compcache.globals import Integer, Text, decode_definition, define
-from compcache.globals.definition import known_kinds
 from compcache.publish.index_merge import encode_function_entry, encode_segment, merge, module_entries
 from compcache.publish.module_rows import Platform, decode_rows
 

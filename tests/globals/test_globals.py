@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
+from encoded import known_kinds
 from helpers import PACKAGE_ROOT, run_fresh
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,6 @@ from compcache.globals import (
     define,
     register,
 )
-from compcache.globals.definition import known_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -429,9 +429,9 @@ class Program(NamedTuple):
 
     def write(self, place: Path, value: int) -> dict[str, str]:
         """Write one version; what the environment has of it."""
-        (place / f"{self.name}.py").write_text(self.text(value))
+        _write(place / f"{self.name}.py", self.text(value))
         if self.source.dep:
-            (place / f"dep{self.number}.py").write_text(self._own(self.source.dep, value))
+            _write(place / f"dep{self.number}.py", self._own(self.source.dep, value))
         for old in place.glob(f"data{self.number}.*"):
             old.unlink()
         if self.source.family == "files":
@@ -439,6 +439,12 @@ class Program(NamedTuple):
             for number in range(value):
                 (place / f"data{self.number}.{number}").write_text("")
         return {f"GENERATED_{self.number}": str(value)}
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file unless it has this text: Numba's own cache, to which refused functions go, knows a file by its time."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
 
 
 def _replace_word(text: str, word: str, new: str) -> str:

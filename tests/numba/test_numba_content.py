@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import types
+import warnings
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,27 @@ _COUNTS = [
      f"from numba.core import utils\nutils.benchmark.__code__ = {_TEXT}"),
     ("str(DEP.A)", "import numpy as np\nA = np.ones(1)\nnp.set_printoptions(precision=V)"),
     ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='raise' if V == 3 else 'ignore')"),
+    ("DEP.A / DEP.A", "import numpy as np\nA = np.zeros(1)\nnp.seterr(all='call')\nnp.seterrcall(lambda error, flag: V)"),
+    ("len(str(10 ** 5000))", "import sys\nsys.set_int_max_str_digits(V * 2000)"),
+    ("DEP.warn('x')", "import warnings\nfrom warnings import warn\nwarnings.filterwarnings('error', str(V))"),
+    # members of classes that only methods of a library's base read
+    ("DEP.E().encode(DEP)", "import json\nclass E(json.JSONEncoder):\n    def default(self, o): return V"),
+    ("DEP.e.encode([1, 2])", "import json\nclass E(json.JSONEncoder):\n    item_separator = ',' * V\ne = E()"),
+    ("DEP.v.visit(DEP.t)", "import ast\nt = ast.parse('1')\nclass W(ast.NodeVisitor):\n    def visit_Module(self, n): return V\nv = W()"),
+    ("DEP.E(7).value",
+     "import enum\nclass E(enum.Enum):\n    A = 1\n    @classmethod\n    def _missing_(cls, v): return cls.A if V == 3 else v"),
+    ("DEP.E('A').value", "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 2\nE._value2member_map_['A'] = E.A if V == 3 else E.B"),
+    # what a program puts into a library reads other values of the program; constants of a library
+    ("DEP.Formatter().format('')", "from string import Formatter\nv = V\nFormatter.check_unused_args = lambda *_: v"),
+    ("DEP.Formatter().format('')", "from string import Formatter\ndef make(v): return lambda *_: v\nFormatter.check_unused_args = make(V)"),
+    ("DEP.Formatter().format('')",
+     "from string import Formatter\nclass C:\n    v = V\n    def __call__(s, *_): return s.v\nFormatter.check_unused_args = C()"),
+    ("DEP.colorsys.hls_to_rgb(.1, .2, .3)", "import colorsys\ncolorsys.ONE_THIRD = V"),
+    ("0\n    import copy\n    value = copy.copy(DEP.o)",
+     "import copyreg\nclass C: pass\no = C()\ncopyreg.pickle(C, lambda o: (int, (V,)))"),
+    # the order of numbers in a set, and of attributes
+    ("next(iter(DEP.s))", "s = {8, 0} if V == 3 else {0, 8}"),
+    ("(DEP.o.a, DEP.o.b, next(iter(DEP.o.__dict__)))", "class C: pass\no = C()\nfor n in ('ab' if V == 3 else 'ba'): setattr(o, n, 1)"),
 ]
 #: What no key has: addresses, the seed of hashes, lines, what a process was set to.
 _REFUSED = [
@@ -134,6 +156,10 @@ _REFUSED = [
     ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
     ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"),
     ("hash('abc')", ""),
+    ("DEP.typing.get_overloads(DEP.g)", "import typing\ndef g(): pass"),
+    ("DEP.typing.get_type_hints(DEP.g)", "import typing\ndef g(x: 'T'): pass"),
+    ("DEP.weakref.getweakrefcount(DEP.g)", "import weakref\ndef g(): pass"),
+    ("DEP.sys.getsizeof([])", "import sys"),
     ("DEP.F('x').read()", "import io\nclass F(io.FileIO): pass"),
     ("DEP.F(0).tell()", "import io\nclass F(io.TextIOWrapper): pass"),
     ("DEP.callback.address", "from numba import cfunc\n@cfunc('f8(f8)')\ndef callback(x): return x"),
@@ -192,7 +218,7 @@ def _contents(read: str, dep: str, version: int) -> list[str]:
             return f"refused: {error}"
 
     try:
-        with np.errstate(), np.printoptions():
+        with np.errstate(), np.printoptions(), warnings.catch_warnings():
             _module("content_dep", re.sub(r"\bV\b", str(version), dep))
             program = _module("content_program", _PROGRAM.replace("READ", read).replace("DEP", "content_dep"))
             return [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from encoded import encode_table
 from helpers import adder, constant, module_file, run_fresh, sum_of
 from hosts import host_like, on_host
 from hypothesis import HealthCheck, Phase, settings
@@ -21,7 +22,6 @@ from compcache.digest import digest
 from compcache.formats.host import platform_name
 from compcache.formats.index import FUNCTION, HEADER, MAGIC
 from compcache.formats.table import Table, all_entries
-from compcache.formats.table_writer import encode_table
 from compcache.hit import Door
 from compcache.miss.retarget import tune
 from compcache.publish import numbering

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from compcache.cli.render.colours import fill
 from compcache.cli.render.layout import HEIGHT, Box, place
+from compcache.cli.render.table import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from compcache.inspect.descriptions import FunctionGraph, GraphNode
 
-__all__ = ["path", "shortened", "svg"]
+__all__ = ["path", "svg"]
 
 _STYLE = (
     "text{font:12px ui-monospace,monospace;fill:#111}"
@@ -51,21 +52,13 @@ def path(start: Box, end: Box) -> str:
     return f"M{x1:.0f} {y1:.0f}C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"
 
 
-def shortened(name: str, width: float) -> str:
-    """Return a name cut in the middle to fit a box of `width` pixels. Generated names differ at their ends."""
-    fits = int((width - 16) / 7)
-    if len(name) <= fits:
-        return name
-    return f"{name[: fits // 2]}…{name[len(name) - (fits - fits // 2 - 1) :]}"
-
-
 def _node_element(node: GraphNode, box: Box) -> str:
     """Return the SVG element of a node: a rectangle with the name, and its details as a tooltip."""
     radius = 3 if node.kind in ("function", "missing") else HEIGHT / 2
     style = "problem" if node.problem and node.kind != "missing" else node.kind
     title = "\n".join(filter(None, (f"{node.name}: {node.kind}", node.signature, node.module_id, node.problem)))
     title = escape(_replace_control_characters(title, keep="\n"))
-    text = shortened(_replace_control_characters(node.name), box.width)
+    text = shortened(_replace_control_characters(node.name), int((box.width - 16) / 7))
     return (
         f"<g><title>{title}</title>"
         f'<rect class="{style}" x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{HEIGHT}" rx="{radius:.0f}" '

@@ -29,6 +29,8 @@ _STEPS = ((3 * _DAY, _HOUR), (120 * _DAY, _DAY), (900 * _DAY, 7 * _DAY), (float(
 _LEAST_STEPS = 12
 _MOST_BARS = 12
 _HIT, _MISS = "var(--hit)", "var(--miss)"
+#: The encoding that gives each mark the field `text` of its value as its description, for screen readers.
+_DESCRIBED = {"description": {"field": "text", "type": "nominal"}}
 _MARK = re.compile(r'<(path|line|circle)( aria-label="([^"]*)"[^>]*?)(?:/>|></\1>)')
 
 
@@ -177,10 +179,6 @@ def _axis_unit(size: float) -> tuple[str, int]:
     return units[power], 1 << 10 * power
 
 
-def _describe_by(field: str) -> dict[str, Any]:
-    return {"description": {"field": field, "type": "nominal"}}
-
-
 def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of the hit rate over time."""
     asked = [step for step in steps if step.hits or step.misses]
@@ -196,7 +194,7 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
         "height": 150, "data": {"values": values},
         "layer": [
             {"mark": {"type": "line", "color": _HIT, "strokeWidth": 2, "aria": False}, "encoding": {"x": x, "y": y}},
-            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x, "y": y, **_describe_by("text")}},
+            {"mark": {"type": "circle", "color": _HIT, "size": 45, "opacity": 1}, "encoding": {"x": x, "y": y, **_DESCRIBED}},
         ],
     }  # fmt: skip
     return Chart(
@@ -238,7 +236,7 @@ def _stacked_bars(
     }  # fmt: skip
     encoding = {
         "x": _time_axis(steps), "x2": {"field": "end"}, "y": _vertical_axis("low", title), "y2": {"field": "high"}, "color": colour,
-        **_describe_by("text"),
+        **_DESCRIBED,
     }  # fmt: skip
     return {"height": 150, "data": {"values": values}, "mark": {"type": "bar", "binSpacing": 1}, "encoding": encoding}
 
@@ -272,7 +270,7 @@ def _seconds_chart(steps: Sequence[_Step]) -> Chart:
         "height": 150, "data": {"values": values},
         "layer": [
             {"mark": {"type": "line", "strokeWidth": 2, "interpolate": "step-after", "aria": False}, "encoding": {"x": x, "y": y, "color": colour}},  # noqa: E501
-            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_describe_by("text")}},
+            {"mark": {"type": "circle", "size": 24, "opacity": 1}, "encoding": {"x": x, "y": y, "color": colour, **_DESCRIBED}},
         ],
     }  # fmt: skip
     return Chart(
@@ -329,6 +327,6 @@ def _flat_bars(values: list[dict[str, Any]], title: str, colour: str) -> dict[st
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": None, "axis": {"title": None, "grid": False, "ticks": False, "domain": False}},
         "x": {"field": "value", "type": "quantitative", "axis": {"title": title, "format": ",~f", "tickCount": 4}},
-        **_describe_by("text"),
+        **_DESCRIBED,
     }  # fmt: skip
     return {"height": {"step": 24}, "data": {"values": values}, "mark": {"type": "bar", "color": colour}, "encoding": encoding}

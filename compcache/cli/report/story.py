@@ -21,6 +21,7 @@ __all__ = ["Duplicate", "Group", "ModuleRow", "Story", "collect_story"]
 _DAY = 86400
 _UNUSED_DAYS = 30
 _NEVER = "never"
+_MOST_NAMED = 3  # functions in the row of a module
 #: The surplus of rows in memory at which rows are sorted and cut.
 _SURPLUS = 100
 _T = TypeVar("_T")
@@ -206,12 +207,12 @@ class _FunctionLists:
             self.most_used.add(cost)
 
 
-def _module_row(module: ModuleSummary, shown: int = 3) -> ModuleRow:
-    """Return the row of a module with the first `shown` of its function names."""
+def _module_row(module: ModuleSummary) -> ModuleRow:
+    """Return the row of a module with the first of its function names."""
     names = [split_name(name)[0] for name, _ in module.functions]
     return ModuleRow(
-        module.module_id, tuple(names[:shown]), len(names[shown:]), module.size, module.seconds, module.created, module.last_used,
-        module.uses,
+        module.module_id, tuple(names[:_MOST_NAMED]), len(names[_MOST_NAMED:]), module.size, module.seconds, module.created,
+        module.last_used, module.uses,
     )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ from compcache.images.elf.parts import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from compcache.images.elf.parts import Section
+
 __all__ = ["with_distances"]
 
 _SECTION_NAME, _RELOCATIONS_NAME = ".rodata.compcache", ".rela.rodata.compcache"
@@ -57,60 +59,91 @@ def with_distances(data: bytes, symbol: str, head: bytes, names: Sequence[str], 
     Raises:
         FormatError: the object is malformed, has no symbol table, or has too many sections.
     """
-    sections = [*read_sections(data, ET_REL)]
-    number = next((number for number, section in enumerate(sections) if section.type == SHT_SYMTAB), None)
-    first = len(sections)
-    titles = read_header(data).names_section
-    if number is None or titles >= first:
-        raise FormatError(f"the object has no {'symbol table' if number is None else 'section names'}, so no symbols can be added to it")
-    if first + 2 >= _MOST_SECTIONS:
-        raise FormatError(f"the object has {first} sections, which is too many to add two")
-    table = sections[number]
+    sections, number, titles = _require_tables(data)
+    table, first = sections[number], len(sections)
     strings = {n: bytearray(read_linked_strings(data, tuple(sections), table._replace(link=n))) for n in {table.link, titles}}
-
-    def add_name(section: int, name: str) -> int:
-        offset = len(strings[section])
-        strings[section] += name.encode("utf-8", "surrogateescape") + b"\0"
-        return offset
-
-    known = {
-        known.name: (known.position - table.offset) // SYMBOL.size for known in read_symbols(data, tuple(sections), table)
-    }  # fmt: skip
-    symbols = bytearray(read_table(data, table, SYMBOL))
-    for name in names:
-        if name not in known:
-            known[name] = len(symbols) // SYMBOL.size
-            symbols += SYMBOL.pack(add_name(table.link, name), STB_GLOBAL << 4, _STV_HIDDEN, 0, 0, 0)
     content = head + bytes(_WORD * len(names))
-    symbols += SYMBOL.pack(add_name(table.link, symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, first, 0, len(content))
+    symbols, numbers = _add_undefined(data, tuple(sections), table, names, strings[table.link])
+    symbols += SYMBOL.pack(
+        _add_name(strings[table.link], symbol), STB_GLOBAL << 4 | _STT_OBJECT, _STV_PROTECTED, first, 0, len(content)
+    )  # fmt: skip
     places = range(len(head), len(content), _WORD)
-    relocations = b"".join([_RELOCATION.pack(at, kind, known[name], at) for at, name in zip(places, names, strict=True)])
-    parts: list[bytes | bytearray | memoryview] = [data]
-    end = len(data)
-
-    def append(part: bytes | bytearray) -> int:
-        nonlocal end
-        start = -(-end // 16) * 16
-        parts.extend((bytes(start - end), part))
-        end = start + len(part)
-        return start
-
+    relocations = b"".join([_RELOCATION.pack(at, kind, numbers[name], at) for at, name in zip(places, names, strict=True)])
+    extended = _Extended(data)
     sections += [
         table._replace(
-            name=add_name(titles, _SECTION_NAME), type=SHT_PROGBITS, flags=SHF_ALLOC, offset=append(content), size=len(content), link=0,
-            info=0, alignment=16, entry_size=0,
+            name=_add_name(strings[titles], _SECTION_NAME), type=SHT_PROGBITS, flags=SHF_ALLOC, offset=extended.append(content),
+            size=len(content), link=0, info=0, alignment=16, entry_size=0,
         ),
         table._replace(
-            name=add_name(titles, _RELOCATIONS_NAME), type=SHT_RELA, flags=_SHF_INFO_LINK, offset=append(relocations),
+            name=_add_name(strings[titles], _RELOCATIONS_NAME), type=SHT_RELA, flags=_SHF_INFO_LINK, offset=extended.append(relocations),
             size=len(relocations), link=number, info=first, entry_size=_RELOCATION.size,
         ),
     ]  # fmt: skip
-    sections[number] = table._replace(offset=append(symbols), size=len(symbols))
+    sections[number] = table._replace(offset=extended.append(symbols), size=len(symbols))
     for place, given in strings.items():
-        sections[place] = sections[place]._replace(offset=append(given), size=len(given))
-    start = append(b"".join([SECTION.pack(*section) for section in sections]))
-    head_of_file = bytearray(data[: _COUNT_AT + _COUNT.size])
-    _PLACE.pack_into(head_of_file, _SECTIONS_AT, start)
-    _COUNT.pack_into(head_of_file, _COUNT_AT, len(sections))
-    parts[0:1] = [head_of_file, memoryview(data)[len(head_of_file) :]]
-    return b"".join(parts)
+        sections[place] = sections[place]._replace(offset=extended.append(given), size=len(given))
+    return extended.content(sections)
+
+
+def _require_tables(data: bytes) -> tuple[list[Section], int, int]:
+    """Return the sections of an object, and the numbers of its symbol table and of the section with the names of sections.
+
+    Raises:
+        FormatError: see `with_distances`.
+    """
+    sections = [*read_sections(data, ET_REL)]
+    number = next((number for number, section in enumerate(sections) if section.type == SHT_SYMTAB), None)
+    titles = read_header(data).names_section
+    if number is None or titles >= len(sections):
+        raise FormatError(f"the object has no {'symbol table' if number is None else 'section names'}, so no symbols can be added to it")
+    if len(sections) + 2 >= _MOST_SECTIONS:
+        raise FormatError(f"the object has {len(sections)} sections, which is too many to add two")
+    return sections, number, titles
+
+
+def _add_undefined(
+    data: bytes, sections: tuple[Section, ...], table: Section, names: Sequence[str], strings: bytearray
+) -> tuple[bytearray, dict[str, int]]:
+    """Return a symbol table with a hidden undefined symbol for each missing name, and the numbers of the symbols by name.
+
+    The missing names are added to `strings`.
+    """
+    numbers = {known.name: (known.position - table.offset) // SYMBOL.size for known in read_symbols(data, sections, table)}
+    symbols = bytearray(read_table(data, table, SYMBOL))
+    for name in names:
+        if name not in numbers:
+            numbers[name] = len(symbols) // SYMBOL.size
+            symbols += SYMBOL.pack(_add_name(strings, name), STB_GLOBAL << 4, _STV_HIDDEN, 0, 0, 0)
+    return symbols, numbers
+
+
+def _add_name(strings: bytearray, name: str) -> int:
+    """Add a name to a string table, and return its offset."""
+    offset = len(strings)
+    strings += name.encode("utf-8", "surrogateescape") + b"\0"
+    return offset
+
+
+class _Extended:
+    """An object with parts appended at multiples of 16 bytes, because the parts that they replace cannot grow."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._parts: list[bytes | bytearray] = []
+        self._end = len(data)
+
+    def append(self, part: bytes | bytearray) -> int:
+        """Append a part, and return its offset in the file."""
+        start = -(-self._end // 16) * 16
+        self._parts += bytes(start - self._end), part
+        self._end = start + len(part)
+        return start
+
+    def content(self, sections: Sequence[Section]) -> bytes:
+        """Append a table of sections, and return the bytes of the file, whose header refers to this table."""
+        start = self.append(b"".join([SECTION.pack(*section) for section in sections]))
+        header = bytearray(self._data[: _COUNT_AT + _COUNT.size])
+        _PLACE.pack_into(header, _SECTIONS_AT, start)
+        _COUNT.pack_into(header, _COUNT_AT, len(sections))
+        return b"".join([header, memoryview(self._data)[len(header) :], *self._parts])

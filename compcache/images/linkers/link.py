@@ -335,11 +335,9 @@ def _describe_exit(status: int) -> str:
     """Describe how a process with this nonzero exit status ended, as the predicate of a sentence."""
     if status > 0:
         return f"failed with exit status {status}"
-    try:
+    with suppress(ValueError):
         return f"was killed by {signal.Signals(-status).name}"
-    except ValueError as error:
-        reraise_interrupt(error)
-        return f"was killed by signal {-status}"
+    return f"was killed by signal {-status}"
 
 
 def _decode_output(printed: bytes) -> str:

@@ -6,10 +6,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from compcache.errors import FormatError
-from compcache.files import reraise_interrupt
 from compcache.formats.manifest import NEEDS, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.hit.link_types import fits, read_type
+from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned
 from compcache.publish.module_reader import ModuleSections
 from compcache.usage.ledger import Uses
@@ -74,7 +74,7 @@ class _Types:
     def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
         """Read the link types in a module. An unreadable module counts as empty, because another step reports it."""
         payloads: dict[int, bytes] = {}
-        try:
+        with suppress(OSError, FormatError, KeyError):
             with ModuleSections(state.store, module_id) as reader:
                 payloads = dict(iterate_frames(reader.records()))
             for name, offset in zip(row.names, row.offsets, strict=True):
@@ -85,8 +85,6 @@ class _Types:
                 for number, (_, name) in enumerate(record.imports):
                     kind = record.link_types[number] if record.link_types else b""
                     self.used[name, module_id] = read_type(payloads.__getitem__, kind)
-        except (OSError, FormatError, KeyError) as error:
-            reraise_interrupt(error)
 
 
 def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Mapping[str, list[bytes]]) -> tuple[int, int]:

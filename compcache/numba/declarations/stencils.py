@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.numba.lazy.stand_ins import LazyObject, numbas_object
 
 TYPE_CHECKING = False
@@ -81,8 +81,6 @@ def _add_names(code: Any, names: set[str]) -> None:
 
 def _copy_cell(cell: Any) -> Any:
     """Return a new closure cell with the same content. An unset variable stays unset."""
-    try:
+    with suppress(ValueError):  # the variable is not set yet
         return type(cell)(cell.cell_contents)
-    except ValueError as error:  # the variable is not set yet
-        reraise_interrupt(error)
-        return type(cell)()
+    return type(cell)()

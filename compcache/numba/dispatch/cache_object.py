@@ -13,7 +13,7 @@ from numba.core.errors import NumbaWarning
 
 from compcache import frontend
 from compcache.errors import StorageError
-from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries
 from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.identity.key import Identity
@@ -71,11 +71,9 @@ class CacheObject(_Cache):  # type: ignore[misc]
         """The cache that would have served the function. It stores nothing if the program has not requested caching."""
         if not self._is_requested:
             return NullCache()
-        try:
+        with suppress(RuntimeError, OSError):  # no locator has a usable directory for the function
             return self._other_class(self._function)
-        except (RuntimeError, OSError) as error:  # no locator has a usable directory for the function
-            reraise_interrupt(error)
-            return NullCache()
+        return NullCache()
 
     @functools.cached_property
     def _has_own_locator(self) -> bool:

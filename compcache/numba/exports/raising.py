@@ -103,56 +103,10 @@ def raising_text(exceptions: list[KnownException]) -> str:
     """Return the assembly of the function that raises an exception. It compares Numba's description with the known descriptions."""
     constant = [known for known in exceptions if not known.is_computed]
     computed = [known for known in exceptions if known.is_computed]
-    return f"""
-declare i32 @PyGILState_Ensure()
-declare void @PyGILState_Release(i32)
-declare ptr @PyErr_Occurred()
-declare void @PyErr_SetObject(ptr, ptr)
-declare void @PyErr_SetString(ptr, ptr)
-declare void @PyErr_SetNone(ptr)
-declare ptr @PyImport_ImportModule(ptr)
-declare ptr @PyBytes_FromStringAndSize(ptr, i64)
-declare ptr @PyObject_CallMethod(ptr, ptr, ptr, ...)
-declare ptr @PyObject_Type(ptr)
-declare void @Py_DecRef(ptr)
-declare void @NRT_Free(ptr)
-@_Py_NoneStruct = external global [0 x i8]
-@PyExc_StopIteration = external global i8
-@PyExc_SystemError = external global i8
-{_TEXTS}
-{chr(10).join(map(_data_text, exceptions))}
-; Numba's description of an exception: pickle, its size, computed arguments, the function that makes a tuple of them, their number.
-define void @{RAISE}(i32 %code, ptr %info) cold noinline {{
-start:
-  %gil = call i32 @PyGILState_Ensure()
-  %raised = call ptr @PyErr_Occurred()
-  %already = icmp ne ptr %raised, null
-  br i1 %already, label %done, label %kind
-kind:
-  switch i32 %code, label %user [
-    i32 -3, label %stopped
-    i32 -1, label %known
-  ]
-stopped:
-  call void @PyErr_SetNone(ptr @PyExc_StopIteration)
-  br label %done
-user:
-  %count_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 4
-  %count = load i32, ptr %count_at
-  %is_computed = icmp sgt i32 %count, 0
-  br i1 %is_computed, label %unwrap, label %constant
-unwrap:
-  %pickled = load ptr, ptr %info
-  %given_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 2
-  %given = load ptr, ptr %given_at
-  %unwrap_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 3
-  %unwrapping = load ptr, ptr %unwrap_at
-  %values = call ptr %unwrapping(ptr %given)
-  call void @NRT_Free(ptr %info)
-  %no_values = icmp eq ptr %values, null
-  br i1 %no_values, label %done, label %computed
-computed:
-{_search_text("computed", "%pickled", computed)}
+    data = "\n".join(map(_data_text, exceptions))
+    return f"""{_DECLARATIONS}{_TEXTS}
+{data}
+{_DISTINGUISH}{_search_text("computed", "%pickled", computed)}
   br label %known
 constant:
 {_search_text("constant", "%info", constant)}
@@ -161,37 +115,7 @@ known:
   %found = phi ptr [ null, %kind ], [ %computed.{len(computed)}, %computed ], [ %constant.{len(constant)}, %constant ]
   %arguments = phi ptr [ @_Py_NoneStruct, %kind ], [ %values, %computed ], [ @_Py_NoneStruct, %constant ]
   %owned = phi ptr [ null, %kind ], [ %values, %computed ], [ null, %constant ]
-  %is_unknown = icmp eq ptr %found, null
-  br i1 %is_unknown, label %unknown, label %import
-import:
-  %module = call ptr @PyImport_ImportModule(ptr @compcache.numba.raising.module)
-  %no_module = icmp eq ptr %module, null
-  br i1 %no_module, label %made, label %make
-make:
-  %size = load i64, ptr %found
-  %data = getelementptr inbounds i8, ptr %found, i64 8
-  %described = call ptr @PyBytes_FromStringAndSize(ptr %data, i64 %size)
-  %exception = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %module, ptr @compcache.numba.raising.function, ptr @compcache.numba.raising.format, ptr %described, ptr %arguments)
-  call void @Py_DecRef(ptr %module)
-  %no_exception = icmp eq ptr %exception, null
-  br i1 %no_exception, label %made, label %raise
-raise:
-  %class = call ptr @PyObject_Type(ptr %exception)
-  call void @PyErr_SetObject(ptr %class, ptr %exception)
-  call void @Py_DecRef(ptr %class)
-  call void @Py_DecRef(ptr %exception)
-  br label %made
-unknown:
-  call void @PyErr_SetString(ptr @PyExc_SystemError, ptr @compcache.numba.raising.unknown)
-  br label %made
-made:
-  call void @Py_DecRef(ptr %owned)
-  br label %done
-done:
-  call void @PyGILState_Release(i32 %gil)
-  ret void
-}}
-"""  # noqa: E501 - an instruction is a line
+{_RAISE_FOUND}"""
 
 
 def _search_text(stem: str, description: str, exceptions: list[KnownException]) -> str:
@@ -227,3 +151,85 @@ _TEXTS = "\n".join(
         "unknown": "an exception that is unknown to compcache.numba",
     }.items()
 )
+_DECLARATIONS = """
+declare i32 @PyGILState_Ensure()
+declare void @PyGILState_Release(i32)
+declare ptr @PyErr_Occurred()
+declare void @PyErr_SetObject(ptr, ptr)
+declare void @PyErr_SetString(ptr, ptr)
+declare void @PyErr_SetNone(ptr)
+declare ptr @PyImport_ImportModule(ptr)
+declare ptr @PyBytes_FromStringAndSize(ptr, i64)
+declare ptr @PyObject_CallMethod(ptr, ptr, ptr, ...)
+declare ptr @PyObject_Type(ptr)
+declare void @Py_DecRef(ptr)
+declare void @NRT_Free(ptr)
+@_Py_NoneStruct = external global [0 x i8]
+@PyExc_StopIteration = external global i8
+@PyExc_SystemError = external global i8
+"""
+#: The start of the function, up to the search for the data of an exception with computed arguments. The parameters are Numba's code of the
+#: exception, and its description: pickle, its size, computed arguments, the function that makes a tuple of them, their number.
+_DISTINGUISH = f"""define void @{RAISE}(i32 %code, ptr %info) cold noinline {{
+start:
+  %gil = call i32 @PyGILState_Ensure()
+  %raised = call ptr @PyErr_Occurred()
+  %already = icmp ne ptr %raised, null
+  br i1 %already, label %done, label %kind
+kind:
+  switch i32 %code, label %user [
+    i32 -3, label %stopped
+    i32 -1, label %known
+  ]
+stopped:
+  call void @PyErr_SetNone(ptr @PyExc_StopIteration)
+  br label %done
+user:
+  %count_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 4
+  %count = load i32, ptr %count_at
+  %is_computed = icmp sgt i32 %count, 0
+  br i1 %is_computed, label %unwrap, label %constant
+unwrap:
+  %pickled = load ptr, ptr %info
+  %given_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 2
+  %given = load ptr, ptr %given_at
+  %unwrap_at = getelementptr inbounds {{ ptr, i32, ptr, ptr, i32 }}, ptr %info, i32 0, i32 3
+  %unwrapping = load ptr, ptr %unwrap_at
+  %values = call ptr %unwrapping(ptr %given)
+  call void @NRT_Free(ptr %info)
+  %no_values = icmp eq ptr %values, null
+  br i1 %no_values, label %done, label %computed
+computed:
+"""
+#: The end of the function, after the search: raise the found exception, or `SystemError` for an unknown exception.
+_RAISE_FOUND = """  %is_unknown = icmp eq ptr %found, null
+  br i1 %is_unknown, label %unknown, label %import
+import:
+  %module = call ptr @PyImport_ImportModule(ptr @compcache.numba.raising.module)
+  %no_module = icmp eq ptr %module, null
+  br i1 %no_module, label %made, label %make
+make:
+  %size = load i64, ptr %found
+  %data = getelementptr inbounds i8, ptr %found, i64 8
+  %described = call ptr @PyBytes_FromStringAndSize(ptr %data, i64 %size)
+  %exception = call ptr (ptr, ptr, ptr, ...) @PyObject_CallMethod(ptr %module, ptr @compcache.numba.raising.function, ptr @compcache.numba.raising.format, ptr %described, ptr %arguments)
+  call void @Py_DecRef(ptr %module)
+  %no_exception = icmp eq ptr %exception, null
+  br i1 %no_exception, label %made, label %raise
+raise:
+  %class = call ptr @PyObject_Type(ptr %exception)
+  call void @PyErr_SetObject(ptr %class, ptr %exception)
+  call void @Py_DecRef(ptr %class)
+  call void @Py_DecRef(ptr %exception)
+  br label %made
+unknown:
+  call void @PyErr_SetString(ptr @PyExc_SystemError, ptr @compcache.numba.raising.unknown)
+  br label %made
+made:
+  call void @Py_DecRef(ptr %owned)
+  br label %done
+done:
+  call void @PyGILState_Release(i32 %gil)
+  ret void
+}
+"""  # noqa: E501 - an instruction is a line

@@ -7,48 +7,80 @@ that it calls.
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import types
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import digest_and_reads
 from compcache.numba.registered.code_reads import MISSING, resolve
-from compcache.numba.registered.library import has_own_code
-from compcache.numba.registered.reviewed import CODE_GENERATORS
+from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
+from compcache.numba.registered.reviewed import CODE_GENERATORS, DIFFERING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
-__all__ = ["digest_of_code"]
+__all__ = ["code_of_library"]
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
+_CONSTANT = (*_PLAIN, tuple, list)
 _WRITTEN_IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
 _Functions = (types.FunctionType, types.MethodType, functools.partial, type)
 
 
-def digest_of_code(value: Any) -> bytes:
-    """Return a digest of all Python code to which an object of a library refers; empty if the object refers to no Python code.
+def code_of_library(value: Any) -> tuple[bytes, list[Any]]:
+    """Return a digest of all Python code to which an object of a library refers, and the objects of the program among them.
+
+    The digest is empty if the object refers to no Python code. The content of the program's objects, which replace functions and classes of
+    the library, is not part of the digest.
 
     Functions of code generators refer to thousands of other functions. Therefore they are not followed, and their code is digested only if
     it comes from another module.
     """
     seen = {id(value): value}
     waiting = [value]
-    rows = []
+    rows, replacements = [], []
     while waiting:
         item = waiting.pop()
+        if item is not value and _is_of_program(item):
+            replacements.append(item)
+            continue
         if isinstance(item, types.FunctionType):
             if _is_of_generators(item.__globals__.get("__name__")):
                 if not has_own_code(item):
-                    rows.append(_function_row(item))
+                    rows.append(_function_row(item, ()))
                 continue
-            rows.append(_function_row(item))
-        for used in _objects_used_by(item):
-            if id(used) not in seen:
-                seen[id(used)] = used
-                waiting.append(used)
-    return blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
+            used = list(_values_read_by(item))
+            rows.append(_function_row(item, used))
+        else:
+            used = [("", other) for other in _objects_used_by(item)]
+        for _, other in used:
+            if id(other) not in seen and _is_followed(other):
+                seen[id(other)] = other
+                waiting.append(other)
+    digest = blake2b(repr(sorted(rows)).encode("utf-8", "surrogatepass"), digest_size=16).digest() if rows else b""
+    return digest, replacements
+
+
+def _is_of_program(value: Any) -> bool:
+    """Return whether a function, a class, or the class of another object belongs to the program.
+
+    Classes, and functions outside of functions, that an installed package defines do not. For example, `typing_extensions` replaces
+    functions of `typing`. `__new__` of a named tuple has a namespace of its own.
+    """
+    if isinstance(value, types.FunctionType):
+        name = str(value.__globals__.get("__name__"))
+        is_installed = "<locals>" not in value.__code__.co_qualname and _is_installed(name)
+        return not (is_installed or name.startswith("namedtuple_") or is_made_by_library(value))
+    module = (value if isinstance(value, type) else type(value)).__module__
+    return not (is_library_module(module) or _is_installed(module))
+
+
+def _is_installed(module: Any) -> bool:
+    """Return whether a module, given by its name, comes from a directory of installed packages."""
+    return "-packages" in str(getattr(sys.modules.get(module), "__file__", None))
 
 
 def _is_of_generators(module: Any) -> bool:
@@ -56,33 +88,41 @@ def _is_of_generators(module: Any) -> bool:
     return str(module).partition(".")[0] in CODE_GENERATORS
 
 
-def _function_row(function: Any) -> tuple[str, str, str, str]:
-    """Return the module, the name, the digest of the code, and the defaults of a function."""
+def _function_row(function: Any, used: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """Return the module, the name, the digest of the code, the defaults, and the plain values among the values that a function reads.
+
+    Paths, and values that differ between processes, are omitted.
+    """
     by_keyword = sorted((function.__kwdefaults__ or {}).items())
-    defaults = _default_text((function.__defaults__ or (), tuple(by_keyword)))
-    return str(function.__module__), function.__code__.co_qualname, digest_and_reads(function.__code__)[0].hex(), defaults
+    defaults = _text_of((function.__defaults__ or (), tuple(by_keyword)))
+    module, name = str(function.__module__), function.__code__.co_qualname
+    texts = {f"{read}={_text_of(value)}" for read, value in used if type(value) in _CONSTANT and f"{module}.{read}" not in DIFFERING}
+    constants = sorted(text for text in texts if os.sep not in text)
+    return module, name, digest_and_reads(function.__code__)[0].hex(), defaults, *constants
 
 
-def _default_text(value: Any) -> str:
-    """Return the text of a default value. A value other than a plain one is represented by its class."""
-    if type(value) is tuple:
-        return f"({', '.join(map(_default_text, value))})"
+def _text_of(value: Any) -> str:
+    """Return the text of a value. A value other than a plain one is represented by its class."""
+    if type(value) in (tuple, list):
+        return f"({', '.join(map(_text_of, value))})"
     return repr(value) if type(value) in _PLAIN else type(value).__qualname__
 
 
+def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a function can read, with their names: globals, defaults and closure cells."""
+    yield from _globals_of(function.__code__, function.__globals__)
+    yield from [("", value) for value in function.__defaults__ or () if type(value) not in _PLAIN]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        yield name, value
+
+
 def _objects_used_by(value: Any) -> Iterator[Any]:
-    """Yield the functions, classes and callable objects that an object of a library uses."""
-    if isinstance(value, types.FunctionType):
-        yield from _globals_of(value.__code__, value.__globals__)
-        yield from filter(_is_followed, value.__defaults__ or ())
-        for cell in value.__closure__ or ():
-            try:
-                value_of_cell = cell.cell_contents
-            except ValueError:
-                continue
-            if _is_followed(value_of_cell):
-                yield value_of_cell
-    elif isinstance(value, type):
+    """Yield the functions and classes that an object of a library, other than a function, uses."""
+    if isinstance(value, type):
         if not _is_of_generators(value.__module__):
             yield from [function for base in value.__mro__ for item in vars(base).values() for function in _functions_in_member(item)]
     elif isinstance(value, types.MethodType):
@@ -100,12 +140,12 @@ def _functions_in_member(item: Any) -> Iterator[Any]:
     yield from [function for function in inner if isinstance(function, types.FunctionType)]
 
 
-def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[Any]:
-    """Yield the globals to which the attribute chains in a code object and its nested code objects refer."""
+def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the globals to which the attribute chains in a code object and its nested code objects refer, with their names."""
     for chain in digest_and_reads(code)[1].chains:
-        value, _ = resolve(chain, namespace)
-        if value is not MISSING and _is_followed(value):
-            yield value
+        value, at = resolve(chain, namespace)
+        if value is not MISSING:
+            yield ".".join(chain[:at]), value
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _globals_of(constant, namespace)
@@ -113,4 +153,5 @@ def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[Any
 
 def _is_followed(value: Any) -> bool:
     """Return whether an object may refer to code. Containers, in which programs and modules register functions, are not followed."""
-    return isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")
+    known = isinstance(value, _Functions) or hasattr(value, "__wrapped__") or hasattr(value, "_implementation")
+    return known or _is_of_program(value)

@@ -26,7 +26,6 @@ _ALL_READERS = (
 #: Functions that read attributes of any value without naming them.
 _READ_ALL = (
     ("builtins", "dir"), ("dataclasses", "asdict"), ("dataclasses", "astuple"), ("dataclasses", "fields"), ("dataclasses", "replace"),
-    ("typing", "get_type_hints"),
 )  # fmt: skip
 #: Modules whose functions may read any attribute without naming it.
 _MODULES_THAT_READ_ALL = frozenset(("_pickle", "annotationlib", "inspect", "pickle", "pydoc"))

@@ -13,7 +13,16 @@ from importlib import import_module
 
 from compcache.files import reraise_interrupt
 from compcache.numba.fingerprints.set_on_types import set_on_types
-from compcache.numba.fingerprints.state import WRAPPED, c_reference, is_of_generators, names_of_c_references, state_of, tables_of
+from compcache.numba.fingerprints.state import (
+    WRAPPED,
+    accepts_any_attribute,
+    c_reference,
+    has_library_methods,
+    is_of_generators,
+    names_of_c_references,
+    state_of,
+    tables_of,
+)
 from compcache.numba.registered.code_reads import MISSING
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.purity import is_external_state
@@ -28,10 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["Reach"]
 
 _MAX_SHOWN = 300
-#: Attributes that do not affect code, or that only Python uses. `copyreg` adds `__slotnames__` when it pickles an instance.
+#: Attributes that do not affect code, or that only Python uses. `copyreg` adds `__slotnames__` when it pickles an instance. `_abc_impl` is
+#: what abstract classes have in C, which `registered_with` reads.
 _NEVER_READ = frozenset((
     "__annotate__", "__annotate_func__", "__annotations_cache__", "__builtins__", "__cached__", "__classcell__", "__dict__", "__file__",
-    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__",
+    "__firstlineno__", "__loader__", "__module__", "__path__", "__qualname__", "__slotnames__", "__spec__", "__weakref__", "_abc_impl",
 ))  # fmt: skip
 #: Attributes of classes that do not affect their methods.
 _IRRELEVANT = _NEVER_READ | frozenset((
@@ -156,13 +166,14 @@ class Reach:
         return bool(members)
 
     def _names_of(self, owner: Any, names: list[str], *, is_new: bool) -> list[str]:
-        """Return the names that an owner may have; for a new owner, also special methods. Record names in `__match_args__`."""
+        """Return the names that an owner may have; for a new owner, also implicit names. Record names in `__match_args__`."""
         implicit = _implicit_names(owner) if is_new else []
         if self.matches_classes and "__match_args__" in implicit:
             self._names.update(dict.fromkeys(owner.__match_args__))
         named = _existing_names(owner, names)
         if "__dict__" in names and not _is_library(owner):
-            named += vars(owner) if isinstance(owner, (type, python_types.ModuleType)) else state_of(owner)
+            has_members = isinstance(owner, (type, python_types.ModuleType))
+            named += [name for name in vars(owner) if name not in _NEVER_READ] if has_members else ("__dict__", *state_of(owner))
         return [*implicit, *named]
 
 
@@ -190,10 +201,15 @@ def _is_library(owner: Any) -> bool:
 
 
 def _implicit_names(owner: Any) -> list[str]:
-    """Return the special methods of a user's class, which Python calls although no code names them; empty for other objects."""
-    if not isinstance(owner, type):
-        return []
-    return [name for table in tables_of(owner) for name in table if name.startswith("__") and name not in _IRRELEVANT]
+    """Return the attributes of an object that are read although no code of the user names them.
+
+    Python calls special methods of classes. A library's methods read any attribute of classes that are derived from the library's.
+    """
+    if isinstance(owner, type):
+        reads_all = has_library_methods(owner)
+        names = [name for table in tables_of(owner) for name in table]
+        return [name for name in names if (reads_all or name.startswith("__")) and name not in _IRRELEVANT]
+    return [*state_of(owner)] if has_library_methods(type(owner)) or accepts_any_attribute(type(owner)) else []
 
 
 def _all_names(owner: Any) -> list[str]:
@@ -206,7 +222,7 @@ def _all_names(owner: Any) -> list[str]:
         names = [*state_of(owner), *_FUNCTION_ATTRIBUTES]
     else:
         names = [name for name in state_of(owner) if name not in WRAPPED or not is_of_generators(type(owner))]
-        names += names_of_c_references(owner)
+        return ["__dict__", *[name for name in (*names, *names_of_c_references(owner)) if name not in _NEVER_READ]]
     return [name for name in names if name not in _NEVER_READ]
 
 
@@ -223,6 +239,8 @@ def _attribute_values(owner: Any, name: str) -> list[Any]:
         return [getattr(owner, name)]
     if isinstance(owner, python_types.ModuleType):
         member = getattr(owner, name, MISSING)
+    elif name == "__dict__":
+        member = list(state_of(owner))  # the order of the attributes
     else:
         member = state_of(owner).get(name, MISSING)
         member = c_reference(owner, name) if member is MISSING else member

@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 import types as python_types
+import warnings
 from opcode import opmap
 
 from compcache.files import reraise_interrupt
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WRAPPED",
+    "accepts_any_attribute",
     "annotates",
     "c_reference",
     "cached_results",
+    "changed_settings",
+    "has_library_methods",
     "has_state_in_c",
     "is_changed",
     "is_of_generators",
@@ -33,15 +37,15 @@ __all__ = [
     "registered_with",
     "set_on_library",
     "set_on_part",
-    "settings_of_numpy",
     "state_of",
     "tables_of",
 ]
 
 #: Classes written in C whose content the walk feeds completely.
 _FED = frozenset((object, dict, list, tuple, set, frozenset, str, bytes, int, float, complex))
-#: The default settings of NumPy.
-_NUMPY_DEFAULTS = {
+#: The default settings of Python and NumPy.
+_DEFAULTS = {
+    "errors": [], "int_max_str_digits": sys.int_info.default_max_str_digits, "call": None,
     "divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "edgeitems": 3, "threshold": 1000, "floatmode": "maxprec",
     "precision": 8, "suppress": False, "linewidth": 75, "nanstr": "nan", "infstr": "inf", "sign": "-", "formatter": None, "legacy": False,
     "override_repr": None,
@@ -236,6 +240,24 @@ def annotates(function: python_types.FunctionType) -> bool:
     return getattr(function, "__annotate__", None) is not None if sys.version_info >= (3, 14) else bool(function.__annotations__)
 
 
+def accepts_any_attribute(kind: type) -> bool:
+    """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
+    return any(
+        name in vars(base)
+        for base in kind.__mro__
+        if not is_library_module(base.__module__)
+        for name in ("__getattr__", "__getattribute__")
+    )
+
+
+def has_library_methods(kind: type) -> bool:
+    """Return whether a class of the user has a library's base with Python methods, which read attributes that no code of the user names."""
+    return not is_library_module(kind.__module__) and any(
+        is_library_module(base.__module__) and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
+        for base in kind.__mro__[:-1]
+    )
+
+
 def has_state_in_c(kind: type) -> bool:
     """Return whether a class has a base written in C whose objects have state that no attribute shows.
 
@@ -314,10 +336,14 @@ def _name_of(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def settings_of_numpy() -> list[tuple[str, Any]]:
-    """Return the settings of NumPy that differ from the defaults: which errors operations raise, and how arrays print."""
+def changed_settings() -> list[tuple[str, Any]]:
+    """Return the settings of Python and NumPy that differ from the defaults, and on which results of pure functions depend.
+
+    They decide which errors operations raise, and how numbers and arrays print.
+    """
     numpy: Any = sys.modules.get("numpy")
-    if not hasattr(numpy, "geterr") or not hasattr(numpy, "get_printoptions"):
-        return []
-    settings = {**numpy.geterr(), **numpy.get_printoptions()}
-    return sorted((name, item) for name, item in settings.items() if name not in _NUMPY_DEFAULTS or item != _NUMPY_DEFAULTS[name])
+    errors = [f"{text} {kind} {where} {line}" for action, text, kind, where, line in warnings.filters if action == "error"]
+    settings = {"errors": errors, "int_max_str_digits": sys.get_int_max_str_digits()}
+    if hasattr(numpy, "geterr") and hasattr(numpy, "get_printoptions"):
+        settings |= {**numpy.geterr(), "call": numpy.geterrcall(), **numpy.get_printoptions()}
+    return sorted((name, item) for name, item in settings.items() if name not in _DEFAULTS or item != _DEFAULTS[name])

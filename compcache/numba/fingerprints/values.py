@@ -19,7 +19,6 @@ from compcache.numba.fingerprints.state import (
     may_have_attributes,
     public_names,
     registered_with,
-    state_of,
 )
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 
@@ -193,6 +192,8 @@ def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
             walk.feed_library(base, f"the base {base.__qualname__} of {where}")
     walk.feed_token("registered", *registered_with(value))
     walk.feed_token("members", *public_names(value))
+    if value in copyreg.dispatch_table:
+        walk.feed_value(copyreg.dispatch_table[value], f"the function that copies objects of {where}")
     walk.reach().refer_to_owner(walk, value, where)
 
 
@@ -216,8 +217,14 @@ def _feed_sequence(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_set(walk: Walk, value: Any, where: str) -> None:
+    """Feed the items of a set. Only sets of numbers have an order that is the same in every process."""
     walk.feed_token("set", type(value).__name__)
-    walk.feed_sequence(sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0])), f"an item of {where}")
+    has_order = all(type(item) in _NUMBERS for item in value)
+    items = value if has_order else sorted(value, key=lambda item: (type(item).__name__, repr(item).partition(" at 0x")[0]))
+    walk.feed_sequence(items, f"an item of {where}")
+
+
+_NUMBERS = (bool, int, float, complex)
 
 
 def _feed_dict(walk: Walk, value: Any, where: str) -> None:
@@ -284,32 +291,10 @@ def _feed_object_content(walk: Walk, value: Any, kind: type, where: str) -> None
             walk.feed_token("value", plain.__repr__(value))
     if has_state_in_c(kind):
         _feed_pickled(walk, value, where)
-    if _accepts_any_attribute(kind) or _has_library_methods(kind):
-        for name, item in state_of(value).items():
-            walk.feed_token("attribute", name)
-            walk.feed_value(item, f"{where}, {name!r}")
 
 
 def _feed_items(walk: Walk, value: Any, where: str) -> None:
     walk.feed_sequence(value, f"an item of {where}")
-
-
-def _accepts_any_attribute(kind: type) -> bool:
-    """Return whether a class of the user has a `__getattr__` or `__getattribute__`, which may accept any name."""
-    return any(
-        name in vars(base)
-        for base in kind.__mro__
-        if not is_library_module(base.__module__)
-        for name in ("__getattr__", "__getattribute__")
-    )
-
-
-def _has_library_methods(kind: type) -> bool:
-    """Return whether a base is a library's class with Python methods, which read attributes that no code of the user names."""
-    return any(
-        is_library_module(base.__module__) and any(isinstance(item, python_types.FunctionType) for item in vars(base).values())
-        for base in kind.__mro__[:-1]
-    )
 
 
 def _feed_reduced(walk: Walk, value: Any, where: str) -> None:

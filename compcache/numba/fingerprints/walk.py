@@ -23,11 +23,11 @@ from opcode import opmap
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, file_of, plain_name
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
-from compcache.numba.fingerprints.state import annotates, set_on_part, settings_of_numpy
+from compcache.numba.fingerprints.state import annotates, changed_settings, set_on_part
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
 from compcache.numba.registered.code_reads import MISSING, resolve
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
-from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, examines_program
+from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, Unrepeatable, examines_program
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
 
 TYPE_CHECKING = False
@@ -98,9 +98,18 @@ def fingerprint(function: Any) -> Fingerprint:
 
     Raises:
         Unidentifiable: the function reads a value that has no identity by content.
+        Unrepeatable: code that runs while the function is compiled, for example an intrinsic, reads such a value.
     """
     walk = Walk()
-    walk.refer_to_function(function, "")
+    try:
+        walk.refer_to_function(function, "")
+        return _finish(walk)
+    except Unidentifiable as error:
+        raise (Unrepeatable(*error.args) if walk.mode == RUN else error) from error.__cause__
+
+
+@examines_program(Unidentifiable)
+def _finish(walk: Walk) -> Fingerprint:
     return walk.finish()
 
 
@@ -186,7 +195,7 @@ class Walk:
         self.defines_by_text = False  # whether the files of its package identify the current function, because it executes text
         self.overlooks_members = False
         self.max_values = self.max_unnamed = _MAX_VALUES
-        self._overlooks = False
+        self._overlooks = self._has_fed_settings = False
         self._lines = blake2b(digest_size=_SIZE)
         self._files = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
@@ -238,7 +247,7 @@ class Walk:
         if self.mode != RUN:
             return
         from compcache.numba.fingerprints.examined import remembered
-        from compcache.numba.fingerprints.library_code import digest_of_code
+        from compcache.numba.fingerprints.library_code import code_of_library
         from compcache.numba.fingerprints.outside import may_read_anything
         from compcache.numba.registered.purity import external_state_of, is_external_state
 
@@ -246,7 +255,10 @@ class Walk:
             description = "a state outside of the program" if is_external_state(value) else external_state_of(value)
             if description:
                 raise Unidentifiable(f"{where} refers to {description}, which has no identity by content")
-            self.feed_token("code of a library", remembered(digest_of_code, value))
+            digest, replacements = remembered(code_of_library, value)
+            self.feed_token("code of a library", digest)
+            for replacement in replacements:
+                self.feed_value(replacement, f"an object of the program in {where}")
         if may_read_anything(value):
             self.reach().record_names((), everything=True)
 
@@ -300,6 +312,9 @@ class Walk:
             self._overlooks = self._overlooks or self.overlooks_members
             if self._reach is None:
                 break
+            if not self._has_fed_settings:
+                self._feed_settings()
+                continue
             if self._reach.follow(self):
                 continue
             if not self._overlooks:
@@ -307,13 +322,16 @@ class Walk:
                 self.max_values = min(self.max_values, self._count + self.max_unnamed)
             if not self._reach.follow_all(self):
                 break
-        if self._reach is not None:
-            self.mode = RUN
-            for name, setting in settings_of_numpy():
-                self.feed_token("setting of NumPy", name)
-                self.feed_value(setting, f"the setting {name!r} of NumPy")
-            self.end_part()
         return Fingerprint(self._total.hexdigest(), self._lines.hexdigest() + self._files.hexdigest(), self._reads, tuple(self._parts))
+
+    def _feed_settings(self) -> None:
+        """Feed the settings on which results of pure functions depend."""
+        self._has_fed_settings = True
+        self.mode = RUN
+        for name, setting in changed_settings():
+            self.feed_token("setting", name)
+            self.feed_value(setting, f"the setting {name!r}")
+        self.end_part()
 
     # --------------------------------------------------------------- functions
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from compcache.errors import GlobalValidationError
-from compcache.files import reraise_interrupt
 from compcache.globals import GlobalDefinition, Storage, register
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,11 +110,9 @@ def function_and_signature_of(value: Any) -> tuple[tuple[str, str, str] | None, 
 
     The function is None if no Cython module exports it. Both are None if the object's methods fail.
     """
-    try:
+    with suppress(Exception):  # Numba will encounter and report the error
         return function_at(value.__wrapper_address__()), value.signature()
-    except Exception as error:  # noqa: BLE001 - Numba will encounter and report the error
-        reraise_interrupt(error)
-        return None, None
+    return None, None
 
 
 def describe_ctypes_function(value: Any) -> tuple[object, ...] | None:

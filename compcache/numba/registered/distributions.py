@@ -11,6 +11,7 @@ import sys
 
 from compcache.digest import blake2b
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,11 +120,9 @@ def _has_entry_point(directory: str) -> bool:
 
 def _list_directory(directory: str) -> list[str]:
     """Return the names in a directory; empty if it cannot be read."""
-    try:
+    with suppress(OSError):
         return os.listdir(directory)
-    except OSError as error:
-        reraise_interrupt(error)
-        return []
+    return []
 
 
 def _read(path: str) -> bytes:

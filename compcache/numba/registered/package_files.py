@@ -11,6 +11,7 @@ import time
 
 from compcache.digest import blake2b
 from compcache.files import reraise_interrupt
+from compcache.interrupts import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,10 +55,8 @@ def _walk_files(place: str) -> Iterator[tuple[str, os.stat_result]]:
         folders[:] = sorted(inner for inner in folders if inner != "__pycache__")
         for name in sorted(names):
             path = os.path.join(folder, name)
-            try:
+            with suppress(OSError):  # a dangling link
                 yield path, os.stat(path)
-            except OSError as error:  # a dangling link
-                reraise_interrupt(error)
 
 
 def _process_start() -> float:

@@ -7,10 +7,10 @@ Therefore a function that a later version of Python or NumPy adds is refused unt
 
 from __future__ import annotations
 
-__all__ = ["CODE_GENERATORS", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "REGISTERED"]
+__all__ = ["CODE_GENERATORS", "DIFFERING", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "REGISTERED"]
 
 #: Modules whose names are all listed, except for the names that follow. The exceptions read files, settings, frames or the names of a
-#: namespace, or they return an address or the hash seed of the process.
+#: namespace, they return what a program has registered, or they return an address or the hash seed of the process.
 EVERYTHING: dict[str, frozenset[str]] = {
     module: frozenset(exceptions.split())
     for module, exceptions in {
@@ -18,14 +18,15 @@ EVERYTHING: dict[str, frozenset[str]] = {
         "_operator": "", "_sre": "",
         "_ctypes": "FreeLibrary LoadLibrary PyObj_FromPtr addressof call_cdeclfunction call_function dlclose dlopen dlsym get_errno"
         " get_last_error set_errno set_last_error",
-        "_statistics": "", "_string": "", "_struct": "", "_typing": "", "_weakref": "", "_weakrefset": "",
+        "_statistics": "", "_string": "", "_struct": "", "_typing": "", "_weakref": "getweakrefcount getweakrefs", "_weakrefset": "",
         "abc": "", "array": "", "ast": "main", "binascii": "", "bisect": "",
         "builtins": "__build_class__ __import__ breakpoint copyright credits eval exec exit globals hash help id input license open quit"
         " vars",
         "cmath": "", "collections": "", "collections.abc": "", "contextlib": "chdir", "copy": "", "copyreg": "", "dataclasses": "",
         "enum": "", "functools": "", "heapq": "", "itertools": "", "keyword": "", "math": "", "numbers": "", "operator": "", "re": "",
         "re._compiler": "", "re._parser": "", "re._constants": "", "reprlib": "", "string": "", "struct": "", "textwrap": "",
-        "types": "", "typing": "", "unicodedata": "", "weakref": "finalize", "zlib": "",
+        "types": "", "typing": "clear_overloads evaluate_forward_ref get_overloads get_type_hints", "unicodedata": "",
+        "weakref": "finalize getweakrefcount getweakrefs", "zlib": "",
     }.items()
 }  # fmt: skip
 #: The listed names of other modules.
@@ -47,7 +48,7 @@ NAMES: dict[str, frozenset[str]] = {
         "logging": "FileHandler Filter Filterer Formatter Handler LogRecord Logger LoggerAdapter NullHandler PlaceHolder RootLogger"
         " StreamHandler critical debug error exception getLogger info log warning",
         "nt": "fspath", "posix": "fspath",
-        "sys": "exc_info exception getdefaultencoding getsizeof intern", "threading": "Condition Event Lock RLock local",
+        "sys": "exc_info exception getdefaultencoding intern", "threading": "Condition Event Lock RLock local",
         "warnings": "WarningMessage catch_warnings deprecated simplefilter warn warn_explicit",
         "numpy": "_ArrayFunctionDispatcher _DTypeMeta arange array asanyarray asarray ascontiguousarray"
         " asfortranarray bool broadcast busdaycalendar"
@@ -71,7 +72,10 @@ NAMES: dict[str, frozenset[str]] = {
 HELD = frozenset((
     "gc.callbacks", "gc.garbage", "linecache.cache", "os.environ", "os.environb", "os.supports_bytes_environ", "sys.modules", "sys.stdin",
     "sys.__stdin__", "sys.path_importer_cache", "sys.last_traceback", "sys.last_value", "sys.meta_path", "sys.path_hooks",
+    "typing._overload_registry",
 ))  # fmt: skip
+#: Plain values in libraries that differ between processes, and on which no result depends.
+DIFFERING = frozenset(("logging._startTime", "tokenize.PseudoToken"))
 #: The libraries that generate code. Their versions determine the code. The parts that follow are excluded: they read the process or files.
 CODE_GENERATORS: dict[str, tuple[str, ...]] = {
     "compcache": (),

@@ -16,16 +16,7 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = [
-    "LazyDispatcher",
-    "backend_for_lazy",
-    "dispatchers",
-    "note_unfinished",
-    "numba_options",
-    "parts_of",
-    "state_of_dispatcher",
-    "unfinished",
-]
+__all__ = ["LazyDispatcher", "backend_for_lazy", "dispatchers", "note_unfinished", "numba_options", "parts_of", "unfinished"]
 
 
 class LazyDispatcher(NamedTuple):
@@ -38,13 +29,6 @@ class LazyDispatcher(NamedTuple):
 
 #: All dispatchers of lazy functions, because compiling one function compiles its callees.
 dispatchers: list[LazyDispatcher] = []
-
-
-def state_of_dispatcher(dispatcher: Any) -> State | None:
-    """Return the state of the lazy function to which a dispatcher belongs, or None for any other dispatcher."""
-    return next((lazy.state for lazy in dispatchers if lazy.real is dispatcher), None)
-
-
 #: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher while the dispatcher is created.
 #: Numba's compiler lock keeps other threads from reading this table.
 unfinished: dict[int, Any] = {}

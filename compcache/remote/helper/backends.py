@@ -10,7 +10,7 @@ import stat
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
-from errno import EAGAIN, EIO, ELOOP, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT
+from errno import EAGAIN, EIO, ELOOP, ENOENT, ENOTDIR, ENXIO, ESTALE, ETIMEDOUT
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -31,8 +31,9 @@ __all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_ba
 _CONNECT = "250ms"
 _PART = 1 << 20
 _LONGEST = "1h"  # never reached: `Requests` gives up earlier
-#: The errors for a link, a socket, or anything else that `read_file` refuses. They mean that the object does not exist.
-_NO_OBJECT = (ELOOP, ENOTDIR, ENXIO, None)
+#: The errors for a missing file, and for a link, a socket or anything else that `read_file` refuses: the object does not exist. The first
+#: upload creates the directory of a store.
+_NO_OBJECT = (ENOENT, ELOOP, ENOTDIR, ENXIO, None)
 #: Errors of a shared file system whose server is busy or was replaced: a later try may succeed.
 _PASSING = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
 #: How messages of `obstore` show temporary errors: HTTP statuses and broken connections. `obstore` does not report `Retry-After`.
@@ -168,8 +169,6 @@ class _Directory:
             if stat.S_ISREG(status.st_mode) and status.st_size > largest:
                 raise TooLargeError(f"the object {key} has more than {largest} bytes")
             return read_file(self._files, path, largest)
-        except FileNotFoundError:
-            return None  # the directory need not exist yet: the first upload creates it
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return None
@@ -226,8 +225,6 @@ class _Directory:
     def _look(self, key: str) -> Listed | None:
         try:
             status = self._files.stat(self._path(key))
-        except FileNotFoundError:
-            return None
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return None
@@ -245,8 +242,6 @@ class _Directory:
     def _list_below(self, directory: str) -> Iterator[Listed]:
         try:
             statuses = self._files.statuses(directory)
-        except FileNotFoundError:
-            return
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return

@@ -18,6 +18,8 @@ import os
 import random
 from typing import TYPE_CHECKING
 
+from compcache.remote.helper.requests import loop_time
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -73,15 +75,15 @@ class Leases:
         """
         if not self._requests.compares or key in self._held:
             return
-        end, pause = _now() + seconds, _FIRST_LOOK
-        theirs, since = b"", _now()
-        while _now() < end and not gone():
+        end, pause = loop_time() + seconds, _FIRST_LOOK
+        theirs, since = b"", loop_time()
+        while loop_time() < end and not gone():
             mine = self._next_content()
             is_mine = not theirs and await self._requests.create(key, mine)
             found = None if is_mine else await self._requests.get(key, _LARGEST)
-            if theirs and found == theirs and _now() - since >= _EXPIRES:
+            if theirs and found == theirs and loop_time() - since >= _EXPIRES:
                 is_mine = await self._requests.exchange(key, mine, theirs)
-                since = _now()
+                since = loop_time()
             if is_mine:
                 self._held[key] = asyncio.ensure_future(self._hold(key, mine, gone))
                 self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
@@ -92,8 +94,8 @@ class Leases:
             if found is not None and not theirs:
                 waits()
             if found != theirs:
-                theirs, since = found or b"", _now()
-            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - _now())))  # noqa: S311 - hosts must not ask in step
+                theirs, since = found or b"", loop_time()
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
 
     def _end_holding(self, key: str, task: asyncio.Future[None]) -> None:
@@ -108,20 +110,15 @@ class Leases:
 
     async def _hold(self, key: str, mine: bytes, gone: Callable[[], bool]) -> None:
         """Renew a lease until the asker is gone and the uploads are done, then remove it. Ends early if the lease is lost."""
-        renewed, end = _now(), float("inf")
-        while not gone() or (self._uploads() and _now() < end):
+        renewed, end = loop_time(), float("inf")
+        while not gone() or (self._uploads() and loop_time() < end):
             if gone() and end == float("inf"):
-                end = _now() + _UPLOAD_SECONDS
-            if _now() - renewed >= _RENEWED:
-                following, renewed = self._next_content(), _now()
+                end = loop_time() + _UPLOAD_SECONDS
+            if loop_time() - renewed >= _RENEWED:
+                following, renewed = self._next_content(), loop_time()
                 if not await self._requests.exchange(key, following, mine):
                     return  # another host has taken the lease over or removed it
                 mine = following
             await asyncio.sleep(_FIRST_LOOK)
         if await self._requests.get(key, _LARGEST) == mine:
             await self._requests.delete(key)
-
-
-def _now() -> float:
-    """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
-    return asyncio.get_running_loop().time()

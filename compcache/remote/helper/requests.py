@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "loop_time"]
 
 #: The default time limit of one try in seconds, the addition for each stored byte, and the limit of all tries and pauses of a request.
 _SECONDS, _SECONDS_PER_BYTE, _PATIENCE = 60.0, 1.0 / (1 << 20), 3.0
@@ -87,9 +87,9 @@ class Requests:
 
         async def get(begun: Callable[[], None]) -> bytes | None:
             require()
-            started = _now()
+            started = loop_time()
             data = await self._backend.get(key, largest, begun)
-            self._update_latency(_now() - started, len(data or b""))
+            self._update_latency(loop_time() - started, len(data or b""))
             return data
 
         return await self._send(get, seconds, patience, size=largest, copies=_COPIES)
@@ -159,13 +159,13 @@ class Requests:
         pause, spent = _FIRST_PAUSE, 0.0
         while True:
             async with self._slots:
-                began = _now()
+                began = loop_time()
                 try:
                     answer = await self._try(request, seconds, size, copies)
                 except Exception as error:
                     after = None if isinstance(error, TimeoutError) else self._backend.pause_after(error)
                     delay = max(pause * random.uniform(0.5, 1.5), after or 0.0)  # noqa: S311 - hosts must not repeat in step
-                    spent += _now() - began + delay
+                    spent += loop_time() - began + delay
                     if after is None or spent > patience or not self._spend(size):
                         raise
                 else:
@@ -228,6 +228,6 @@ def _open_for_writing(path: str) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _now() -> float:
+def loop_time() -> float:
     """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
     return asyncio.get_running_loop().time()

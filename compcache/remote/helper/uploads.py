@@ -10,6 +10,7 @@ from compcache.errors import FormatError
 from compcache.remote.card import decode_cards, encode_cards, merge_cards
 from compcache.remote.helper.garbage import SETTLE_SECONDS
 from compcache.remote.helper.packs import LARGEST_PACK
+from compcache.remote.helper.requests import loop_time
 from compcache.remote.helper.surveys import Deliveries
 from compcache.remote.shelves import lease_of, module_key
 
@@ -85,7 +86,7 @@ class Uploads:
 
     def pause_seconds(self) -> float:
         """Return for how many more seconds uploads pause after failures."""
-        return max(0.0, self._until - _now())
+        return max(0.0, self._until - loop_time())
 
     def has_work(self) -> bool:
         """Return whether an upload can be made now, or a finished upload must be checked again."""
@@ -124,7 +125,7 @@ class Uploads:
 
     def _begin_pause(self) -> None:
         self._pause = min(2 * self._pause, _LONGEST_REST) if self._pause else _FIRST_REST
-        self._until = _now() + self._pause
+        self._until = loop_time() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
         """Count a refusal for each of these uploads, because the store has accepted another one since.
@@ -149,7 +150,7 @@ class Uploads:
         if not self._is_worthwhile(upload):
             self._reads.count("not_worth_uploading")
         elif await self._upload(upload):
-            self._stored[self._outbox.mark_finished(name)] = _now()
+            self._stored[self._outbox.mark_finished(name)] = loop_time()
             return True
         else:
             return False
@@ -165,9 +166,9 @@ class Uploads:
             Exception: an error of the store's client.
         """
         kept = self._outbox.finished()
-        self._stored = {name: self._stored.get(name, _now()) for name in kept}
+        self._stored = {name: self._stored.get(name, loop_time()) for name in kept}
         for name in kept:
-            if _now() - self._stored[name] < SETTLE_SECONDS:
+            if loop_time() - self._stored[name] < SETTLE_SECONDS:
                 continue
             with suppress(OSError, FormatError):
                 upload = self._outbox.read(name)
@@ -258,8 +259,3 @@ class Uploads:
     def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
         self._reads.forget_miss(key)
         self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])
-
-
-def _now() -> float:
-    """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
-    return asyncio.get_running_loop().time()

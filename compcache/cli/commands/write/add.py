@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from compcache.build.source import Function, ModuleSource
+from compcache.build.source import Function
 from compcache.cli.completion import complete_files
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.output import Column, ProgressBar, is_terminal, plural, print_message, print_rows, short_id, size_text
 from compcache.cli.session import Session, pass_session
-from compcache.errors import CompcacheError, CompileError, LinkError, UndefinedSymbolError
-from compcache.files import reraise_interrupt
+from compcache.cli.source_errors import common_error_lines, error_lines
+from compcache.cli.sources import Reading, read_commands
+from compcache.errors import CompcacheError, CompileError, LinkError
 from compcache.frontend import list_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from compcache import ExportedFunction
     from compcache.cache import Cache
-    from compcache.clang.compile_commands import CompileCommand
-    from compcache.clang.units import Unit
 
 __all__ = ["command"]
 
 _FLAGS = "compcache.cli.flags"  # a key in the `meta` of a context of click
 #: The maximum number of names on a line of output.
 _MOST_NAMED = 8
-#: Line starts that occur in LLVM assembly and hardly in other text.
-_CODE = re.compile(
-    rb"^\s*(?:define |declare |target (?:triple|datalayout) |source_filename |module asm |[@$%][^ ]+ = |!\d+ = )", re.MULTILINE
-)
-_HEAD = 4096  # bytes of a file searched for NUL bytes
-#: Parameters of `ModuleSource` and the options that set them.
-_OPTIONS = {
-    "imports": "--import", "globals": "--global", "libraries": "--library", "archives": "--archive", "functions": "--export",
-    "cpu": "--cpu", "features": "--features", "targets": "--targets", "optimize": "--optimize", "cc": "--cc",
-}  # fmt: skip
-_OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})=(\[[^\]]*\])?")
-_WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
-_QUOTED = re.compile(r"'([^']*)'")
 #: The maximum number of files whose names are joined to the name of their group.
 _MOST_IN_NAME = 3
-#: The reference to a member of a group in an error message.
-_SOURCE = re.compile(r"\bsource (\d+)(?: \([^)\n]*\))?")
 
 
 class _WithFlags(click.Command):
@@ -156,7 +137,7 @@ def command(
     """
     options = {
         "functions": _parse_exports(exports, nogil=nogil),
-        "globals": dict(_parse_global_option(text, "--global") for text in globals_) or None,
+        "globals": dict(_parse_global_option(text) for text in globals_) or None,
         "imports": _parse_imports(imports),
         "optimize": optimize,
         "cpu": cpu,
@@ -168,16 +149,16 @@ def command(
         "archives": archives,
     }
     flags = click.get_current_context().meta.get(_FLAGS)
-    commands = _read_commands(database) if database is not None else {}
+    commands = read_commands(database) if database is not None else {}
     files = files or tuple([os.path.relpath(path) for path in commands])
     if not files:
         raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'FILE...'")
     group = name or (_group_name(files) if len(files) > 1 else None)
     with session.open_or_create() as cache, ProgressBar("files added") as bar:
-        reading = _Reading(files, options, cc, flags, commands if database is not None else None, bar)
+        reading = Reading(files, options, cc, flags, commands if database is not None else None, bar)
         added = _add_files(cache, reading, group, replace=replace)
         cells = [] if as_json else [_row_cells(cache, row) for row in added]
-    for line in [*_error_lines(files, reading.errors), *reading.common_errors]:
+    for line in [*error_lines(files, reading.errors), *reading.common_errors]:
         print_message("error", line)
     if len(files) == len(added) == 1 and group is None and _is_completely_hidden(added[0]["functions"]):
         print_message(
@@ -192,40 +173,6 @@ def command(
     return 2 if reading.errors or reading.common_errors else 0
 
 
-class _Reading:
-    """An iterable that reads each file, compiles it if necessary, and yields its source.
-
-    Iterating fills three fields: `numbers`, the positions of the files that were yielded; `errors`, by position, the
-    errors of the other files; and `common_errors`, which `_add_files` fills too, the errors that concern several files.
-    """
-
-    def __init__(
-        self,
-        files: tuple[str, ...],
-        options: dict[str, Any],
-        cc: str | None,
-        flags: tuple[str, ...] | None,
-        commands: Mapping[str, CompileCommand] | None,
-        bar: ProgressBar,
-    ) -> None:
-        self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
-        self.numbers: list[int] = []
-        self.errors: dict[int, Exception] = {}
-        self.common_errors: list[str] = []
-
-    def __iter__(self) -> Iterator[ModuleSource]:
-        for number, path in enumerate(self.files):
-            self._bar.update(number, len(self.files))
-            try:
-                unit = _make_unit(path, self._cc, self._flags, self._commands)
-                source = _compile(unit, self._options) if unit is not None else ModuleSource(_read_code(path), **self._options)
-            except (CompcacheError, OSError) as error:
-                self.errors[number] = error
-                continue
-            self.numbers.append(number)
-            yield source
-
-
 def _group_name(files: Sequence[str]) -> str:
     """Return a name for a group: the joined names of its files, or the name of their common directory for many files."""
     names = [os.path.basename(path).partition(".")[0] or path for path in files]
@@ -233,7 +180,7 @@ def _group_name(files: Sequence[str]) -> str:
     return "+".join(names) if len(names) <= _MOST_IN_NAME or not directory else directory
 
 
-def _add_files(cache: Cache, reading: _Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
+def _add_files(cache: Cache, reading: Reading, group: str | None, *, replace: bool) -> list[dict[str, Any]]:
     """Add the files to the cache, and return a row for each added file.
 
     Put the errors of other files into `reading.errors` and `reading.common_errors`. With `replace`, an error of any file
@@ -254,8 +201,7 @@ def _add_files(cache: Cache, reading: _Reading, group: str | None, *, replace: b
                 raise failure from error
             reading.errors[reading.numbers[number]] = failure
     except (LinkError, CompileError) as error:
-        paths = {str(number): reading.files[position] for number, position in enumerate(reading.numbers)}
-        reading.common_errors += [_SOURCE.sub(lambda match: paths[match[1]], line.strip()) for line in _error_text(error).splitlines()]
+        reading.common_errors += common_error_lines(error, [reading.files[position] for position in reading.numbers])
         return []
     added = [
         (reading.files[number], module_id) for number, module_id in zip(reading.numbers, module_ids, strict=True) if module_id is not None
@@ -269,65 +215,6 @@ def _added_row(cache: Cache, path: str, module_id: str, member: Sequence[str] | 
     summary = cache.module(module_id)
     functions = [function for function in summary.functions if member is None or function.func_name in member]
     return {"file": path, "module_id": module_id, "functions": functions, "size": summary.size, "seconds": summary.seconds}
-
-
-def _error_text(error: Exception) -> str:
-    """Return the message of an error about a file, with command-line options in place of Python parameters."""
-    if isinstance(error, OSError) and not isinstance(error, CompcacheError):
-        return f"cannot be read: {error.strerror}"
-    text = str(error).replace("imports/globals name", "imports= and globals= name")
-    return _OPTION.sub(_option_text, text).replace("<string>:", "line ")
-
-
-def _option_text(match: re.Match[str]) -> str:
-    """Return the command-line option for a Python parameter in a message, once for each value in the message."""
-    option = _OPTIONS[match[1]]
-    values = _QUOTED.findall(match[2] or "")
-    return " ".join([f"{option} {value}" for value in values]) or option
-
-
-def _error_lines(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterator[str]:
-    """Yield a message for each file with its own error, and one message for all files that only lack definitions in such files."""
-    dependents = _dependent_files(files, errors)
-    for number, error in sorted(errors.items()):
-        if number not in dependents:
-            yield f"{files[number]}: {_error_text(error)}"
-    if dependents:
-        names = [files[number] for number in sorted(dependents)]
-        rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        subject = "1 other file needs" if len(names) == 1 else f"{len(names)} other files need"
-        yield f"{subject} definitions of the files above: {', '.join(names[:_MOST_NAMED])}{rest}"
-
-
-def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
-    """Return the positions of files whose only errors are undefined symbols that other failed files seem to define.
-
-    A failed file cannot be parsed. A file seems to define a symbol if it contains the name, and the symbol is not undefined in it.
-    Return an empty set if all files would be in the result.
-    """
-    lacking = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
-    if len(errors) == 1 or not lacking:
-        return set()
-    from compcache.images.libraries import demangle
-
-    words = {number: _read_words(files[number]) for number in errors}
-
-    def is_defined_elsewhere(symbol: str) -> bool:
-        names = {symbol.lower(), symbol.lower().strip("_"), demangle(symbol).partition("(")[0].rpartition(":")[2].lower()}
-        return any(symbol not in lacking.get(number, ()) and not found.isdisjoint(names) for number, found in words.items())
-
-    dependents = {number for number, symbols in lacking.items() if all(map(is_defined_elsewhere, symbols))}
-    return dependents if len(dependents) < len(errors) else set()
-
-
-def _read_words(path: str) -> frozenset[str]:
-    """Return the words of a file in lower case, because Fortran ignores case; empty for a file that cannot be read."""
-    try:
-        content = b"" if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        reraise_interrupt(error)
-        content = b""
-    return frozenset([word.decode().lower() for word in _WORD.findall(content)])
 
 
 def _parse_exports(exports: tuple[str, ...], *, nogil: bool) -> dict[str, Any] | None:
@@ -349,99 +236,17 @@ def _parse_imports(texts: tuple[str, ...]) -> dict[str, str] | None:
     return {symbol: name or symbol for symbol, _, name in pairs} or None
 
 
-def _parse_global_option(text: str, option: str) -> tuple[str, Any]:
+def _parse_global_option(text: str) -> tuple[str, Any]:
     """Return the name and the definition of a global variable from NAME=VALUE. Raise `click.UsageError` for an invalid text."""
     from compcache.cli.values import parse_global
 
     name, equals, value = text.partition("=")
     if not equals:
-        raise click.UsageError(f"{option} {text!r} does not have the form NAME=VALUE")
+        raise click.UsageError(f"--global {text!r} does not have the form NAME=VALUE")
     try:
         return name, parse_global(value)
     except (ValueError, OSError) as error:
-        raise click.UsageError(f"{option} {name}={value[:40]}: {error}") from error
-
-
-def _read_commands(database: str) -> dict[str, CompileCommand]:
-    """Return the first compile command of each file in a compilation database, by path. Warn of files with several commands.
-
-    Raises:
-        click.UsageError: the database cannot be read or has no usable file.
-    """
-    from compcache.clang.compile_commands import read_compile_commands
-
-    try:
-        commands = read_compile_commands(database)
-    except (OSError, CompileError) as error:
-        reason = str(error) if isinstance(error, CompileError) else f"{database} cannot be read: {error.strerror}"
-        raise click.UsageError(f"--compile-commands: {reason}") from error
-    by_path: dict[str, CompileCommand] = {}
-    for command in commands:
-        if by_path.setdefault(command.path, command) is not command:
-            print_message("warning", f"{database} has several commands for {os.path.relpath(command.path)}: the first command is used")
-    if not by_path:
-        raise click.UsageError(f"--compile-commands: {database} has no files in C, C++ or Fortran")
-    return by_path
-
-
-def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Mapping[str, CompileCommand] | None) -> Unit | None:
-    """Return the compilation of a source file; None for a file of LLVM code.
-
-    Raises:
-        CompileError: the file is assembly, or the compile commands have no entry for it.
-    """
-    from compcache.clang.compilers import language_of
-
-    if path.endswith((".s", ".S", ".asm")):
-        raise CompileError(
-            "this is native assembly, not LLVM code: assemble it (clang -c), put the object into a static library (ar rcs), and add the "
-            "file that calls it with --archive LIBRARY"
-        )
-    if path == "-" or language_of(path) is None:
-        return None
-    from compcache.clang.units import make_unit
-
-    if commands is None:
-        return make_unit(Path(path), flags, cc)
-    command = commands.get(os.path.abspath(path))
-    if command is None:
-        raise CompileError("the compile commands have no entry for this file: add it without --compile-commands, with its flags after --")
-    return make_unit(Path(command.name), (*command.flags, *(flags or ())), cc or command.compiler, directory=command.directory)
-
-
-def _compile(unit: Unit, options: dict[str, Any]) -> ModuleSource:
-    """Compile a source file to bitcode, and return it as the source of a module."""
-    from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
-    from compcache.clang.runtimes import with_runtime
-
-    translation = preprocess(unit)
-    code, options = with_runtime(unit, translate(unit, translation), options)
-    return ModuleSource(code, identity=identity_of_unit(unit, translation), makers=makers_of_unit(translation), **options)
-
-
-def _read_code(path: str) -> bytes:
-    """Return the content of a file of LLVM code; of standard input for "-".
-
-    Raises:
-        OSError: the file cannot be read.
-        CompileError: the file is text, and not LLVM assembly.
-    """
-    if path == "-":
-        return sys.stdin.buffer.read()
-    with open(path, "rb") as file:
-        content = file.read()
-    ending = os.path.splitext(path)[1]
-    if ending != ".ll" and _is_text(content) and not _CODE.search(content):
-        from compcache.clang.compilers import LANGUAGES
-
-        known = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
-        name = f"the extension {ending!r}" if ending else "its name without an extension"
-        raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {known}")
-    return content
-
-
-def _is_text(content: bytes) -> bool:
-    return b"\0" not in content[:_HEAD] and not content.startswith(b"BC")
+        raise click.UsageError(f"--global {name}={value[:40]}: {error}") from error
 
 
 _COLUMNS = [Column("module"), Column("file", flexible=True), Column("functions", flexible=True), Column("size", True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from compcache.cli.jsontext import json_option, print_json
-from compcache.cli.output import plural, printable, size_text
+from compcache.cli.output import confirm_removal, plural, printable, size_text
 from compcache.cli.session import Session, pass_session
 
 __all__ = ["command"]
@@ -27,27 +27,11 @@ def command(session: Session, yes: bool, dry_run: bool, as_json: bool) -> None:
     modules, size = info.modules, info.size
     text = f"{plural(modules, 'module')} ({size_text(size)}) in {printable(str(session.directory))}"
     if not dry_run and modules:
-        _confirm(text, yes=yes)
+        if not yes:
+            confirm_removal(text)
         with session.open_existing() as cache:
             cache.clear()
     if as_json:
         print_json({"modules": modules, "size": size, "dry_run": dry_run})
     else:
         click.echo(f"{'would remove' if dry_run else 'removed'} {text}")
-
-
-def _confirm(text: str, *, yes: bool) -> None:
-    """Ask whether to remove the modules that `text` describes, unless `yes` is true.
-
-    Raises:
-        click.UsageError: there is no terminal to ask on.
-        click.Abort: the answer is no.
-    """
-    import sys
-
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}")
-    if not click.confirm(f"Remove {text}?", err=True):
-        raise click.Abort

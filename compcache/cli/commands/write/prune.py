@@ -11,6 +11,7 @@ from compcache.cli.jsontext import fields_of, json_option, jsonl_option, print_j
 from compcache.cli.output import (
     Column,
     age_text,
+    confirm_removal,
     id_shortener,
     is_terminal,
     plural,
@@ -86,21 +87,12 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
 
 
 def _confirm(planned: PruneReport, directory: str) -> None:
-    """Ask whether to remove the modules of a planned prune.
-
-    Raises:
-        click.UsageError: there is no terminal to ask on.
-        click.Abort: the answer is no.
-    """
-    import sys
-
+    """Ask whether to remove the modules of a planned prune. Raise the errors of `confirm_removal`."""
     size = size_text(planned.size_before - planned.size_after)
     packs = f" and {plural(len(planned.removed_packs), 'pack')} of data" if planned.removed_packs else ""
-    text = f"{plural(len(planned.removed), 'module')}{packs} ({size}) from {directory}"
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}, or --dry-run to list the modules")
-    if not click.confirm(f"Remove {text}?", err=True):
-        raise click.Abort
+    confirm_removal(
+        f"{plural(len(planned.removed), 'module')}{packs} ({size}) from {directory}", advice=", or --dry-run to list the modules"
+    )
 
 
 def _print_report(report: PruneReport) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ import click
 from compcache.cli.completion import complete_names
 from compcache.cli.jsontext import json_option, print_json
 from compcache.cli.names import groups_among, resolve_all
-from compcache.cli.output import plural, print_text, printable
+from compcache.cli.output import confirm_removal, plural, print_text, printable
 from compcache.cli.session import Session, pass_session
 from compcache.errors import FunctionInUseError, NotCachedError
 
@@ -45,8 +44,8 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
         return 0
     if derived:
         return _remove_derived(session, chosen, as_json=as_json)
-    if any(name not in chosen for name in names):
-        _confirm(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}", yes=yes)
+    if not yes and any(name not in chosen for name in names):
+        confirm_removal(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}")
     with session.open_existing() as cache:
         removed, kept = _remove_functions(cache, chosen, force=force)
     for message in kept.values():
@@ -86,21 +85,6 @@ def _remove_functions(cache: Cache, names: list[str], *, force: bool) -> tuple[d
             del kept[name]
             progress = True
     return removed, kept
-
-
-def _confirm(text: str, *, yes: bool) -> None:
-    """Ask whether to remove the functions that `text` describes, unless `yes` is true.
-
-    Raises:
-        click.UsageError: there is no terminal to ask on.
-        click.Abort: the answer is no.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"confirmation requires a terminal: give --yes to remove {text}")
-    if not click.confirm(f"Remove {text}?", err=True):
-        raise click.Abort
 
 
 def _print_removed(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:

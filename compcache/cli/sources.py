@@ -1,0 +1,145 @@
+"""Reading files of code for a command: LLVM code as it is, source files through their compilers, and the errors of each file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compcache.build.source import ModuleSource
+from compcache.cli.output import ProgressBar, print_message
+from compcache.errors import CompcacheError, CompileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from compcache.clang.compile_commands import CompileCommand
+    from compcache.clang.units import Unit
+
+__all__ = ["Reading", "read_commands"]
+
+#: Line starts that occur in LLVM assembly and hardly in other text.
+_CODE = re.compile(
+    rb"^\s*(?:define |declare |target (?:triple|datalayout) |source_filename |module asm |[@$%][^ ]+ = |!\d+ = )", re.MULTILINE
+)
+_HEAD = 4096  # bytes of a file searched for NUL bytes
+
+
+class Reading:
+    """An iterable that reads each file, compiles it if necessary, and yields its source.
+
+    Iterating fills `numbers`, the positions of the files whose sources were yielded, and `errors`, the errors of the other files by
+    position. The caller adds the errors that concern several files to `common_errors`.
+    """
+
+    def __init__(
+        self,
+        files: tuple[str, ...],
+        options: dict[str, Any],
+        cc: str | None,
+        flags: tuple[str, ...] | None,
+        commands: Mapping[str, CompileCommand] | None,
+        bar: ProgressBar,
+    ) -> None:
+        self.files, self._options, self._cc, self._flags, self._commands, self._bar = files, options, cc, flags, commands, bar
+        self.numbers: list[int] = []
+        self.errors: dict[int, Exception] = {}
+        self.common_errors: list[str] = []
+
+    def __iter__(self) -> Iterator[ModuleSource]:
+        for number, path in enumerate(self.files):
+            self._bar.update(number, len(self.files))
+            try:
+                unit = _make_unit(path, self._cc, self._flags, self._commands)
+                source = _compile(unit, self._options) if unit is not None else ModuleSource(_read_code(path), **self._options)
+            except (CompcacheError, OSError) as error:
+                self.errors[number] = error
+                continue
+            self.numbers.append(number)
+            yield source
+
+
+def read_commands(database: str) -> dict[str, CompileCommand]:
+    """Return the first compile command of each file in a compilation database, by path. Warn of files with several commands.
+
+    Raises:
+        click.UsageError: the database cannot be read or has no usable file.
+    """
+    from compcache.clang.compile_commands import read_compile_commands
+
+    try:
+        commands = read_compile_commands(database)
+    except (OSError, CompileError) as error:
+        reason = str(error) if isinstance(error, CompileError) else f"{database} cannot be read: {error.strerror}"
+        raise click.UsageError(f"--compile-commands: {reason}") from error
+    by_path: dict[str, CompileCommand] = {}
+    for command in commands:
+        if by_path.setdefault(command.path, command) is not command:
+            print_message("warning", f"{database} has several commands for {os.path.relpath(command.path)}: the first command is used")
+    if not by_path:
+        raise click.UsageError(f"--compile-commands: {database} has no files in C, C++ or Fortran")
+    return by_path
+
+
+def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, commands: Mapping[str, CompileCommand] | None) -> Unit | None:
+    """Return the compilation of a source file; None for a file of LLVM code.
+
+    Raises:
+        CompileError: the file is assembly, or the compile commands have no entry for it.
+    """
+    from compcache.clang.compilers import language_of
+
+    if path.endswith((".s", ".S", ".asm")):
+        raise CompileError(
+            "this is native assembly, not LLVM code: assemble it (clang -c), put the object into a static library (ar rcs), and add the "
+            "file that calls it with --archive LIBRARY"
+        )
+    if path == "-" or language_of(path) is None:
+        return None
+    from compcache.clang.units import make_unit
+
+    if commands is None:
+        return make_unit(Path(path), flags, cc)
+    command = commands.get(os.path.abspath(path))
+    if command is None:
+        raise CompileError("the compile commands have no entry for this file: add it without --compile-commands, with its flags after --")
+    return make_unit(Path(command.name), (*command.flags, *(flags or ())), cc or command.compiler, directory=command.directory)
+
+
+def _compile(unit: Unit, options: dict[str, Any]) -> ModuleSource:
+    """Compile a source file to bitcode, and return it as the source of a module."""
+    from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
+    from compcache.clang.runtimes import with_runtime
+
+    translation = preprocess(unit)
+    code, options = with_runtime(unit, translate(unit, translation), options)
+    return ModuleSource(code, identity=identity_of_unit(unit, translation), makers=makers_of_unit(translation), **options)
+
+
+def _read_code(path: str) -> bytes:
+    """Return the content of a file of LLVM code; of standard input for "-".
+
+    Raises:
+        OSError: the file cannot be read.
+        CompileError: the file is text, and not LLVM assembly.
+    """
+    if path == "-":
+        return sys.stdin.buffer.read()
+    with open(path, "rb") as file:
+        content = file.read()
+    ending = os.path.splitext(path)[1]
+    if ending != ".ll" and _is_text(content) and not _CODE.search(content):
+        from compcache.clang.compilers import LANGUAGES
+
+        known = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
+        name = f"the extension {ending!r}" if ending else "its name without an extension"
+        raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {known}")
+    return content
+
+
+def _is_text(content: bytes) -> bool:
+    return b"\0" not in content[:_HEAD] and not content.startswith(b"BC")
