@@ -56,7 +56,7 @@ class Renewable:
 
     @property
     def is_local(self) -> bool:
-        """Return whether the executor's workers are threads or processes of the standard library, and so on this machine."""
+        """Return whether the executor is from `concurrent.futures`, so that its workers run on this machine."""
         return type(self._executor).__module__.startswith("concurrent.futures")
 
     @property
@@ -93,7 +93,7 @@ def run_in_executor(
         settings: the arguments with which a worker opens the cache.
         jobs: the jobs.
         timeout: the seconds that a job may take; None for no limit.
-        workers: the number of workers; None: the `worker_count` of the executor.
+        workers: the number of workers; None for the executor's `worker_count`.
         temporary: a directory in which jobs report their start, if their host has access to it.
     """
     window = _WINDOW * (workers or executor.worker_count)
@@ -180,12 +180,12 @@ class _Starts:
 
 
 def _files_in_parent(directory: str) -> Tree:
-    """Return a `Tree` of the parent of a directory. Links that lead out of the parent are not followed."""
+    """Return a `Tree` of a directory's parent, which does not follow links that lead out of the parent."""
     return Tree(Files(), os.path.dirname(directory))
 
 
 def worker_settings(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return settings with which workers open `directory` on their hosts. `trust` is off: each host checks who can write to it."""
+    """Return the settings with which workers open `directory` on their hosts. `trust` is False, so each host checks its directory."""
     return {**settings, "path": directory, "trust": False}
 
 

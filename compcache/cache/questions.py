@@ -256,11 +256,11 @@ class Questions(Facade):
         """Return the counters of `stats` over time.
 
         Args:
-            since: only from this time on, in seconds since the epoch, rounded to the hour.
+            since: count only from this time on, in seconds since the epoch, rounded to the hour.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
-            One period for each hour with counts, or for each day after a month; the oldest first.
+            One period for each hour with counts, the oldest first. Periods that are older than a month are days.
 
         Raises:
             TypeError: `since` is not a number.

@@ -127,15 +127,15 @@ class Chooser:
     def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         """Return the plan of the policy for the candidates and the modules that affect the decision."""
 
-        def close(entry: Entry) -> Entry:
+        def limit_to_candidates(entry: Entry) -> Entry:
             """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
             if entry.parts:  # parts outside the candidates stay: the entry's own id replaces them, because it must have parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
-        entries = [close(found[key]) for key in sorted(found)]
-        found.clear()  # a prune of many modules would hold the table as well
+        entries = [limit_to_candidates(found[key]) for key in sorted(found)]
+        found.clear()  # otherwise a prune of many modules would keep a second table in memory
         packs = sum(entry.is_pack for entry in entries)
         outside = Outside(
             self._census.size - sum(entry.size for entry in entries), self._census.modules - (len(entries) - packs), horizon, _FRESH

@@ -103,13 +103,13 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
 
 
 def remove_module(store: Store, module_id: str) -> bool:
-    """Remove a module and the linked closures derived from it. Return whether the module existed; see `Cache.remove_module`."""
+    """Remove a module and the linked closures derived from it, and return whether the module existed. See `Cache.remove_module`."""
     store.require_writable()
     return bool(remove_modules(store, [module_key(module_id)]))
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
-    """Remove modules, their index entries, and the linked closures that are derived from them. Return the ids of the removed modules.
+    """Remove modules, their index entries, and the linked closures derived from them. Return the ids of the removed modules.
 
     Raises:
         StorageError: a module could not be removed. Other modules may have been removed before.

@@ -419,10 +419,10 @@ class ModuleLists:
 
     def bases(self, prefix: str = "") -> Iterator[str]:
         """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
-        letters = [
+        bases = [
             ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _encode_name(prefix))) for letter in (b"n", b"g")
         ]
-        return (_decode_name(base) for base, _ in merge_keys(letters))
+        return (_decode_name(base) for base, _ in merge_keys(bases))
 
     def groups(self) -> set[str]:
         """Return the bases of the names of groups."""

@@ -175,7 +175,7 @@ class Patience:
         return time.monotonic() >= self._until
 
     def should_ask(self) -> bool:
-        """Return whether to ask the store, and count the question.
+        """Return whether to ask the store. Each call counts as a question.
 
         While the process does not wait, it still asks a few questions, so that the breaker records their failures.
         """

@@ -242,7 +242,7 @@ def test_a_refused_certificate_is_what_is_told() -> None:
         "InvalidData,"
     )
     text = f"Error performing GET https://store/f\n\nDebug source:\n{causes} error: InvalidCertificate(\n    Expired,\n), }} }} )"
-    assert describe_error(OSError(text)) == "Error performing GET https://store/f: the certificate is refused (Expired)"
+    assert describe_error(OSError(text)) == "Error performing GET https://store/f: the certificate is not valid (Expired)"
 
 
 def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:

@@ -160,7 +160,7 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
                 await asyncio.Event().wait()
             return list(answer)
 
-        return SimpleNamespace(is_asked=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
+        return SimpleNamespace(check_service=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
 
     async def ask() -> Any:
         chain = Chain()
@@ -247,7 +247,7 @@ def test_settings_name_several_stores_in_order(tmp_path: Path, monkeypatch: pyte
     assert (stores.writable, stores.shown) == ((0,), "file:///my mirror, https://host/x")
     assert "pass" not in repr(stores)
     for url, mode in (("file:///a file:///a", "read"), ("file:///a file:///b", "read read read"), ("file:///a nfs://b", None)):
-        with pytest.raises(ValueError, match=r"twice|modes|known kind"):
+        with pytest.raises(ValueError, match=r"twice|modes|unknown URL scheme"):
             read_settings(url, mode)
     with pytest.raises(TypeError, match="remote must be"):
         Cache(tmp_path / "a", remote=["file:///a", 3])  # type: ignore[list-item]

@@ -88,7 +88,7 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """Decode a survey. Return its rows by key.
+    """Decode a survey, and return its rows by key.
 
     Raises:
         FormatError: the bytes are not a survey of a known version, or are damaged.
