@@ -46,9 +46,9 @@ SECTION = {
         " are inlined when their callers are added. A load of separate modules maps each of them. The dynamic linker walks through"
         " all libraries of the process each time, so the cost per module rises with the length of a chain ([decision"
         " 82](decisions/0082-closures-in-layers.md)). Most of the time for a linked library is that of any first hit of a process:"
-        " the directory, its index, the runtime, and the file that records that the closure is valid. [Decision"
-        " 100](decisions/0100-closures-that-import-are-plain.md) covers LAPACK and the changes since these runs. typed_python needs"
-        " an old Python, and was not measured."
+        " the directory, its index, the runtime, and the file that records that the closure is valid ([decision"
+        " 101](decisions/0101-closures-in-the-plain-reader.md)). [Decision 100](decisions/0100-closures-that-import-are-plain.md)"
+        " covers LAPACK. typed_python needs an old Python, and was not measured."
     ),
     "adding": (
         "In addition to code generation, a module needs its entry points and table, the dependency graph, its image, records,"

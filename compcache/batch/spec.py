@@ -72,9 +72,9 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
 
 
 def _import_file(path: str) -> Any:
-    """Import a Python file under its own name, by which worker processes can import its functions. Return the module."""
+    """Import a Python file as a top-level module, so that worker processes can import its functions by name. Return the module."""
     if not os.path.isfile(path):
-        raise SpecError(f"the file {path} does not exist")
+        raise SpecError(f"the file {path} does not exist: correct the path")
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(".py")
     if not stem.isidentifier():

@@ -144,13 +144,13 @@ SETTINGS = (
         "COMPCACHE_TRUSTED_KEYS",
         "public keys; code from elsewhere without a signature by one is a miss",
         "none",
-        _lazy("signing.keys:read_publics"),
+        _lazy("signing.keys:read_trusted_keys"),
     ),
     Setting(
         "COMPCACHE_PUBLISH_KEY",
         "the secret key that signs added modules for others, or @ and its file",
         "none",
-        _lazy("signing.keys:read_own"),
+        _lazy("signing.keys:read_publish_key"),
         secret=True,
     ),
     Setting(

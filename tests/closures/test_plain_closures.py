@@ -9,6 +9,8 @@ from helpers import adder, caller, run_fresh, sum_of
 from test_addresses import SOURCES
 
 from compcache import Cache, ModuleSource
+from compcache.directory.places import CLOSURES
+from compcache.hit.closures import MAGIC, SEAL_SIZE, seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +110,17 @@ def test_a_closure_and_a_function_that_uses_symbols_are_plain(cache: Cache, dire
     results, modules, whole = load(directory, "first", "size")
     assert (results, modules) == ([5, 3], [closure.module_id] * 2)
     assert not whole
+
+
+def test_a_closure_of_thousands_of_modules_is_plain(cache: Cache, directory: Path) -> None:
+    cache.add_modules([ModuleSource(caller("first", "third", plus=1)), ModuleSource(adder("third", 3))])
+    cache.link(["first"])
+    load(directory, "first")
+    (record,) = (directory / CLOSURES.directory).iterdir()
+    content = record.read_bytes()[len(MAGIC) + SEAL_SIZE :] + b"".join(number.to_bytes(16, "little") for number in range(8000))
+    record.write_bytes(MAGIC + seal(content, record.name, None) + content)
+    results, _, whole = load(directory, "first")
+    assert (results, whole) == ([5], False)
 
 
 @pytest.mark.parametrize("name", ["first", "third", "unrelated"])

@@ -88,7 +88,7 @@ def command(
 
 
 def _module_sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
-    """Return the sizes of a graph's modules in bytes by module_id; empty for a graph too large for a page."""
+    """Return the sizes of a graph's modules in bytes, by module_id; empty if the graph is too large for a page."""
     wanted = {node.module_id for node in graph.nodes if node.module_id}
     if len(graph.nodes) > _MAX_SHOWN:
         return {}
