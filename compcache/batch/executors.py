@@ -56,7 +56,7 @@ class Renewable:
 
     @property
     def is_local(self) -> bool:
-        """Return whether the executor's workers are threads or processes of the standard library, and so on this machine."""
+        """Return whether the executor is from `concurrent.futures`, so that its workers run on this machine."""
         return type(self._executor).__module__.startswith("concurrent.futures")
 
     @property
@@ -93,7 +93,7 @@ def run_in_executor(
         settings: the arguments with which a worker opens the cache.
         jobs: the jobs.
         timeout: the seconds that a job may take; None for no limit.
-        workers: the number of workers; None: the `worker_count` of the executor.
+        workers: the number of workers; None for the executor's `worker_count`.
         temporary: a directory in which jobs report their start, if their host has access to it.
     """
     window = _WINDOW * (workers or executor.worker_count)
@@ -146,7 +146,7 @@ class _Starts:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._files = _files_in_parent(directory)
+        self._files = _open_parent_tree(directory)
         with suppress(OSError):
             make_directories(self._files, directory)
         self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
@@ -179,13 +179,13 @@ class _Starts:
                 self._files.unlink(os.path.join(self._directory, name))
 
 
-def _files_in_parent(directory: str) -> Tree:
-    """Return a `Tree` of the parent of a directory. Links that lead out of the parent are not followed."""
+def _open_parent_tree(directory: str) -> Tree:
+    """Return a `Tree` of a directory's parent, which does not follow links that lead out of the parent."""
     return Tree(Files(), os.path.dirname(directory))
 
 
 def worker_settings(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return settings with which workers open `directory` on their hosts. `trust` is off: each host checks who can write to it."""
+    """Return the settings with which workers open `directory` on their hosts. `trust` is False, so each host checks its directory."""
     return {**settings, "path": directory, "trust": False}
 
 
@@ -199,7 +199,7 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
     try:
         if start_file:
             with suppress(OSError):
-                files = _files_in_parent(os.path.dirname(start_file))
+                files = _open_parent_tree(os.path.dirname(start_file))
                 files.close(files.open(start_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
         job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
         with _lock:
@@ -209,14 +209,14 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
                 cache = _caches[key] = Cache(**settings)
         outcome = build_job(cache, job, functions)
         if outcome.kind == "built" and settings["trust"] is False:
-            _upload(cache, outcome)
+            _upload_results(cache, outcome)
     except Exception as error:  # noqa: BLE001 - jobs and the hosts that they run on may fail in any way
         reraise_interrupt(error)
         return failed_outcome(error, functions, started)
     return outcome
 
 
-def _upload(cache: Cache, outcome: Outcome) -> None:
+def _upload_results(cache: Cache, outcome: Outcome) -> None:
     """Upload functions built in the directory of a worker, where processes on other hosts cannot find them.
 
     Do nothing if the cache has no remote store to write to. Ignore errors of the upload.

@@ -79,8 +79,8 @@ class PreparedJob:
         except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
             reraise_interrupt(error)
             raise TypeError(
-                f"job {self.name!r} cannot be sent to a worker process ({error}): build must be a function at the top "
-                "level of a module, and arguments and globals must be picklable"
+                f"job {self.name!r} cannot be sent to a worker process: {error}; pass a function at the top level of a module as build, "
+                "and picklable arguments and globals"
             ) from error
 
 
@@ -118,7 +118,7 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
 
 
 def conflict_message(function: str, first: str, second: str) -> str:
-    """Return the message about a function that two jobs, given by their names, define with different code."""
+    """Return the message for a function that two jobs define with different code. `first` and `second` are the names of the jobs."""
     return f"the jobs {first} and {second} define function {function!r} with different code: rename the function in one job"
 
 
@@ -180,5 +180,5 @@ def _resolve(reference: str) -> Any:
 
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:
-        raise ValueError(f"build {reference!r} does not have the form 'package.module:attribute'")
+        raise ValueError(f"build {reference!r} is not a valid reference: write 'package.module:attribute'")
     return functools.reduce(getattr, attribute.split("."), import_module(module))

@@ -73,7 +73,7 @@ def descendants(pids: Iterable[int]) -> list[Process]:
 
 
 def processes_with_marks(marks: Iterable[str]) -> list[Process]:
-    """Return the other processes of this user whose environment has one of these values of `MARK`."""
+    """Return the processes, other than this one, whose environment variable `MARK` has one of these values."""
     assignments = tuple([f"{MARK}={mark}".encode() for mark in marks])
     matching = []
     for process in _all_processes() if assignments else ():

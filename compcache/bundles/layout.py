@@ -180,7 +180,7 @@ class Bundle:
                 footer = decode_footer(_read_at(member, size - FOOTER_SIZE, FOOTER_SIZE), size)
                 require_intact(footer, module_id, lambda offset, length: _read_at(member, offset, length))  # before the copy takes space
                 member.seek(0)
-                data = _copy_to_file(member, size)
+                data = _map_copy(member, size)
         intact_footer(data, module_id)
         return data
 
@@ -191,7 +191,7 @@ def _read_at(member: IO[bytes], offset: int, size: int) -> bytes:
     return member.read(size)
 
 
-def _copy_to_file(member: IO[bytes], size: int) -> memoryview:
+def _map_copy(member: IO[bytes], size: int) -> memoryview:
     """Copy a member to an anonymous file and map it, so that other users cannot change or truncate the returned content."""
     with tempfile.TemporaryFile(prefix="compcache-") as file:
         shutil.copyfileobj(member, file, _IN_MEMORY)

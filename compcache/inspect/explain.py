@@ -202,7 +202,7 @@ def _is_of_label(name: str | None, label: str) -> bool:
 
 
 def _read_label_refusals(store: Store, label: str) -> tuple[Refusal, ...]:
-    """Return the stored refusals of functions of a label, the latest first."""
+    """Return the stored refusals of the functions with a label, the latest first."""
     return tuple([refusal for refusal in read_refusals(store) if _is_of_label(refusal.name, label)])
 
 

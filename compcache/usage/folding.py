@@ -83,7 +83,14 @@ def fold(
 def _fold_groups(
     functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Return the functions that also exist outside of groups, and a row for each group. `linked` maps module_ids to group names."""
+    """Split functions into functions that also exist outside of groups, and one row for each group. Return both lists.
+
+    Args:
+        functions: the functions.
+        linked: the name of the group of each module, by module_id.
+        select: returns whether a name is selected; None selects all names.
+        sizes: the sizes of the modules in bytes, by module_id.
+    """
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
@@ -101,7 +108,7 @@ def _fold_groups(
 
 
 def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
-    """Return the row of a group with these functions and modules; `size` is the total size of the modules in bytes."""
+    """Return one row for a group of functions. `size` is the total size of its modules in bytes."""
     representative = min(rows, key=lambda row: (bool(row.problem), -row.created))
     return representative._replace(
         func_name=name,
@@ -121,9 +128,9 @@ def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[st
 def find_parts_and_entries(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """Return the parts of a function and of its label, sorted, and the entries of data that belong to the function.
+    """Return the sorted parts of a function and of its label, and the function's entries of data.
 
-    An entry belongs to the function if it has its name or label, or if it requires a module of the function or of its parts.
+    An entry belongs to the function if it has the function's name or label, or if it requires a module of the function or of a part.
     """
     names = {func_name, label_of(func_name)}
     rows = list(functions)
@@ -181,7 +188,7 @@ class _Groups:
 
 
 def _fold_row(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
-    """Return the row for the variants of a function with their parts and entries of data."""
+    """Merge the variants of a function, with their parts and entries of data, into one row."""
     representative = min(variants, key=lambda row: (bool(row.problem), -row.created))
     if len(variants) == 1 and not parts and not entries:
         return representative

@@ -40,7 +40,7 @@ def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSumm
 
 
 def _read_summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
-    """Return the summary of a group that is in these places, with the members of its newest module."""
+    """Return the summary of a group from the modules in `places`, with the members that its newest module records."""
     newest = max(places, key=lambda location: (location[0], location[2]))
     modules = dict.fromkeys([module_id for _, _, module_id, _ in places])
     return GroupSummary(

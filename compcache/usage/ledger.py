@@ -179,7 +179,7 @@ class Uses:
         return Ledger({}, {(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.all(start, end)}, {}, ())
 
     def ledger(self) -> Ledger:
-        """Return the sum of all statistics as a ledger in memory."""
+        """Return the sum of all statistics files as a ledger, which is held in memory."""
         return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
@@ -224,7 +224,7 @@ class Uses:
 
 
 def _add_counters(summands: Iterable[Mapping[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
-    """Return the sums of counters by key."""
+    """Add up counters by key, and return the sums."""
     counters: dict[tuple[int, str], float] = {}
     for summand in summands:
         for key, value in summand.items():
@@ -269,7 +269,7 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
 
 
 def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
-    """Yield the content of a long journal as temporary sums on disk, one for each piece."""
+    """Split a long journal into pieces, and yield the sum of each piece as a temporary file that can be searched."""
     position, pending = 0, b""
     while True:
         part = read(position, _PIECE)
@@ -300,7 +300,13 @@ def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
 
 
 def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the files that no other file contains. `inputs` has the names of the files that each file contains."""
+    """Return the names of the files that no other file contains.
+
+    If two files contain the same file, only the file with more inputs is returned.
+
+    Args:
+        inputs: the names of the files that each file contains, by the name of the containing file.
+    """
     covered_names: set[str] = set()
     chosen = []
     for name in sorted(inputs, key=lambda name: (-len(inputs[name]), name)):
@@ -503,7 +509,7 @@ def fold_small(files: Files, root: str) -> None:
 
 
 def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
-    """Return the names of all files that these files contain. Only the heads of the files are read."""
+    """Return the names of the files that the statistics files `names` contain. Only the heads of the files are read."""
     contained: set[str] = set()
     for name in names:
         try:

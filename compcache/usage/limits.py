@@ -28,7 +28,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size like ``500M``, ``1.5 GiB`` or ``4096``. Units are powers of 1024.
+    """Convert a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes. Units are powers of 1024.
 
     Raises:
         ValueError: the text is not a valid size.
@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration like ``36h``, ``30d`` or ``1.5 h``. The unit is required.
+    """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. The unit is required.
 
     Raises:
         ValueError: the text is not a valid duration.
@@ -70,7 +70,7 @@ def read_seconds(text: str) -> float:
 
 
 def read_size(size: object, argument: str = "max_size") -> int:
-    """Return the bytes of a size argument, which is a number of bytes or text for `parse_size`.
+    """Convert a size argument to bytes. The argument is a number of bytes, or text for `parse_size`.
 
     Raises:
         TypeError: the argument is neither an int nor text.
@@ -90,7 +90,7 @@ def read_size(size: object, argument: str = "max_size") -> int:
 
 
 def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | None:
-    """Return the value that `read` returns for a limit in the settings; None if the limit is not set.
+    """Return a limit in the settings, parsed with `read`; None if the limit is not set.
 
     The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 

@@ -96,7 +96,7 @@ class _Problems(dict[Platform, str]):
 
 
 def module_key(module_id: str) -> bytes:
-    """Return the bytes of a module_id in hexadecimal digits.
+    """Convert a module_id from 32 hexadecimal digits to bytes.
 
     Raises:
         ValueError: `module_id` does not have 32 hexadecimal digits.
@@ -141,7 +141,7 @@ def functions(
 
 
 def _select(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
-    """Return the selected functions of these overviews, or with `folded` a row for each group and label."""
+    """Return the functions whose names `select` accepts; if `folded` is true, one row for each group and label instead."""
     if not folded:
         return functions_of(places, select)
     sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
@@ -166,7 +166,7 @@ def listed_functions(
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Yield the modules whose module_ids begin with a prefix, in the order of `modules`, while they are read."""
+    """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`. The first rows are available soon."""
     excerpts = Excerpts(store, progress)
     for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
@@ -204,7 +204,7 @@ def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], o
 
 
 def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
-    """Return the functions of an overview by name, or only the functions that `select` accepts."""
+    """Return the functions of an overview by name. If `select` is not None, return only functions whose names it accepts."""
     now = time.time()
     present, rows, ledger = overview
     directories = (store.source,)
@@ -241,7 +241,7 @@ _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, Func
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
-    """Sort `copies` in place, usable copies first. Return one summary of a function that several modules realize."""
+    """Merge the summaries of a function's copies in several modules into one summary. Sort `copies` in place, usable copies first."""
     directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(
@@ -265,7 +265,10 @@ def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
-    """Return the last use of each module and of each imported function. A use of a module counts as a use of its dependencies."""
+    """Return the time of the last use of each module, by module_id, and of each imported function, by name.
+
+    A use of a module counts as a use of its dependencies.
+    """
     latest = ledger.last_uses()
     used = sorted(latest.keys() & rows.keys(), key=latest.__getitem__)
     if not any(rows[module_id].imports for module_id in used):
@@ -293,7 +296,7 @@ def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, f
 
 
 def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str) -> ModuleSummary:
-    """Return the summary of a module. `used` is the number of its uses and the time of the last use."""
+    """Return the summary of a module. `used` has the number of uses and the time of the last use, in seconds since the epoch."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
@@ -303,7 +306,7 @@ def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int,
 
 
 def _platform_problem(store: Store, platform: Platform) -> str:
-    """Return the reason why this host cannot use code for a platform; "" if it can."""
+    """Return the reason why this host cannot use code for a platform; "" if this host can use the code."""
     if not is_known(platform.image_kind):
         return f"an image of the unknown kind {platform.image_kind!r} for {platform.triple}"
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
@@ -314,5 +317,5 @@ def _platform_problem(store: Store, platform: Platform) -> str:
 
 
 def _feature_text(platform: Platform) -> str:
-    """Return the features that functions of a module use, as text: ``+avx2,+fma``."""
+    """Return the CPU features that a module's functions use, as text like ``+avx2,+fma``."""
     return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

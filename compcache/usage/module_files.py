@@ -62,7 +62,10 @@ def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, 
 
 
 def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
-    """Yield the first byte of the module_ids, and the status of every module, one directory at a time, in order."""
+    """Yield the modules of one directory at a time: the first byte of their module_ids, and their statuses by module_id, in order.
+
+    Rewrite the stored list at the end if a directory has changed.
+    """
     stored = _StoredList(store)
     now = time.time_ns()
     count, renewed = 0, False
@@ -106,7 +109,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """Return a list with the status of a directory; an empty list if the directory does not exist."""
+    """Return a list with the status of a directory; an empty list if the directory does not exist or cannot be read."""
     try:
         return [store.files.stat(path)]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -133,7 +136,7 @@ def _module_statuses(store: Store, directory: str, fan: str) -> dict[bytes, os.s
 
 
 def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
-    """Return the status of every file in a directory by name; empty if the directory does not exist."""
+    """Return the status of every file in a directory by name; an empty dict if the directory does not exist or cannot be read."""
     try:
         return store.files.statuses(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -175,7 +178,10 @@ class _StoredList:
             offset += count * _FILE.size
 
     def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
-        """Return the stored modules of a directory; None if they are not stored for this modification time (ns), or damaged."""
+        """Return the stored statuses of a directory's modules, by module_id.
+
+        Return None if the list does not store the directory with the modification time `changed` (in nanoseconds), or is damaged.
+        """
         offset, count, stored_time, expected = self._places.get(name, (0, 0, -1, b""))
         if stored_time != changed:
             return None
@@ -201,7 +207,7 @@ def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus])
 
 
 def _write_list(store: Store, content: Scratch) -> None:
-    """Store the list. A failure is ignored: the next tool reads the status of every file again."""
+    """Write the stored list. A failure is ignored, because the next tool can read the status of every file again."""
     if store.readonly:
         return
     with suppress(OSError):

@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
 
 def add_to_estimate(store: Store, added: int) -> Estimate | None:
-    """Add the bytes of an addition to the estimate. Return the new estimate; None if there is no valid estimate.
+    """Add the size of an addition, in bytes, to the estimate. Return the new estimate; None if no valid estimate is stored.
 
     Raises:
         OSError: the file could not be written.

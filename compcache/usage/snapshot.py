@@ -185,7 +185,7 @@ def count_all(slices: Slices) -> ListCounts:
 
 
 def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry | None]]) -> None:
-    """Add the entries of packs, which lists have by name, to the rows of the packs in `rows`."""
+    """Set the entries of the packs in `rows`. Lists store these entries by name, apart from the rows."""
     by_pack: dict[bytes, dict[int, RowEntry]] = {}
     for module_id, entry in entries:
         if entry is not None:
@@ -303,7 +303,7 @@ def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tupl
 
 
 def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
-    """Add to `rows` the modules that import its modules, directly or indirectly, because uses of importers count as uses."""
+    """Extend `rows` by the modules that import its modules, directly or indirectly. A use of an importer counts as a use of the import."""
     visited: set[str] = set()
     pending = list(rows.values())
     while pending and steps:

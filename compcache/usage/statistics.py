@@ -29,7 +29,17 @@ _MISSES = "misses."
 
 
 def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
-    """Fold the statistics. Return the numbers of modules and functions, and the statistics of all processes from `since` on."""
+    """Fold the statistics files, and return the content of the cache with the statistics of all processes.
+
+    Args:
+        store: the cache directory.
+        max_size: the size limit passed to `Cache`, in bytes; None for the limit in the settings.
+        since: the time from which events count, in seconds since the epoch; None counts all events.
+        progress: called now and then with the numbers of read modules and of all modules.
+
+    Raises:
+        TypeError: `since` is not a time.
+    """
     slices = Slices(store, progress)
     counts = count_all(slices)
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
@@ -83,7 +93,7 @@ def hits_and_misses(store: Store) -> tuple[int, int]:
 
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
-    """Return the counters by name from `since` on, and the time from which they count: `since`, or a later zeroing."""
+    """Add up the counters from `since` on. Return the sums by name, and the later of `since` and the time of the last zeroing."""
     first_hour = _first_hour(since)
     start = float(first_hour * HOUR)
     totals: dict[str, float] = {}
@@ -96,7 +106,7 @@ def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> t
 
 
 def _first_hour(since: float | None) -> int:
-    """Return the number of whole hours from the epoch to a time; 0 for None. Raise `TypeError` for other values."""
+    """Convert a time in seconds since the epoch to whole hours; None to 0. Raise `TypeError` for other values."""
     if since is None:
         return 0
     try:

@@ -30,9 +30,10 @@ def other_formats(store: Store) -> list[str]:
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:
-    """Return the paths of unpacked bundles that were unused for a month, or for two days if a later state of the bundle is unpacked.
+    """Return the paths of unpacked bundles that have not been used for a month.
 
-    Each use of an unpacked bundle sets its modification time, at most once a day.
+    If a newer state of the same bundle is unpacked, two days without a use suffice. The modification time of the directory shows the
+    last use, with a resolution of one day.
     """
     directory = store.directory(BUNDLES)
     try:

@@ -264,7 +264,7 @@ def test_a_callee_with_a_pipeline_of_the_program_is_refused() -> None:
     from compcache.numba.fingerprints.walk import fingerprint
     from compcache.numba.registered.refusals import NotLazy, Unrepeatable
 
-    class Own(CompilerBase):
+    class Own(CompilerBase):  # type: ignore[misc]
         """It may change constants."""
 
     callee = njit(pipeline_class=Own)(lambda x: x)

@@ -84,7 +84,7 @@ def trust(key: str) -> None:
 
 
 def _call_or_exit(make: Callable[[], _T]) -> _T:
-    """Call `make` and return its result. Raise `click.ClickException` if it raises a `ValueError`."""
+    """Call a function and return its result. Convert its `ValueError` to `click.ClickException`."""
     try:
         return make()
     except ValueError as error:
