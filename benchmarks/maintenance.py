@@ -2,8 +2,8 @@
 
     python benchmarks/maintenance.py [--modules 100000] [--directory DIR] [--keep] [--repeat 3] [--only NAME]...
 
-The modules are one that was compiled, published again with other names, 512 at once and the last 4,096 one by one, without
-waiting for the disk; half of the functions have been used. Commands run as processes of their own; of several runs the one with the
+The modules are one that was compiled, published again with other names: 512 at once without waiting for the disk, and the last 4,096
+one by one as programs do; half of the functions have been used. Commands run as processes of their own; of several runs the one with the
 least processor time counts, because elapsed times say more about what else a machine does. *Cold*: what tools derive
 (lists of modules and files) is not there yet.
 """
@@ -122,6 +122,8 @@ def build(root: str, modules: int) -> str:
     for first in range(0, modules - alone, AT_ONCE):
         last = min(first + AT_ONCE, modules - alone)
         publish(store, [source.publication(number) for number in range(first, last)], first)
+    store.stats.flush()
+    store = Store(root, recorder=recorder_for)  # through the system's files: other stores merge large segments and make lists themselves
     slowest = slowest_cpu = 0.0
     for number in range(modules - alone, modules):
         started, used = time.perf_counter(), time.process_time()

@@ -78,7 +78,7 @@ def read_switch(text: str) -> bool:
     """Return whether a switch is on. Raise `ValueError` if its text is neither on (1, on, yes, true) nor off (0, off, no, false)."""
     word = text.strip().lower()
     if word not in (*_ON, *_OFF):
-        raise ValueError(f"{text!r} is neither on nor off; use 1 or 0")
+        raise ValueError(f"{text!r} is neither on nor off: use 1 or 0")
     return word in _ON
 
 
@@ -95,19 +95,19 @@ def read_configuration(files: Iterable[str]) -> dict[str, str]:
         reraise_interrupt(error)
         raise SettingError(f"COMPCACHE_CONFIG: {error.filename}: {error.strerror}", "COMPCACHE_CONFIG") from error
     name = f"compcache-settings-{digest([os.pathsep.join(paths).encode()], size=8).hex()}"
-    kept = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
-    found = _read_kept(kept, states)
-    if found is None:
-        found = {}
+    copy_path = os.path.join(users_directory("XDG_CACHE_HOME", "~/.cache"), name)
+    settings = _read_settings_copy(copy_path, states)
+    if settings is None:
+        settings = {}
         for path in reversed(paths):
-            found.update(_read_settings(path))
+            settings.update(_read_settings(path))
         if max(os.stat(path).st_mtime_ns for path in paths) < time.time_ns() - _SETTLED:
-            _write_kept(kept, states, found)
-    return found
+            _write_settings_copy(copy_path, states, settings)
+    return settings
 
 
 def place_of(variable: str, files: Iterable[str]) -> str:
-    """Return the place of a setting, for messages: the configuration file and the key, or the name of the variable."""
+    """Return where a setting is set, for messages: the configuration file and the key, or the environment variable."""
     if variable not in os.environ:
         for path in files:
             if os.path.exists(path) and variable in _read_settings(path):
@@ -116,17 +116,17 @@ def place_of(variable: str, files: Iterable[str]) -> str:
 
 
 def project_setting(variable: str, directory: str) -> tuple[str, str]:
-    """Return a setting of the project that contains a cache directory, and the path of the project's file.
+    """Return a setting of the project that contains a cache directory, and the path of its ``pyproject.toml``.
 
-    The setting is empty if the project does not have it. The path is empty if there is no project.
+    The setting is "" if the project does not set it. Both are "" if no project contains the directory.
 
     Raises:
         SettingError: the project's ``[tool.compcache]`` is not valid.
     """
-    at = os.path.abspath(directory)
-    while (parent := os.path.dirname(at)) != at:
-        at = parent
-        path = os.path.join(at, "pyproject.toml")
+    ancestor = os.path.abspath(directory)
+    while (parent := os.path.dirname(ancestor)) != ancestor:
+        ancestor = parent
+        path = os.path.join(ancestor, "pyproject.toml")
         if os.path.isfile(path):
             return _read_project(path, _file_state(path)).get(variable, ""), path
     return "", ""
@@ -148,7 +148,7 @@ def _read_project(path: str, state: str) -> dict[str, str]:  # noqa: ARG001 - an
             "the user's configuration file or the environment",
             _variable_of(forbidden[0]),
         )
-    return _settings_in(table, path)
+    return _convert_table(table, path)
 
 
 def _read_settings(path: str) -> dict[str, str]:
@@ -159,21 +159,21 @@ def _read_settings(path: str) -> dict[str, str]:
     except tomllib.TOMLDecodeError as error:
         reraise_interrupt(error)
         raise SettingError(f"{path}: the file is not valid TOML: {error}") from error
-    return _settings_in(table, path)
+    return _convert_table(table, path)
 
 
 def _read_text(path: str) -> str:
     """Return the content of a configuration file. Symbolic links are followed.
 
     Raises:
-        SettingError: the file cannot be read, is not a regular file or is too large, or users other than this one and root can write to it.
+        SettingError: the file cannot be read, is not a regular file, is too large, or can be written by users other than root and this one.
     """
     files = Files()
     try:
         opened = files.open_owned(os.path.realpath(path), READ_FLAGS)
         status = files.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingError(f"{path}: the configuration file is not a regular file")
+            raise SettingError(f"{path}: the configuration file is not a regular file: replace it, or set COMPCACHE_CONFIG")
         if status.st_size > _LARGEST:
             raise SettingError(f"{path}: the configuration file has {status.st_size} bytes, but at most {_LARGEST} are allowed")
         if status.st_mode & WRITABLE_BY_OTHERS or status.st_uid not in (0, os.geteuid()):
@@ -184,8 +184,8 @@ def _read_text(path: str) -> str:
         raise SettingError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _settings_in(table: Mapping[str, Any], path: str) -> dict[str, str]:
-    found = {}
+def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:
+    settings = {}
     for key, value in table.items():
         if key not in KEYS:
             from difflib import get_close_matches
@@ -195,11 +195,11 @@ def _settings_in(table: Mapping[str, Any], path: str) -> dict[str, str]:
                 f"{path}: {key!r} is not a setting" + (f": did you mean {near[0]!r}?" if near else f": use {', '.join(sorted(KEYS))}")
             )
         try:
-            found[_variable_of(key)] = _as_text(key, value)
+            settings[_variable_of(key)] = _as_text(key, value)
         except ValueError as error:
             reraise_interrupt(error)
             raise SettingError(f"{path}: {key}: {error}", _variable_of(key)) from None
-    return found
+    return settings
 
 
 def _as_text(key: str, value: object) -> str:
@@ -217,9 +217,10 @@ def _as_text(key: str, value: object) -> str:
 
 def _item_text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"the value must be text{' or a list of texts' * (key in _LISTS)}, not {value!r}")  # noqa: TRY004 - read as a value
+        kinds = "a string or a list of strings" if key in _LISTS else "a string"
+        raise ValueError(f"the value must be {kinds}, not {value!r}")  # noqa: TRY004 - callers report invalid values as ValueError
     if _CONTROL.search(value):
-        raise ValueError("the text contains a line break or another control character")
+        raise ValueError("the value contains a line break or another control character: remove it")
     if key in _SECRETS and value[:1] not in "@$":
         raise ValueError(
             "a configuration file must not contain secrets: write '@' and the path of a file with the secret, or '$' and the name of an "
@@ -230,7 +231,7 @@ def _item_text(key: str, value: object) -> str:
     if key in _PATHS:
         value = os.path.expanduser(value)
         if not os.path.isabs(value):
-            raise ValueError(f"{value!r} is not an absolute path; begin the path with / or ~")
+            raise ValueError(f"{value!r} is not an absolute path: begin the path with / or ~")
     return value
 
 
@@ -238,19 +239,19 @@ def _variable_of(key: str) -> str:
     return _PREFIX + key.upper()
 
 
-# ------------------------------------------------------------------------------------------------------ what is kept
+# --------------------------------------------------------------------------------- the parsed copy of the configuration files
 
 
 def _file_state(path: str) -> str:
-    """Return a text that changes with the file at a path: its times, size, inode and path."""
+    """Return a text that changes when a file changes: its times, size, inode and path."""
     status = os.stat(path)
     return f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_size} {status.st_ino} {path}"
 
 
-def _read_kept(kept: str, states: list[str]) -> dict[str, str] | None:
-    """Return the settings kept for configuration files in these states; None if no settings were kept, or another user wrote them."""
+def _read_settings_copy(copy_path: str, states: list[str]) -> dict[str, str] | None:
+    """Return the settings in the parsed copy of the configuration files; None if the copy does not match the states or is not usable."""
     try:
-        data = read_file(Files(), kept, _LARGEST, owners=frozenset((os.geteuid(),)))
+        data = read_file(Files(), copy_path, _LARGEST, owners=frozenset((os.geteuid(),)))
     except OSError as error:
         reraise_interrupt(error)
         return None
@@ -261,13 +262,13 @@ def _read_kept(kept: str, states: list[str]) -> dict[str, str] | None:
     return {name: value for name, _, value in lines} if head.split("\n") == states else None
 
 
-def _write_kept(kept: str, states: list[str], found: Mapping[str, str]) -> None:
-    data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in found.items())).encode()
-    unfinished = f"{kept}.{os.getpid()}"
+def _write_settings_copy(copy_path: str, states: list[str], settings: Mapping[str, str]) -> None:
+    data = ("\n".join(states) + "\n\n" + "".join(f"{name}={value}\n" for name, value in settings.items())).encode()
+    unfinished = f"{copy_path}.{os.getpid()}"
     with suppress(OSError):
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, check(data) + data)
         finally:
             os.close(descriptor)
-        os.replace(unfinished, kept)
+        os.replace(unfinished, copy_path)

@@ -46,8 +46,8 @@ class PrefetchPlugin(WorkerPlugin):  # type: ignore[misc]
     def __init__(self, names: Iterable[str | TypedCallTarget], directory: str | None = None, remote: str | None = None) -> None:
         self._remote = remote
         self._wanted: dict[str | None, list[str]] = {}
-        for each in names:
-            path, name = _place_of(each) if isinstance(each, TypedCallTarget) else (directory, each)
+        for function in names:
+            path, name = _pickled_location(function) if isinstance(function, TypedCallTarget) else (directory, function)
             self._wanted.setdefault(path, []).append(name)
 
     async def setup(self, worker: object) -> None:
@@ -75,32 +75,32 @@ def functions_of(graph: Any) -> tuple[TypedCallTarget, ...]:
     Args:
         graph: a graph, a collection, or a container of call targets.
     """
-    known: dict[tuple[str, str], TypedCallTarget] = {}
+    targets: dict[tuple[str, str], TypedCallTarget] = {}
     layers = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
     for target in _find_targets(layers, set()):
-        known.setdefault(_place_of(target), target)
-    return tuple(known.values())
+        targets.setdefault(_pickled_location(target), target)
+    return tuple(targets.values())
 
 
-def _place_of(target: TypedCallTarget) -> tuple[str, str]:
-    """Return the cache directory and the func_name with which a call target is pickled."""
+def _pickled_location(target: TypedCallTarget) -> tuple[str, str]:
+    """Return the cache directory and the func_name that a pickled call target contains."""
     path, name, *_ = target.__reduce__()[1]
     return path, name
 
 
-def _find_targets(part: Any, seen: set[int]) -> Iterator[TypedCallTarget]:
+def _find_targets(part: Any, visited: set[int]) -> Iterator[TypedCallTarget]:
     """Yield the call targets in a part of a graph: in containers, and in Dask's tasks (`func`, `args`, `kwargs`, `value`)."""
     if isinstance(part, TypedCallTarget):
         yield part
-    elif isinstance(part, (str, bytes, int, float, complex)) or part is None or id(part) in seen:
+    elif isinstance(part, (str, bytes, int, float, complex)) or part is None or id(part) in visited:
         return
     else:
-        seen.add(id(part))
+        visited.add(id(part))
         if hasattr(part, "items") and callable(part.items):
             inner = [value for _, value in part.items()]
         elif isinstance(part, (list, tuple, set, frozenset)):
             inner = list(part)
         else:
             inner = [getattr(part, name, None) for name in ("func", "args", "kwargs", "value")]
-        for each in inner:
-            yield from _find_targets(each, seen)
+        for item in inner:
+            yield from _find_targets(item, visited)

@@ -65,7 +65,7 @@ class CompcacheError(Exception):
         return str(self.args[0]) if self.args else ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to rebuild the exception from its message and fields, independent of the constructor's parameters."""
+        """Pickle the message and the fields, independently of the constructor's parameters."""
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -293,8 +293,8 @@ class MissingPackageError(CompcacheError, ImportError):
             what: the operation or module that needs the package, as the subject of a sentence.
             extra: the extra of compcache that installs the package; empty if compcache itself installs it.
         """
-        wanted = f"'compcache[{extra}]'" if extra else "compcache"
-        return cls(f"{what} needs {package}, which is not installed: pip install {wanted}", name=package.lower())
+        requirement = f"'compcache[{extra}]'" if extra else "compcache"
+        return cls(f"{what} needs {package}, which is not installed: pip install {requirement}", name=package.lower())
 
 
 class ArgumentBufferError(CompcacheError, TypeError, BufferError):

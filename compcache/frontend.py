@@ -92,7 +92,7 @@ def find(
     """
     judge = None
     if accept is not None:
-        _require_allowed(cache, kind)
+        _require_kind_allowed(cache, kind)
         judge = _Judge(cache, func_name, kind, accept)
     try:
         if is_new and not cache._loader.builds:
@@ -110,7 +110,7 @@ def find(
 
 
 class _Judge:
-    """Passes the entry of a realization to a front end's `accept`. Raise `GlobalValidationError` if the realization is not accepted."""
+    """Passes the entry of a realization to a front end's `accept`. Raises `GlobalValidationError` if the realization is not accepted."""
 
     def __init__(self, cache: Cache, func_name: str, kind: str, accept: Callable[[bytes], bool]) -> None:
         self._store = cache._store
@@ -162,7 +162,7 @@ def count_miss(cache: Cache, func_name: str, *, refused: bool = False) -> None:
 
 
 def count_compilation(cache: Cache, func_name: str, seconds: float) -> None:
-    """Count the compilation of a function that is not stored in the statistics.
+    """Count a compilation in the statistics, for a function that is not stored.
 
     Args:
         cache: an open cache.
@@ -401,9 +401,9 @@ def list_labels(cache: Cache, part: str) -> set[str]:
             follow.
     """
     cache._require_open()
-    from compcache.inspect.names import ending_in
+    from compcache.inspect.names import labels_ending_in
 
-    return ending_in(cache._store, part)
+    return labels_ending_in(cache._store, part)
 
 
 def list_names(cache: Cache, prefix: str, limit: int) -> list[str]:
@@ -458,11 +458,11 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
 
 
 def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
-    """Yield the costs of stored functions, for each label or name without a label, in this order.
+    """Yield the costs of stored functions, one item for each label or plain name, sorted by label or name.
 
     Args:
         cache: the cache.
-        progress: called repeatedly with (modules read, modules to read), if lists of modules have to be made first.
+        progress: called repeatedly with the numbers of read modules and of all modules while lists of modules are made.
     """
     cache._require_open()
     from compcache.usage.costs import costs
@@ -473,16 +473,16 @@ def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Co
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:
     cache._require_open()
     (name,) = func_names_of((name_or_identity,))
-    for text, what in ((name, "name of an entry"), (kind, "kind of entries")):
+    for text, description in ((name, "name of an entry"), (kind, "kind of entries")):
         if not isinstance(text, str) or not text or "\0" in text:
             from compcache.build.source import check_name
 
-            check_name(text, what)
-    _require_allowed(cache, kind)
+            check_name(text, description)
+    _require_kind_allowed(cache, kind)
     return name
 
 
-def _require_allowed(cache: Cache, kind: str) -> None:
+def _require_kind_allowed(cache: Cache, kind: str) -> None:
     from compcache.formats.entry import PICKLED
 
     if not isinstance(kind, str):
@@ -583,13 +583,13 @@ def settings_of(cache: Cache, *, secrets: bool = False) -> dict[str, Any]:
 
 
 def _secret_reference(
-    given: str | bytes | None, value: str | bytes | None, variable: str, what: str, *, as_values: bool
+    argument: str | bytes | None, value: str | bytes | None, variable: str, description: str, *, as_values: bool
 ) -> str | bytes | None:
     if as_values or not value:
         return value
     from compcache.processes.secret_references import reference_to
 
-    return reference_to(given, value, variable, what)
+    return reference_to(argument, value, variable, description)
 
 
 def _remote_references(session: Session, *, as_values: bool) -> str | None:
@@ -603,12 +603,12 @@ def _remote_references(session: Session, *, as_values: bool) -> str | None:
         return url
     from compcache.session import REMOTE_VARIABLE
 
-    given = session.remote_given
-    if given is None:
+    argument = session.remote_given
+    if argument is None:
         return str(_secret_reference(None, url, REMOTE_VARIABLE, "the remote store", as_values=False))
     names = [
-        _secret_reference(each, each, REMOTE_VARIABLE, "the remote store", as_values=not (is_reference(each) or has_secret(each)))
-        for each in split_urls(given)
+        _secret_reference(item, item, REMOTE_VARIABLE, "the remote store", as_values=not (is_reference(item) or has_secret(item)))
+        for item in split_urls(argument)
     ]
     return " ".join(map(str, names))
 
@@ -654,7 +654,7 @@ def quote_name(name: str) -> str:
 
 
 def unquote_name(written: str) -> str:
-    """Return the name for its written form in LLVM assembly; the inverse of `quote_name`.
+    """Return the name that a written form in LLVM assembly denotes. This is the inverse of `quote_name`.
 
     Args:
         written: the text after ``@``, with or without quotes.
@@ -702,7 +702,7 @@ def address_of(symbol: str) -> int:
 
 
 def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | None:
-    """Return the targets of a source: `targets`, otherwise $COMPCACHE_TARGETS; None for only this host.
+    """Return `targets`, or the setting ``COMPCACHE_TARGETS`` if `targets` is empty; None to compile only for this host.
 
     Args:
         targets: the value of `ModuleSource(targets=...)`: names of CPUs, or None.
@@ -714,7 +714,7 @@ def targets_of(targets: Iterable[str] | str | None) -> Iterable[str] | str | Non
 
 
 def is_on(variable: str) -> bool:
-    """Return whether a setting is on (1, on, yes, true). A setting without a value is off.
+    """Return whether a setting is on (1, on, yes, true). A setting that is not set is off.
 
     Args:
         variable: the environment variable of the setting, like ``COMPCACHE_CHECK``. Configuration files are also read.

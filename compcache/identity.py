@@ -51,12 +51,12 @@ class Identity:
     def __init__(self, label: str, components: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None, /, **named: Any) -> None:
         self.label = str(label)
         pairs = list(components.items() if isinstance(components, Mapping) else components or ())
-        given = {**dict(pairs), **named}
-        if len(given) != len(pairs) + len(named):
+        merged = {**dict(pairs), **named}
+        if len(merged) != len(pairs) + len(named):
             names = [name for name, _ in pairs] + list(named)
             repeated = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"the identity of {self.label!r} has two components named {repeated!r}: rename one of them")
-        self._parts = tuple([(str(name), _component_text(value, str(name))) for name, value in given.items()])
+        self._parts = tuple([(str(name), _encode_component(value, str(name))) for name, value in merged.items()])
 
     @property
     def func_name(self) -> str:
@@ -72,7 +72,7 @@ class Identity:
         return {name: _shorten(text) for name, text in self._parts}
 
     def extend(self, **named: Any) -> Identity:
-        """Return an identity with more components. Components that exist already are replaced and keep their positions.
+        """Return a new identity with more components. Existing components of the same names are replaced in their positions.
 
         Args:
             named: more components.
@@ -94,18 +94,19 @@ class Identity:
         return f"<Identity {self.func_name} of {', '.join(name for name, _ in self._parts) or 'nothing'}>"
 
 
-def _component_text(value: Any, where: str) -> str:
+def _encode_component(value: Any, component: str) -> str:
     try:
-        return _canonical(value, where)
+        return _canonical(value, component)
     except RecursionError:
-        raise TypeError(f"the component {where!r} of an identity contains itself, or is nested too deeply") from None
+        message = f"the component {component!r} of an identity contains itself or is nested too deeply: pass a shallower value"
+        raise TypeError(message) from None
 
 
-def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each kind of value
+def _canonical(value: Any, component: str) -> str:  # noqa: PLR0911 - one for each kind of value
     """Return a value as text that is equal for equal values, different for different values, and the same in every process.
 
     Raises:
-        TypeError: the value has another type. `where` names the component in the message.
+        TypeError: the value has another type. The message names `component`.
     """
     kind = type(value)
     if value is None or kind in (bool, int):
@@ -119,25 +120,25 @@ def _canonical(value: Any, where: str) -> str:  # noqa: PLR0911 - one for each k
     if kind is Identity:
         return f"identity {value.func_name}"
     if kind in (list, tuple):
-        return f"[{', '.join(_canonical(item, where) for item in value)}]"
+        return f"[{', '.join(_canonical(item, component) for item in value)}]"
     if kind in (set, frozenset):
-        return f"set [{', '.join(sorted(_canonical(item, where) for item in value))}]"
+        return f"set [{', '.join(sorted(_canonical(item, component) for item in value))}]"
     if hasattr(value, "items") and hasattr(value, "keys"):
-        pairs = sorted((_canonical(k, where), _canonical(v, where)) for k, v in value.items())
+        pairs = sorted((_canonical(k, component), _canonical(v, component)) for k, v in value.items())
         return "{" + ", ".join(f"{k}: {v}" for k, v in pairs) + "}"
     raise TypeError(
-        f"the component {where!r} of an identity contains an object of type {_shown_type(kind)}, whose text may differ between processes: "
-        "use text, bytes, numbers, None, an Identity, or lists, sets and mappings of these"
+        f"the component {component!r} of an identity contains an object of type {_shown_type(kind)}, whose text may differ between "
+        "processes: use text, bytes, numbers, None, an Identity, or lists, sets and mappings of these"
     )
 
 
 def _integer_text(value: int) -> str:
-    """Return an integer as text. Long integers are hexadecimal, because a process may limit decimals (`sys.set_int_max_str_digits`)."""
+    """Return an integer as text. Long integers are hexadecimal: a process may limit decimal digits (`sys.set_int_max_str_digits`)."""
     return str(value) if value.bit_length() < _LONG_NUMBER else hex(value)
 
 
 def _nan_text(value: complex) -> str:
-    """Return the text of a NaN with its bits, which repr does not show."""
+    """Return the text of a NaN, with the bits that `repr` does not show."""
     import struct
 
     bits = [struct.pack(">d", part).hex() for part in (value.real, value.imag)]
@@ -178,27 +179,27 @@ class Difference(Record):
 
     def __str__(self) -> str:
         """Return the difference on one line. Long texts are cut to the surroundings of their first difference."""
-        wanted, stored = self.wanted, self.stored
-        if wanted is not None and stored is not None and max(len(wanted), len(stored)) > 3 * _AROUND:
-            wanted, stored = _surroundings(wanted, stored)
-        return f"{self.component}: {stored or _ABSENT} -> {wanted or _ABSENT}"
+        requested, stored = self.wanted, self.stored
+        if requested is not None and stored is not None and max(len(requested), len(stored)) > 3 * _AROUND:
+            requested, stored = _surroundings(requested, stored)
+        return f"{self.component}: {stored or _ABSENT} -> {requested or _ABSENT}"
 
 
 def _surroundings(first: str, second: str) -> tuple[str, str]:
-    """Return the surroundings of the first difference between two texts."""
-    at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
-    start = max(at - _AROUND, 0)
+    """Cut two texts to the surroundings of their first difference, and return both excerpts."""
+    position = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    start = max(position - _AROUND, 0)
     lead = "..." if start else ""
 
     def cut(text: str) -> str:
-        return f"{lead}{text[start : at + _AROUND]}{'...' if len(text) > at + _AROUND else ''}"
+        return f"{lead}{text[start : position + _AROUND]}{'...' if len(text) > position + _AROUND else ''}"
 
     return cut(first), cut(second)
 
 
-def compare(wanted: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:
-    """Return the components that differ, in the order of `wanted`, then of `stored`."""
-    names = dict.fromkeys([*wanted, *stored])
+def compare(requested: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Return the components that differ. Components of `requested` come first; components that only `stored` has follow."""
+    names = dict.fromkeys([*requested, *stored])
     return tuple([
-        Difference(name, wanted.get(name), stored.get(name)) for name in names if wanted.get(name) != stored.get(name)
+        Difference(name, requested.get(name), stored.get(name)) for name in names if requested.get(name) != stored.get(name)
     ])  # fmt: skip

@@ -43,7 +43,7 @@ from compcache.targets.cpu_table import basic_features
 from compcache.targets.machine import machine_for
 from compcache.targets.processor_words import requirement_of, words_of
 from compcache.translation.emission import table_symbols
-from compcache.translation.requests import requests_of, unparsed
+from compcache.translation.requests import code_pieces, requests_of
 from compcache.translation.translate import translate, translate_again, translate_member
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _translate_for(request: Request, is_cached: Callable[[str], bool]) -> Transl
 
 
 def _try_untrusted(request: Request) -> None:
-    for code in unparsed(request.ir) if request.untrusted else ():
+    for code in code_pieces(request.ir) if request.untrusted else ():
         try_in_child(code, request.machine, request.level, UNTRUSTED)
 
 

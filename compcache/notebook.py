@@ -78,9 +78,9 @@ def _graph_html(graph: FunctionGraph) -> str:
 def _record_html(value: object) -> str:
     """Return a table of the non-empty fields and properties of a record."""
     names = [field.name for field in fields(value)] if is_dataclass(value) else list(getattr(value, "_fields", ()))
-    names += [name for name, found in vars(type(value)).items() if isinstance(found, property)]
-    found = {name: getattr(value, name) for name in names}
-    return _table_html((name, _with_unit(name, each)) for name, each in found.items() if each not in (None, "", (), {}))
+    names += [name for name, values in vars(type(value)).items() if isinstance(values, property)]
+    values = {name: getattr(value, name) for name in names}
+    return _table_html((name, _with_unit(name, content)) for name, content in values.items() if content not in (None, "", (), {}))
 
 
 def _with_unit(name: str, value: object) -> object:
@@ -100,10 +100,10 @@ def _with_title(title: str, body: str) -> str:
 
 
 def _table_html(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> str:
-    found = list(rows)
-    lines = [_row_html("td", map(_cell_html, row)) for row in found[:_MOST_ROWS]]
-    if len(found) > _MOST_ROWS:
-        lines.append(_row_html("td", [f"and {len(found) - _MOST_ROWS} more"]))
+    all_rows = list(rows)
+    lines = [_row_html("td", map(_cell_html, row)) for row in all_rows[:_MOST_ROWS]]
+    if len(all_rows) > _MOST_ROWS:
+        lines.append(_row_html("td", [f"and {len(all_rows) - _MOST_ROWS} more"]))
     titles = f"<thead>{_row_html('th', map(escape, head))}</thead>" if head else ""
     return f"<table>{titles}<tbody>{''.join(lines)}</tbody></table>"
 
@@ -149,12 +149,12 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _run_command(shell: Any, line: str) -> None:
-    """Run a command of ``compcache`` and print its output. Names of the notebook are replaced by their functions' names in the cache."""
+    """Run a command of ``compcache`` and print its output. A variable of the notebook is replaced by its function's name in the cache."""
     words = _split_line(line)
     if words is None:
         return
     arguments = [_cached_name(shell.user_ns, word) for word in words]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "compcache", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -162,8 +162,8 @@ def _run_command(shell: Any, line: str) -> None:
         check=False,
         timeout=_SECONDS,
     )
-    sys.stdout.write(done.stdout)
-    sys.stderr.write(done.stderr)
+    sys.stdout.write(completed.stdout)
+    sys.stderr.write(completed.stderr)
 
 
 def _split_line(line: str) -> list[str] | None:

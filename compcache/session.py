@@ -68,9 +68,9 @@ class Session:
             ValueError: a variable or file that the argument names contains no URL, and never contained one.
             SettingError: the environment's setting does not name a valid store.
         """
-        given = self._remote_given[0]
+        argument = self._remote_given[0]
         try:
-            url = from_environment(REMOTE_VARIABLE, _resolve_references) if given is None else _resolve_references(given)
+            url = from_environment(REMOTE_VARIABLE, _resolve_references) if argument is None else _resolve_references(argument)
         except (ValueError, OSError) as error:
             reraise_interrupt(error)
             if not self._url:
@@ -83,7 +83,7 @@ class Session:
         return url
 
     def remote_mode(self) -> str | None:
-        """Return the modes of the remote stores, from the argument or the environment; None if neither has any."""
+        """Return the modes of the remote stores, from the argument or the settings; None if no mode is set."""
         return self._remote_given[1] or setting(REMOTE_MODE_VARIABLE) or None
 
     def remote(self) -> RemoteStore | None:
@@ -100,8 +100,8 @@ class Session:
                 from compcache.remote.address import read_mode, read_settings, read_url
                 from compcache.remote.client import RemoteStore
 
-                given, mode = self._remote_given
-                if given is None:
+                urls, mode = self._remote_given
+                if urls is None:
                     from_environment(REMOTE_VARIABLE, read_url)
                 settings = read_settings(url, mode or from_environment(REMOTE_MODE_VARIABLE, read_mode))
                 opened = RemoteStore(self.store, settings) if settings is not None else None
@@ -110,18 +110,18 @@ class Session:
 
     def inquire(self, names: tuple[str, ...], *, compiles: bool = False) -> Inquiry | None:
         """Start a look-up of functions in the remote store (`RemoteStore.inquire`); return None if no remote store is used for them."""
-        remote = self._store_for(names)
+        remote = self._remote_for_miss(names)
         return remote.inquire(names, compiles=compiles) if remote is not None else None
 
     def fetch(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Fetch functions from the remote store; return the names of the fetched functions."""
-        remote = self._store_for(names)
+        """Fetch functions from the remote store, and return the names of the fetched functions; () if no remote store is used."""
+        remote = self._remote_for_miss(names)
         return remote.fetch(names) if remote is not None else ()
 
-    def _store_for(self, names: tuple[str, ...]) -> RemoteStore | None:
-        """Return the remote store for a miss of these functions; None if no store is set, or it is skipped after failures.
+    def _remote_for_miss(self, names: tuple[str, ...]) -> RemoteStore | None:
+        """Return the remote store for a miss of these functions, or None.
 
-        Remote stores are used only for functions with content names.
+        The result is None if no store is set, if no function has a content name, or while the store is skipped after failures.
         """
         url = self.remote_url()
         if not url or self.store.readonly:
@@ -134,7 +134,7 @@ class Session:
             from compcache.remote.breaker import Gate
 
             is_off = (self.remote_mode() or "").split() == ["off"]
-            self._gates.append(Gate([each.rstrip("/") for each in _split_urls(url)]) if not is_off else None)
+            self._gates.append(Gate([address.rstrip("/") for address in _split_urls(url)]) if not is_off else None)
         gate = self._gates[0]
         if gate is None:
             return None
@@ -148,13 +148,13 @@ class Session:
         return self.loader.holds(func_name)
 
     def can_import(self, name: str) -> bool:
-        """Return whether code may import a function or variable.
+        """Return whether code can import a function or variable.
 
-        If the directory does not contain it, fetch it from the remote store, or store its module again from memory.
+        If the directory lacks it, first fetch it from the remote store, or store its module again from memory.
         """
-        return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._stores_again(name)
+        return self.loader.holds(name, to_import=True) or bool(self.fetch((name,))) or self._restore_module(name)
 
-    def _stores_again(self, name: str) -> bool:
+    def _restore_module(self, name: str) -> bool:
         target = self.loader.held(name)
         if target is None:
             return False
@@ -164,8 +164,8 @@ class Session:
 
 
 def _join_texts(name: str, value: object) -> str | None:
-    """Return a text, or a list of texts joined with spaces; None for None. Raise `TypeError` for other values."""
-    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+    """Return a text unchanged, and a list of texts joined with spaces; None for None. Raise `TypeError` for other values."""
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return " ".join(value)
     if value is not None and not isinstance(value, str):
         raise TypeError(f"Cache(): {name} must be a str or a list of str, not {value!r}")

@@ -65,12 +65,12 @@ def configuration() -> "Mapping[str, str]":
     if not _read:
         named = CONFIGURATION_VARIABLE in os.environ
         files = [path for path in configuration_files() if named or os.path.exists(path)]
-        found: Mapping[str, str] = {}
+        settings: Mapping[str, str] = {}
         if files:
             from compcache.configuration import read_configuration
 
-            found = read_configuration(files)
-        _read.append(found)
+            settings = read_configuration(files)
+        _read.append(settings)
     return _read[0]
 
 

@@ -119,13 +119,13 @@ class Signature(Record):
         if not isinstance(text, str):
             raise SignatureError(f"a signature must be a str like 'f64(f64[:], i64)', not {type(text).__name__}")
         head, bracket, tail = text.partition("(")
-        inner, end, rest = tail.rpartition(")")
-        if not bracket or not end or rest.strip():
+        parameter_list, end, trailing = tail.rpartition(")")
+        if not bracket or not end or trailing.strip():
             raise SignatureError(f"the signature {text!r} does not have the form 'result(parameter, ...)'")
         result = _parse_result(head.strip(), text)
-        if not inner.strip():
+        if not parameter_list.strip():
             return Signature((), result)
-        return Signature(tuple([_parse_parameter(part, text) for part in _split_parameters(inner)]), result)
+        return Signature(tuple([_parse_parameter(part, text) for part in _split_parameters(parameter_list)]), result)
 
     def __str__(self) -> str:
         return f"{self.result}({', '.join(map(str, self.parameters))})"
@@ -139,23 +139,23 @@ class Signature(Record):
         """Return a distinct Python identifier for every parameter: its name if that is valid and unique, otherwise ``arg`` and a number."""
         from keyword import iskeyword
 
-        given = [parameter.name for parameter in self.parameters]
+        declared = [parameter.name for parameter in self.parameters]
         names: list[str] = []
-        for number, name in enumerate(given):
+        for number, name in enumerate(declared):
             if name in names or not name or iskeyword(name):
                 name = f"arg{number}"  # noqa: PLW2901
-                while name in given:
+                while name in declared:
                     name += "_"  # noqa: PLW2901
             names.append(name)
         return tuple(names)
 
 
 def _parse_type(name: str, text: str) -> Type:
-    found = Type.by_name.get(name)
-    if found is None:
-        known = " ".join(Type.by_name)
-        raise SignatureError(f"the signature {text!r} has the unknown type {name!r}: use {known} or T[:]")
-    return found
+    parsed = Type.by_name.get(name)
+    if parsed is None:
+        valid_names = " ".join(Type.by_name)
+        raise SignatureError(f"the signature {text!r} has the unknown type {name!r}: use {valid_names} or T[:]")
+    return parsed
 
 
 def _parse_result(name: str, text: str) -> Type:
@@ -163,7 +163,7 @@ def _parse_result(name: str, text: str) -> Type:
         return _parse_type(name, text)
     items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
     if any(item.kind in (VOID, POINTER, CSTR, OBJECT) for item in items):
-        raise SignatureError(f"the signature {text!r} has a tuple as its result, whose items must be numbers or bool")
+        raise SignatureError(f"the signature {text!r} has a tuple as its result, but an item is not a number or bool")
     return Type(f"{_TUPLE_HEAD}{', '.join(map(str, items))}]", TUPLE, 8 * len(items))
 
 
@@ -214,7 +214,7 @@ def _read_parameter(part: str, text: str) -> Parameter:
     dimensions = 0
     if is_buffer:
         if not buffer.rstrip().endswith("]"):
-            raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose bracket is not closed")
+            raise SignatureError(f"the signature {text!r} has the parameter {part.strip()!r}, whose bracket is not closed: add ']'")
         dimensions = _dimension_count(buffer.rstrip()[:-1], text)
     if colon and not name.isidentifier():
         raise SignatureError(f"the signature {text!r} has the parameter name {name!r}, which is not a valid identifier")

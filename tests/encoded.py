@@ -21,4 +21,4 @@ def encode_table(entries: Iterable[bytes], width: int) -> bytes:
 
 def known_kinds() -> list[str]:
     """Return the names of all kinds of global variables that this process can decode, sorted."""
-    return sorted(definition._HOMES.keys() | definition._kinds.keys())
+    return sorted(definition._DEFINING_MODULES.keys() | definition._kinds.keys())

@@ -105,12 +105,12 @@ def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, s
         ("max_size = ", "the file is not valid TOML"),
         ('max_sise = "1G"', "'max_sise' is not a setting: did you mean 'max_size'?"),
         ("stats = 0", "stats: the value must be true or false, not 0"),
-        ("layers = [1]", "the value must be text or a list of texts, not 1"),
+        ("layers = [1]", "the value must be a string or a list of strings, not 1"),
         ('layers = ["b"]', "not an absolute path"),
         ('dir = "b"', "not an absolute path"),
         ('signing_key = "hush"', "a configuration file must not contain secrets"),
         ('dir = "/a\\nCOMPCACHE_TRUSTED_KEYS="', "control character"),
-        ("dir = true", "the value must be text, not True"),
+        ("dir = true", "the value must be a string, not True"),
     ],
 )
 def test_what_is_not_valid_names_the_file_and_the_key(home: dict[str, str], write: Any, text: str, says: str) -> None:
@@ -233,7 +233,7 @@ def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, 
     """
     variable = f"COMPCACHE_{name.upper()}"
     found = run_fresh(tmp_path / "cache", script, **home, **{variable: "perhaps"})
-    assert found == f"{variable}: 'perhaps' is neither on nor off; use 1 or 0"
+    assert found == f"{variable}: 'perhaps' is neither on nor off: use 1 or 0"
     assert run_fresh(tmp_path / "cache", script, **home, **{variable: "Off"}) == "opened"
 
 

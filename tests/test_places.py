@@ -16,7 +16,7 @@ from compcache import Cache, ModuleSource, PrunePolicy, frontend
 from compcache.directory.places import BUNDLES, FORMER_DIRECTORIES, MODULES, PARTS, PLACES, QUARANTINE, TAG, TEMPORARY, Place
 from compcache.inspect.uncached import record_refusal
 from compcache.publish.module_lists import ModuleLists, write_list
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,7 +117,7 @@ def everything(cache: Cache) -> Cache:
     with open(f"{root.root}/locks/{'0' * 32}.lock", "wb"):
         pass
     layer = f"{root.root}-layer"
-    with Cache(cache.path, publish_key=str(new_key("test"))) as signing:
+    with Cache(cache.path, publish_key=str(generate_key("test"))) as signing:
         signing.add_module(ModuleSource(constant("one", 1)))
     with Cache(layer) as other:
         other.add_module(ModuleSource(constant("below", 1)))

@@ -162,9 +162,9 @@ def write_grouped(directory: Path) -> dict[str, Any]:
 def write_signed(directory: Path, bundle: Path, store: Path) -> dict[str, Any]:
     """A cache whose modules are signed, a bundle of it, and a remote store with it."""
     from compcache import Cache, ModuleSource
-    from compcache.signing.keys import new_key
+    from compcache.signing.keys import generate_key
 
-    key = new_key("golden")
+    key = generate_key("golden")
     with Cache(directory, publish_key=str(key), remote=store.as_uri(), remote_mode="write") as cache:
         for text in (LEAF, CHAIN):
             cache.add_module(ModuleSource(text, cpu=CPU))

@@ -1,1 +1,1 @@
-"""CPU architectures: one module for each architecture, and the tables of CPUs and features."""
+"""CPU architectures: one module for each architecture, and tables of CPUs and features."""

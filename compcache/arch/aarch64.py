@@ -131,7 +131,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _version_changes(name: str) -> str | None:
-    """Return LLVM's change of features that selects a version of the architecture (``armv8.2-a``); None for other names."""
+    """Return the feature change that selects a version of the architecture (``armv8.2-a``) in LLVM, or None for other names."""
     match = _VERSION.fullmatch(name)
     return f"+v{match[1]}a" if match is not None else None
 
@@ -175,7 +175,7 @@ def _store_branch(data: bytearray, at: int, distance: int) -> None:
 
 
 def _low_bits_store(scale: int) -> Store:
-    """Return the function that stores an address's offset in its page, in units of ``2**scale`` bytes."""
+    """Return a function that stores the page offset of an address in an instruction, in units of ``2**scale`` bytes."""
 
     def store(data: bytearray, at: int, address: int) -> None:
         offset = address & 0xFFF
@@ -187,7 +187,7 @@ def _low_bits_store(scale: int) -> Store:
 
 
 def _stub_code(address: int, entry: int) -> bytes:
-    """Return the code of a stub (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
+    """Return the code of a PLT entry (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
     page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
     low = entry & 0xFFF
     return _STUB.pack(page, 0xF9400211 | low >> 3 << 10, 0x91000210 | low << 10, 0xD61F0220)

@@ -41,10 +41,12 @@ ADDRESS, DISTANCE, PAGE, LOW = range(4)
 class Relocations(NamedTuple):
     """Types of relocations, by their numbers in ELF files.
 
-    The types `with_addend` store the address of a symbol plus the addend. The types `in_table` store the address of a symbol, without the
-    addend, in the global offset table. `changed` returns the range of bytes that linking may change for a relocation in code, by offset and
-    type; it is None if linkers of the architecture move code. The type `distance` stores the distance of a symbol from the address of the
-    relocation in four bytes.
+    Attributes:
+        with_addend: the types that store the address of a symbol plus the addend.
+        in_table: the types that store the address of a symbol, without the addend, in the global offset table.
+        changed: returns the range of bytes that linking may change, given the offset and the type of a relocation in code. None if linkers
+            of the architecture move code.
+        distance: the type that stores, in four bytes, the distance of a symbol from the address of the relocation.
     """
 
     with_addend: tuple[int, ...] = ()
@@ -56,8 +58,11 @@ class Relocations(NamedTuple):
 class Fixup(NamedTuple):
     """A type of relocation.
 
-    `to` is the target, `form` the number to store, and `store` the function that stores the number. If `relaxes` is true, code that reads
-    the target's address from the global offset table may be replaced by code that contains the distance.
+    Attributes:
+        to: the target.
+        form: the number to store.
+        store: the function that stores the number.
+        relaxes: whether code that reads the target's address from the global offset table may be replaced by code with the distance.
     """
 
     to: int
@@ -99,14 +104,14 @@ class CodeReader(Protocol):
     """Reads the instructions of machine code."""
 
     def used(self, code: bytes) -> frozenset[str] | None:
-        """Return LLVM's names of the features that the instructions use; None if an instruction or its feature is unknown."""
+        """Return the features that the instructions use, by their LLVM names, or None if an instruction or its feature is unknown."""
 
     def is_padding(self, code: bytes) -> bool:
-        """Return whether the bytes are only instructions that fill the space between functions."""
+        """Return whether the bytes are only padding instructions between functions."""
 
 
 class Architecture(NamedTuple):
-    """A CPU architecture; 64-bit and little-endian."""
+    """A 64-bit, little-endian CPU architecture."""
 
     #: The architecture's name in platforms: the first part of ``x86_64-linux-elf``.
     name: str

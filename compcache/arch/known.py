@@ -13,13 +13,11 @@ _BY_ELF = {known.elf_machine: known for known in KNOWN}
 
 
 def architecture(platform: str) -> Architecture:
-    """Return the architecture of a platform (``x86_64-linux-elf``) or a triple, or with this name. Unknown architectures have the default
-    properties.
-    """
+    """Return the architecture of a platform (``x86_64-linux-elf``), a triple or a name. Unknown architectures have default properties."""
     name = platform.partition("-")[0]
     return _BY_NAME.get(name) or Architecture(name)
 
 
 def architecture_of_elf(machine: int) -> Architecture:
-    """Return the architecture with this number in ELF files. Unknown architectures have the default properties."""
+    """Return the architecture with an ELF machine number. Unknown architectures have default properties."""
     return _BY_ELF.get(machine) or Architecture(f"ELF machine {machine}")

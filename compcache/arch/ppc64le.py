@@ -1,6 +1,4 @@
-"""POWER, 64-bit and little-endian. There are no tables of CPUs and features, so that code runs only on the processor on which it was
-compiled.
-"""
+"""POWER, 64-bit and little-endian. There are no tables of CPUs and features, so code runs only on the processor that it was compiled on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RISC-V, 64-bit. There are no tables of CPUs and features, so that code runs only on the processor on which it was compiled."""
+"""RISC-V, 64-bit. There are no tables of CPUs and features, so code runs only on the processor that it was compiled on."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ _FAMILIES = {
     "aesni": "aes", "atomic": "64bit", "avx512": "avx512f", "pclmulqdq": "pclmul", "rdrand": "rdrnd", "sse41": "sse4.1", "sse42": "sse4.2",
     "sha1msg1": "sha", "sha256msg1": "sha", "xgetbv": "xsave", "flags": "64bit", "int": "64bit", "rdtsc": "64bit", "rdtscp": "64bit",
 }  # fmt: skip
-#: Features for operating systems. Compilers do not choose their instructions, so that code uses these features only in intrinsics and
-#: assembly. Hypervisors hide these features, so that a host rarely has all of the features that LLVM lists for its CPU.
+#: Features for operating systems. Compilers do not select their instructions, so code uses these features only in intrinsics and
+#: assembly. Hypervisors hide these features, so a host rarely has all of the features that LLVM lists for its CPU.
 _SYSTEM_FEATURES = {
     "clzero": (),
     "enqcmd": (),
@@ -108,7 +108,7 @@ def _feature_words() -> dict[str, str]:
 
 
 def _changed_range(offset: int, kind: int) -> tuple[int, int]:
-    """Return the range of bytes that linking may change: the operand, or the whole instruction if linkers may relax it."""
+    """Return the range of bytes that linking may change: the operand, or the complete instruction if linkers may relax it."""
     start = offset - _OPCODE if kind in _THROUGH_GOT else offset
     return max(start, 0), offset + (8 if kind in _OF_8_BYTES else 4)
 
@@ -132,7 +132,7 @@ def _can_relax(code: memoryview, at: int, addend: int) -> bool:
 
 
 def _relax(code: bytearray, at: int, distance: int) -> None:
-    """Relax an instruction (ABI, B.2): replace `mov` by `lea`, and an indirect call or jump by a direct call or jump.
+    """Relax an instruction (ABI, B.2): replace `mov` with `lea`, or an indirect call or jump with a direct one.
 
     A direct jump is one byte shorter than an indirect jump.
     """
@@ -175,7 +175,7 @@ _LINKING = Linking(
 
 
 class _Reader:
-    """Reads machine code with `iced-x86`, and remembers the features of each form of instruction."""
+    """Reads machine code with `iced-x86`, and caches the features of each instruction form."""
 
     def __init__(self, decoder: Any, features: Mapping[int, str], special: Mapping[int, str], padding: frozenset[int]) -> None:
         self._decoder = decoder
@@ -185,7 +185,7 @@ class _Reader:
         self._known: dict[int, frozenset[str] | None] = {}
 
     def used(self, code: bytes) -> frozenset[str] | None:
-        """Return LLVM's names of the features that the instructions use; None if an instruction or its feature is unknown."""
+        """Return the features that the instructions use, by their LLVM names, or None if an instruction or its feature is unknown."""
         forms = set()
         for instruction in self._decoder(_BITS, code):
             form = instruction.code
@@ -205,7 +205,7 @@ class _Reader:
         return frozenset(_NAMES[name] for name in wanted) if wanted <= _NAMES.keys() else None
 
     def is_padding(self, code: bytes) -> bool:
-        """Return whether the bytes are only instructions that fill the space between functions."""
+        """Return whether the bytes are only padding instructions between functions."""
         return not code or all(instruction.mnemonic in self._padding for instruction in self._decoder(_BITS, code))
 
 

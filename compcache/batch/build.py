@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 
 def open_with_settings(cache: Cache | str | os.PathLike[str]) -> tuple[Cache, dict[str, Any]]:
-    """Return an open cache, opened here if `cache` is a path, and the arguments with which a child process opens it, with secrets.
+    """Open the cache if `cache` is a path. Return the cache, and the arguments with which a child process opens it, secrets included.
 
     Raises:
         StorageError: the cache is read-only.
@@ -95,23 +95,23 @@ def failed_outcome(error: BaseException, functions: tuple[str, ...], started: fl
 
 
 def _error_location(error: BaseException) -> str:
-    """Return file, line and function of the last frame in the traceback outside this package; "" without such a frame."""
+    """Describe the last frame of the traceback that is outside this package, by file, line and function; "" without such a frame."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith((_PACKAGE, "<frozen"))]
     if not frames:
         return ""
-    last = frames[-1]
-    return f" ({os.path.basename(last.filename)}, line {last.lineno}, in {last.name})"
+    culprit = frames[-1]
+    return f" ({os.path.basename(culprit.filename)}, line {culprit.lineno}, in {culprit.name})"
 
 
 def _build(cache: Cache, job: Job, functions: tuple[str, ...], started: float) -> Outcome:
-    """Compile and store a job unless it is cached. `functions` is empty if finding the functions requires the source or LLVM."""
-    given = job.given_source()
+    """Compile and store a job unless it is cached. `functions` is empty if only the source or LLVM can tell the function names."""
+    known_source = job.given_source()
     if functions:
-        if given is not None:
-            frontend.check_sources(cache, functions, given, "it is compiled again")
+        if known_source is not None:
+            frontend.check_sources(cache, functions, known_source, "it is compiled again")
         elif frontend.is_checking() and frontend.find_stored(cache, functions) is not None:
             frontend.check_sources(cache, functions, job.source(), "the cached code is used")
-        added = frontend.add_missing(cache, functions, job.source, source=given)
+        added = frontend.add_missing(cache, functions, job.source, source=known_source)
     else:
         source = job.source()
         names = _exported_names(source)

@@ -174,13 +174,13 @@ class Channel:
                 messages.append(_unpickle(bytes(self._message)))
                 self._message.clear()
             elif len(self._message) > length or length > _LONGEST:
-                raise ChannelError("a message from the other end of the channel is mixed with parts of another message")
+                raise ChannelError("a message is mixed with parts of another message: a job wrote to its worker's socket")
         return messages
 
     def _pop_part(self) -> tuple[int, bytes] | None:
-        """Remove the next packet from the received bytes, with stray bytes before it.
+        """Remove the next packet, and stray bytes before it, from the received bytes.
 
-        Return the length of the packet's message, and the packet's part; None if no complete packet has arrived.
+        Return the length of the packet's message and the part in the packet; None if no complete packet has arrived.
         """
         start = self._read.find(self._token)
         if start < 0:
@@ -192,12 +192,12 @@ class Channel:
         length, size, check = _HEAD.unpack_from(self._read, _TOKEN_SIZE)
         end = _TOKEN_SIZE + _HEAD.size + size
         if size > _PART:
-            raise ChannelError(f"a packet claims {size} bytes, more than the {_PART} bytes of a packet")
+            raise ChannelError(f"a packet declares {size} bytes, more than the maximum of {_PART}: a job wrote to its worker's socket")
         if len(self._read) < end:
             return None
         content = bytes(self._read[_TOKEN_SIZE + _HEAD.size : end])
         if zlib.crc32(content) != check:
-            raise ChannelError("the checksum of a packet is wrong: a job wrote to the socket of its worker process")
+            raise ChannelError("the checksum of a packet is wrong: a job wrote to its worker's socket")
         del self._read[:end]
         return length, content
 

@@ -50,13 +50,13 @@ class Renewable:
     An executor is any object with a method `submit` that returns futures of `concurrent.futures`.
     """
 
-    def __init__(self, given: Executor | Callable[[], Executor]) -> None:
-        self._make_executor: Callable[[], Executor] | None = None if hasattr(given, "submit") else given
-        self._executor: Any = given if self._make_executor is None else self._make_executor()
+    def __init__(self, executor: Executor | Callable[[], Executor]) -> None:
+        self._make_executor: Callable[[], Executor] | None = None if hasattr(executor, "submit") else executor
+        self._executor: Any = executor if self._make_executor is None else self._make_executor()
 
     @property
     def is_local(self) -> bool:
-        """Return whether the executor's workers are threads or processes of the standard library, and so on this machine."""
+        """Return whether the executor is from `concurrent.futures`, so that its workers run on this machine."""
         return type(self._executor).__module__.startswith("concurrent.futures")
 
     @property
@@ -65,8 +65,8 @@ class Renewable:
         client = getattr(self._executor, "_client", None)
         if client is not None and hasattr(client, "nthreads"):  # Dask
             return sum(client.nthreads().values()) or _UNKNOWN_WORKERS
-        known = getattr(self._executor, "_max_workers", None)
-        return known if isinstance(known, int) and known > 0 else _UNKNOWN_WORKERS
+        max_workers = getattr(self._executor, "_max_workers", None)
+        return max_workers if isinstance(max_workers, int) and max_workers > 0 else _UNKNOWN_WORKERS
 
     def submit(self, *call: Any) -> Future[Outcome]:
         """Submit a call and return its future. Exceptions of the executor are not caught."""
@@ -93,30 +93,30 @@ def run_in_executor(
         settings: the arguments with which a worker opens the cache.
         jobs: the jobs.
         timeout: the seconds that a job may take; None for no limit.
-        workers: the number of workers; None: the `worker_count` of the executor.
+        workers: the number of workers; None for the executor's `worker_count`.
         temporary: a directory in which jobs report their start, if their host has access to it.
     """
     window = _WINDOW * (workers or executor.worker_count)
-    waiting = deque(_Submitted(job, 1) for job in jobs)
+    pending = deque(_Submitted(job, 1) for job in jobs)
     lost: deque[_Submitted] = deque()
     running: dict[Future[Outcome], _Submitted] = {}
-    not_submitted: list[tuple[_Submitted, Outcome]] = []
+    rejected: list[tuple[_Submitted, Outcome]] = []
     starts = _Starts(temporary) if timeout is not None else None
     try:
-        while waiting or running or lost:
-            if not waiting and not running:
-                waiting.append(lost.popleft())
-            while waiting and len(running) < window:
-                submitted = waiting.popleft()
+        while pending or running or lost:
+            if not pending and not running:
+                pending.append(lost.popleft())
+            while pending and len(running) < window:
+                submitted = pending.popleft()
                 job = submitted.job
                 yield job, None
                 start_file = starts.start_file(submitted) if starts is not None else ""
                 result = _submit(executor, settings, submitted, start_file)
                 if isinstance(result, Outcome):
-                    not_submitted.append((submitted, result))
+                    rejected.append((submitted, result))
                 else:
                     running[result] = submitted
-            ended, not_submitted = [*not_submitted, *_wait_for_ended(running, starts, timeout)], []
+            ended, rejected = [*rejected, *_wait_for_ended(running, starts, timeout)], []
             for submitted, outcome in ended:
                 job = submitted.job
                 if outcome.kind == "lost" and submitted.attempt < _ATTEMPTS:
@@ -146,7 +146,7 @@ class _Starts:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._files = _files_in_parent(directory)
+        self._files = _open_parent_tree(directory)
         with suppress(OSError):
             make_directories(self._files, directory)
         self._prefix = f"{os.getpid():x}-{os.urandom(6).hex()}-job-"
@@ -179,13 +179,13 @@ class _Starts:
                 self._files.unlink(os.path.join(self._directory, name))
 
 
-def _files_in_parent(directory: str) -> Tree:
-    """Return a `Tree` of the parent of a directory. Links that lead out of the parent are not followed."""
+def _open_parent_tree(directory: str) -> Tree:
+    """Return a `Tree` of a directory's parent, which does not follow links that lead out of the parent."""
     return Tree(Files(), os.path.dirname(directory))
 
 
 def worker_settings(settings: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return settings with which workers open `directory` on their hosts. `trust` is off: each host checks who can write to it."""
+    """Return the settings with which workers open `directory` on their hosts. `trust` is False, so each host checks its directory."""
     return {**settings, "path": directory, "trust": False}
 
 
@@ -199,7 +199,7 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
     try:
         if start_file:
             with suppress(OSError):
-                files = _files_in_parent(os.path.dirname(start_file))
+                files = _open_parent_tree(os.path.dirname(start_file))
                 files.close(files.open(start_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
         job = pickle.loads(payload)  # noqa: S301 - from the caller of compile_many
         with _lock:
@@ -209,14 +209,14 @@ def _run_job(settings: dict[str, Any], payload: bytes, functions: tuple[str, ...
                 cache = _caches[key] = Cache(**settings)
         outcome = build_job(cache, job, functions)
         if outcome.kind == "built" and settings["trust"] is False:
-            _upload(cache, outcome)
+            _upload_results(cache, outcome)
     except Exception as error:  # noqa: BLE001 - jobs and the hosts that they run on may fail in any way
         reraise_interrupt(error)
         return failed_outcome(error, functions, started)
     return outcome
 
 
-def _upload(cache: Cache, outcome: Outcome) -> None:
+def _upload_results(cache: Cache, outcome: Outcome) -> None:
     """Upload functions built in the directory of a worker, where processes on other hosts cannot find them.
 
     Do nothing if the cache has no remote store to write to. Ignore errors of the upload.
@@ -233,8 +233,8 @@ def _wait_for_ended(
     """Yield the jobs that have ended, and remove them from `running`. Wait for the first job, at most `_TICK` seconds with a timeout."""
     if not running:
         return
-    done, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
-    for future in done:
+    finished, _ = wait(running, None if timeout is None else _TICK, FIRST_COMPLETED)
+    for future in finished:
         submitted = running.pop(future)
         yield submitted, _future_outcome(future, submitted.job)
     if starts is not None and timeout is not None:

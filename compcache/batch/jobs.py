@@ -43,10 +43,10 @@ class Job:
     def source(self) -> ModuleSource:
         """Return the source, by calling `build` if it is a function. Exceptions of the call are not caught."""
         identity = None if isinstance(self.func_name, str) else self.func_name
-        given: Any = self.build
-        if not isinstance(given, ModuleSource):
-            given = (_resolve(given) if isinstance(given, str) else given)(*self.args)
-        return source_of(given, self.name or "a job", identity)
+        build: Any = self.build
+        if not isinstance(build, ModuleSource):
+            build = (_resolve(build) if isinstance(build, str) else build)(*self.args)
+        return source_of(build, self.name or "a job", identity)
 
     def given_source(self) -> ModuleSource | None:
         """Return the source if `build` is a `ModuleSource`; None if it is a function."""
@@ -79,8 +79,8 @@ class PreparedJob:
         except (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError) as error:
             reraise_interrupt(error)
             raise TypeError(
-                f"job {self.name!r} cannot be sent to a worker process ({error}): build must be a function at the top "
-                "level of a module, and arguments and globals must be picklable"
+                f"job {self.name!r} cannot be sent to a worker process: {error}; pass a function at the top level of a module as build, "
+                "and picklable arguments and globals"
             ) from error
 
 
@@ -102,7 +102,7 @@ class ConflictingJobsError(ValueError):
 
 def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
     """Raise `ConflictingJobsError` if two jobs define the same plain name with different code. Weak definitions may differ."""
-    known: dict[str, tuple[PreparedJob, bytes]] = {}
+    definitions: dict[str, tuple[PreparedJob, bytes]] = {}
     for job in jobs:
         source = job.job.given_source()
         if source is None:
@@ -112,13 +112,13 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
         for name in job.functions:
             if name in weak or is_content_name(name):
                 continue
-            first, first_digest = known.setdefault(name, (job, digest))
-            if first_digest != digest:
-                raise ConflictingJobsError(conflict_message(name, first.name, job.name))
+            earlier, earlier_digest = definitions.setdefault(name, (job, digest))
+            if earlier_digest != digest:
+                raise ConflictingJobsError(conflict_message(name, earlier.name, job.name))
 
 
 def conflict_message(function: str, first: str, second: str) -> str:
-    """Return the message about a function that two jobs, given by their names, define with different code."""
+    """Return the message for a function that two jobs define with different code. `first` and `second` are the names of the jobs."""
     return f"the jobs {first} and {second} define function {function!r} with different code: rename the function in one job"
 
 
@@ -180,5 +180,5 @@ def _resolve(reference: str) -> Any:
 
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:
-        raise ValueError(f"build {reference!r} does not have the form 'package.module:attribute'")
+        raise ValueError(f"build {reference!r} is not a valid reference: write 'package.module:attribute'")
     return functools.reduce(getattr, attribute.split("."), import_module(module))

@@ -136,7 +136,7 @@ class _Worker:
         return time.monotonic() >= self.deadline
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended. The process stays a zombie: its PID and process group must not be reused."""
+        """Return whether the process has ended. Leave the process a zombie, so that its PID and process group are not reused."""
         if self.process.returncode is not None:
             return True
         with suppress(ChildProcessError):
@@ -195,7 +195,7 @@ class _Worker:
         )
 
     def read_output(self) -> str:
-        """Return the end of the output that the worker has written during its job."""
+        """Return the last 8,000 bytes of the output that the worker has written during its job, decoded."""
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - _MAX_OUTPUT))
         return self.output.read().decode("utf-8", "replace").replace("\0", "").strip()
@@ -238,10 +238,10 @@ class WorkerPool:
 
     def run(self, jobs: Iterable[PreparedJob]) -> Iterator[tuple[PreparedJob, Outcome | None]]:
         """Run the jobs. Yield each job with None when it starts, and with its outcome when it has ended."""
-        waiting = deque(jobs)
-        while waiting or self._busy:
-            while waiting and len(self._busy) < self._workers:
-                job = waiting.popleft()
+        pending = deque(jobs)
+        while pending or self._busy:
+            while pending and len(self._busy) < self._workers:
+                job = pending.popleft()
                 yield job, self._start_job(job)
             yield from self._wait_for_ended()
 
@@ -278,7 +278,7 @@ class WorkerPool:
         return worker
 
     def _wait_for_ended(self) -> Iterator[tuple[PreparedJob, Outcome]]:
-        """Wait for an event or a deadline, and yield the jobs that have ended. No job may have ended."""
+        """Wait for an event or a deadline, and yield the jobs that have ended, if any."""
         if not self._busy:
             return
         self._wait_for_event()
@@ -355,7 +355,7 @@ def _signal_name(number: int) -> str | None:
 
 
 def _main_module() -> MainModule:
-    """Return the name of the main module if it was started by name (``python -m``), else its file if it has one."""
+    """Return the parent's main module: by name if it was started with ``python -m``, otherwise by its path."""
     main: Any = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name:

@@ -63,22 +63,22 @@ def descendants(pids: Iterable[int]) -> list[Process]:
     children: dict[int, list[Process]] = {}
     for process in _all_processes():
         children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    processes: list[Process] = []
     parents = list(pids)
     while parents:
-        new = children.pop(parents.pop(), [])
-        found += new
-        parents += [child.pid for child in new]
-    return found
+        offspring = children.pop(parents.pop(), [])
+        processes += offspring
+        parents += [child.pid for child in offspring]
+    return processes
 
 
 def processes_with_marks(marks: Iterable[str]) -> list[Process]:
-    """Return the other processes of this user whose environment has one of these values of `MARK`."""
-    wanted = tuple([f"{MARK}={mark}".encode() for mark in marks])
+    """Return the processes, other than this one, whose environment variable `MARK` has one of these values."""
+    assignments = tuple([f"{MARK}={mark}".encode() for mark in marks])
     matching = []
-    for process in _all_processes() if wanted else ():
+    for process in _all_processes() if assignments else ():
         variables = _read_text(f"/proc/{process.pid}/environ").encode("latin-1").split(b"\0")
-        if process.pid != os.getpid() and any(variable in wanted for variable in variables):
+        if process.pid != os.getpid() and any(variable in assignments for variable in variables):
             matching.append(process)
     return matching
 
@@ -115,7 +115,9 @@ def _kill(process: Process) -> None:
 def _still_running(processes: Iterable[Process]) -> list[Process]:
     """Return the processes that are still running."""
     pairs = [(process, _read_process(process.pid)) for process in processes]
-    return [process for process, now in pairs if now is not None and now.started == process.started and now.state not in _ENDED]
+    return [
+        process for process, current in pairs if current is not None and current.started == process.started and current.state not in _ENDED
+    ]
 
 
 def _all_processes() -> list[Process]:

@@ -100,7 +100,7 @@ class Bar(Display):
         return self
 
     def __call__(self, progress: BatchProgress) -> None:
-        """Update the bar, and print the failure of the job that has just ended if it failed."""
+        """Update the bar. If the job that has just ended failed, print its failure above the bar."""
         if isinstance(progress.last, FailedJob):
             self._bar.console.print(describe(progress.last), markup=False, highlight=False, soft_wrap=True)
         self._bar.update(progress.done, progress.total, progress.rate, progress.remaining, _names_text(progress.running))
@@ -136,7 +136,7 @@ def short_name(name: str) -> str:
 
 
 def _names_text(names: tuple[str, ...]) -> str:
-    """Return the first names, and the number of further names."""
+    """Return the first three names and the number of further names, as text."""
     shown = ", ".join(map(short_name, names[:_SHOWN]))
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 

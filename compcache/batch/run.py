@@ -117,10 +117,10 @@ def _run_on_executor(
     workers: int | None,
     worker_directory: str | os.PathLike[str] | None,
 ) -> list[PreparedJob]:
-    """Run jobs on an executor. Return the jobs that the processes of the batch must run.
+    """Run jobs on an executor, and return the jobs that the batch's own processes must run.
 
-    These are jobs that local threads or processes lost, and jobs that lack a function of another job. A job that a cluster lost has
-    failed, because it must not run on the machine of the batch. A job that lacks a function is submitted to the cluster again.
+    With a local executor, these are the jobs that it lost, and the jobs that lack a function of another job. With a cluster, the result
+    is empty: a lost job has failed, because it must not run on this machine, and a job that lacks a function is submitted again.
     """
     settings = frontend.settings_of(cache)
     if worker_directory is not None:
@@ -138,7 +138,7 @@ def _run_on_executor(
 
 
 def _find_cached(cache: Cache, job: PreparedJob) -> Outcome | None:
-    """Return the outcome of a job whose functions are cached, from its source if it has one; None if the job must run."""
+    """Return the outcome "cached" if the cache contains the job's functions, compiled from the job's current source; None otherwise."""
     started = time.perf_counter()
     source = job.job.given_source()
     if not job.functions or (source is None and frontend.is_checking()):
@@ -239,12 +239,12 @@ class _Batch:
         self._counts[outcome.kind if outcome.is_done else "failed"] += 1
         self._show_progress(record)
 
-    def _show_progress(self, last: BuiltJob | CachedJob | FailedJob | None) -> None:
-        """Show the progress. `last` is the record of the job that has just ended."""
+    def _show_progress(self, ended: BuiltJob | CachedJob | FailedJob | None) -> None:
+        """Show the progress. `ended` is the record of the job that has just ended; None after the start of a job."""
         counts = self._counts
         seconds = time.perf_counter() - self._started
         running = tuple(self._running.values())
-        self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, last, seconds))
+        self.display(BatchProgress(len(self.jobs), counts["built"], counts["cached"], counts["failed"], running, ended, seconds))
 
     def report(self, *, interrupted: bool = False) -> BatchReport:
         """Return the report of the jobs that have ended."""

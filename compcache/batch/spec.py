@@ -54,7 +54,7 @@ def _read_spec(spec: str, *, untrusted: bool) -> Iterator[Any]:
         raise SpecError(
             f"{spec!r} is not a valid SPEC: give .ll or .bc files, a Python file with an attribute `jobs`, or package.module:attribute"
         )
-    yield from _attribute_jobs(module, attribute or _ATTRIBUTE, spec)
+    yield from _read_attribute_jobs(module, attribute or _ATTRIBUTE, spec)
 
 
 def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
@@ -72,9 +72,9 @@ def _file_job(path: str, *, text: bool, untrusted: bool) -> Job:
 
 
 def _import_file(path: str) -> Any:
-    """Import a Python file under its own name, by which worker processes can import its functions. Return the module."""
+    """Import a Python file as a top-level module, so that worker processes can import its functions by name. Return the module."""
     if not os.path.isfile(path):
-        raise SpecError(f"the file {path} does not exist")
+        raise SpecError(f"the file {path} does not exist: correct the path")
     directory, name = os.path.split(os.path.abspath(path))
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
@@ -98,7 +98,7 @@ def _import_module(name: str, spec: str) -> Any:
         raise SpecError(f"{spec} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any]:
+def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any]:
     """Yield the jobs that an attribute of a module holds, or returns if it is a function."""
     value = module
     for part in attribute.split("."):

@@ -174,7 +174,7 @@ def _import_main(main_module: MainModule) -> None:
     elif main_module.path is not None:
         content = runpy.run_path(main_module.path, run_name="__mp_main__")
     else:
-        raise ImportError("the main module, which defines the function of the job, has no file: move the function to a module")
+        raise ImportError("the job's function is defined in a main module without a file: move the function to an importable module")
     module.__dict__.update(content)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     _has_main = True

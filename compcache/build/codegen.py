@@ -72,7 +72,7 @@ def host_platform() -> str:
 
 @functools.lru_cache(maxsize=64)
 def platform_of(triple: str) -> str:
-    """Return architecture, operating system and object format of a triple, without vendor, versions and C library.
+    """Return the architecture, operating system and object format of a triple, without the vendor, versions and C library.
 
     For example, ``x86_64-unknown-linux6.18.44-gnu2.36.0`` gives ``x86_64-linux-elf``.
     """

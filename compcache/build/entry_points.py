@@ -302,7 +302,7 @@ class _Body:
         self.lines += [f"  {line}" for line in lines]
 
     def value(self, expression: str) -> str:
-        """Append an instruction with a result; return the name of the result."""
+        """Append an instruction with a result, and return the name of the result."""
         name = "%" + self.name("v")
         self.emit(f"{name} = {expression}")
         return name
@@ -322,7 +322,7 @@ class _Body:
         self.block(label)
 
     def api(self, offset: int) -> str:
-        """Append loads of the runtime's function at an offset of `EntryApi`; return the name of its address."""
+        """Append loads of the runtime's function at an offset of `EntryApi`, and return the name of its address."""
         api = self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr %callee, i64 {API_AT}')}")
         return self.value(f"load ptr, ptr {self.value(f'getelementptr inbounds i8, ptr {api}, i64 {offset}')}")
 
@@ -380,7 +380,7 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
 
 
 def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
-    """Append the conversion of one argument; return the LLVM arguments for the function."""
+    """Append the conversion of one argument, and return the LLVM arguments for the function."""
     llvm_type = next(types)  # type: ignore[call-overload]
     at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
     item = body.value(f"load ptr, ptr {at}")
@@ -441,7 +441,7 @@ def buffer_request(element: Type, *, writable: bool) -> int:
 
 
 def _check_extents(body: _Body, index: int, dimensions: int, item: str) -> list[str]:
-    """Append a check of a buffer's number of dimensions, and loads of its extents; return the LLVM arguments for the extents."""
+    """Append a check of a buffer's number of dimensions, and loads of its extents, and return the LLVM arguments for the extents."""
     count = body.value(f"load i32, ptr {body.value(f'getelementptr inbounds i8, ptr %view{index}, i64 {VIEW_NDIM}')}")
     good, bad = body.name("ok"), body.name("shape")
     body.branch(body.value(f"icmp eq i32 {count}, {dimensions}"), good, bad)

@@ -72,7 +72,7 @@ class Entries(NamedTuple):
 
 
 def read_exports(source: ModuleSource) -> tuple[Export, ...] | None:
-    """Return the exports that a source names, checked and copied; None if it exports every visible function.
+    """Return the exports that a source names, checked and copied, or None if it exports every visible function.
 
     Raises:
         InvalidNameError: a name cannot be used, or is reserved.
@@ -108,7 +108,7 @@ def choose_exports(
 
     Args:
         values: the functions and variables of the module.
-        wanted: the requested exports; None for every externally visible function and variable.
+        wanted: the requested exports, or None for all externally visible functions and variables.
         aliases: the second names of functions.
         thread_locals: the thread-local variables.
         merged: the variables that all modules share, with their linkage. Variables under the one-definition rule are always exported.

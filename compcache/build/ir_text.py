@@ -201,7 +201,7 @@ def long_lines(text: str, length: int) -> Iterator[tuple[int, int]]:
 
 
 def find_extreme_construct(text: str, *, printed: bool = False) -> str | None:
-    """Return a description of a construct that makes LLVM run forever or abort the process; None if the code contains none.
+    """Return a description of a construct that makes LLVM run forever or abort the process, or None if the code contains none.
 
     `printed` says that LLVM has printed the code, so each type and constant is on one line.
     """
@@ -336,7 +336,7 @@ def _line_bounds(text: str, start: str) -> Iterator[tuple[int, int]]:
 
 
 def _next_line_start(text: str, start: str, position: int) -> int | None:
-    """Return the start of the next line that begins with this text, after a position; None if there is no such line."""
+    """Return the start of the next line that begins with this text, after a position, or None if there is no such line."""
     at = text.find("\n" + start, position)
     return None if at < 0 else at + 1
 
@@ -371,7 +371,7 @@ def _parse_function(line: str, head: str, *, is_declaration: bool) -> GlobalValu
 
 
 def _parse_variable(line: str) -> GlobalValue | None:
-    """Return the variable that a line describes; None for aliases and ifuncs."""
+    """Return the variable that a line describes, or None for aliases and ifuncs."""
     name, start = _leading_name(line[1:])
     words = line[1 + start :].removeprefix(" = ").split(" ", _MOST_WORDS)
     end = next((number for number, word in enumerate(words) if word in ("global", "constant", "alias", "ifunc")), 0)

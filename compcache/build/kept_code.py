@@ -81,7 +81,7 @@ class KeptCode:
         return make_side(self.record.image_kind).is_comparable(self.object(LEVELS[0]))
 
     def level(self) -> int | None:
-        """Return the level of the code generator that made the image; None if no level gives the image's code."""
+        """Return the level of the code generator that made the image, or None if no level gives the image's code."""
         return next((level for level in LEVELS if not self._differing_at(level)), None)
 
     def differing_functions(self) -> list[str]:

@@ -302,7 +302,7 @@ class _Uses:
                 known[match[1]] = self._written_names[match[2]]
 
     def _find_callee(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
-        """Return the symbol that a line calls, and the texts before and after the callee; None if the line calls no known symbol."""
+        """Return the symbol that a line calls, and the texts before and after the callee, or None if the line calls no known symbol."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None

@@ -93,7 +93,7 @@ class RecordBuilder:
         self._needs = DependencyGraph(edges).needs(leaves)
 
     def add_function(self, export: Export, signature: str, function: int, entry: int, target: bytes) -> int:
-        """Write the record of a function and the records of its needs; return the offset of the function's record.
+        """Write the record of a function and the records of its needs, and return the offset of the function's record.
 
         Args:
             export: the names of the function.

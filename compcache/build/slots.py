@@ -235,7 +235,7 @@ def _declared_values(values: Iterable[GlobalValue], *, shared: bool) -> dict[str
 def _keep_optimizer_copies(
     missing: Iterable[str], module: Any, functions: Mapping[str, GlobalValue], variables: Mapping[str, GlobalValue]
 ) -> list[str]:
-    """Make the module's copies of missing symbols internal; return the missing symbols without a copy.
+    """Make the module's copies of missing symbols internal, and return the missing symbols without a copy.
 
     Copies are definitions for the optimizer, for example of C++ templates.
     """
@@ -382,7 +382,7 @@ class _Resolver:
         return {name: name in functions for name in names}
 
     def _add_given(self, name: str, storage_of: Callable[[str], Storage] | None = None) -> bool:
-        """Add a name that the source, or a source added together with it, provides; return whether a source provides it.
+        """Add a name that the source, or a source added together with it, provides, and return whether a source provides it.
 
         `storage_of` returns the storage of a variable; None for functions.
         """
@@ -409,7 +409,7 @@ class _Resolver:
                 self._require(name, variables[name])
 
     def _add_linked(self, name: str) -> bool:
-        """Add a symbol that the image's own code, the platform or a named library defines; return whether it was added."""
+        """Add a symbol that the image's own code, the platform or a named library defines, and return whether it was added."""
         if name in self._defined:
             return True
         if name in STATIC_RUNTIME:

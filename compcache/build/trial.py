@@ -99,7 +99,7 @@ def _signal_number(name: str) -> int:
 
 
 def assembly_parts(text: str) -> str | None:
-    """Return the part of a printed module whose inline assembly must be tried; None if nothing needs a trial.
+    """Return the part of a printed module whose inline assembly must be tried, or None if nothing needs a trial.
 
     The bodies of other functions are left out. A module that uses addresses inside functions (``blockaddress``) is returned unchanged.
     """

@@ -6,7 +6,7 @@ import os
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from compcache.bundles.layout import LISTING, content_only, module_member, signature_member, write_bundle
+from compcache.bundles.layout import LISTING, module_member_name, signature_member_name, strip_compilation_data, write_bundle
 from compcache.errors import CompcacheError, NotCachedError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -57,7 +57,7 @@ def export(
     rows: dict[bytes, Row] = {}
     signatures: dict[bytes, bytes] = {}
     lines = set()
-    seen = set(pending)
+    requested_names = set(pending)
     roots = frozenset(pending)
     while pending:
         name = pending.pop()
@@ -66,17 +66,17 @@ def export(
             if module_id not in contents:
                 contents[module_id], rows[module_id], signatures[module_id] = _read_module(store, module_id)
             lines.add(f"{name}\t{module_id.hex()}\t{candidate.cpu}\n")
-            imports = [imported for imported in rows[module_id].imports if closure and imported not in seen]
-            seen.update(imports)
+            imports = [imported for imported in rows[module_id].imports if closure and imported not in requested_names]
+            requested_names.update(imports)
             pending += imports
     for module_id, entry in linked_closures(store).items() if linked else ():
         if contents.keys() >= {*entry.requires}:
             contents[module_id], rows[module_id], signatures[module_id] = _read_module(store, module_id)
-    pack = _make_pack(store, contents, seen)
+    pack = _make_pack(store, contents, requested_names)
     if pack is not None:
         key, contents[key], signatures[key] = pack
-    members = {module_member(key): data for key, data in contents.items()}
-    members |= {signature_member(key): data for key, data in signatures.items() if data}
+    members = {module_member_name(key): data for key, data in contents.items()}
+    members |= {signature_member_name(key): data for key, data in signatures.items() if data}
     members[LISTING] = "".join(sorted(lines)).encode("utf-8", "surrogateescape")
     _write_files(path, members, signer)
     return tuple(sorted({line.partition("\t")[0] for line in lines}))
@@ -96,16 +96,16 @@ def _target_processors(store: Store, targets: Iterable[str] | str | None) -> dic
 
 
 def _choose_realizations(store: Store, name: str, processors: dict[str, Processor], *, required: bool) -> list[_Candidate]:
-    """Return the realizations of a function to export: the best for each processor, or all if no processors are given.
+    """Return the realizations to export: the best realization for each processor, or all realizations if `processors` is empty.
 
-    The list is empty if the function is not in the cache and not `required`.
+    The list is empty if the function is not in the cache and `required` is false.
 
     Raises:
         NotCachedError: a `required` function is not in the cache, or no realization can run on one of the processors.
     """
-    candidates = _candidates(store, name)
+    candidates = _find_candidates(store, name)
     if not candidates:
-        if not required:  # the load resolves the name: in the process, or to a function that is added later
+        if not required:  # a load may find the name in the process, or in a function that is added later
             return []
         raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
     if not processors:
@@ -125,8 +125,8 @@ def _choose_realizations(store: Store, name: str, processors: dict[str, Processo
     return list(chosen.values())
 
 
-def _candidates(store: Store, name: str) -> list[_Candidate]:
-    """Return the intact realizations of a function."""
+def _find_candidates(store: Store, name: str) -> list[_Candidate]:
+    """Return the realizations of a function that can be read. Damaged and removed modules are skipped."""
     candidates = []
     for module_id, offset in store.find_all(name):
         try:
@@ -135,18 +135,21 @@ def _candidates(store: Store, name: str) -> list[_Candidate]:
                 record = decode_function(module.read_record(offset))
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            continue  # the module is damaged, or was removed since
+            continue  # the module is damaged, or was removed in the meantime
         if record.name == name:
             candidates.append(_Candidate(module_id, header.requirement(header.features_of(record)), header.cpu))
     return candidates
 
 
 def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
-    """Return a module file as bundles contain it, the module's row, and its signature file, signed with the publish key if there is one."""
+    """Return a module's content for a bundle, its row, and its signature file.
+
+    If the store has a publish key, the signature file contains a signature by this key.
+    """
     with store.open_module(module_id) as module:
         footer = module.footer()
         row = make_row(module_id, module.read(footer.image, footer.records), module.read(footer.content, footer.notes))
-        data = content_only(module.read(0, module.size))
+        data = strip_compilation_data(module.read(0, module.size))
         requirement = decode_module(module.read_record(0)).requirement()
     holder = next((layer for layer in (store, *store.layers) if module.path.startswith(layer.root + "/")), store)
     signatures = holder.signatures_of(module_id)
@@ -158,9 +161,17 @@ def _read_module(store: Store, module_id: bytes) -> tuple[bytes, Row, bytes]:
 
 
 def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str]) -> tuple[bytes, bytes, bytes] | None:
-    """Make a pack of the data entries that require only these modules, or that require no modules and have one of these names.
+    """Pack the data entries of the exported functions.
 
-    Return the pack's module_id, content and signature file; None if there are no such entries.
+    An entry is exported if it requires only exported modules. An entry without required modules is exported if it has one of the names.
+
+    Args:
+        store: the cache directory.
+        modules: the module_ids of the exported modules.
+        names: the names of the exported functions.
+
+    Returns:
+        The module_id, the content and the signature file of the pack; None if no entry is exported.
     """
     packs = [entries_of(layer, pack) or () for layer in (store, *store.layers) for pack in packs_in(layer.index.segments)]
     entries = [
@@ -177,11 +188,11 @@ def _make_pack(store: Store, modules: Collection[bytes], names: Collection[str])
         from compcache.signing.signatures import add_signature
 
         signatures = add_signature(signatures, store.publish_key, store.trusted_keys, module_id, built.header.requirement())
-    return module_id, content_only(b"".join(parts)), signatures
+    return module_id, strip_compilation_data(b"".join(parts)), signatures
 
 
 def _write_files(path: str, members: dict[str, bytes], signer: SecretKey | None) -> None:
-    """Write a bundle, and its minisign signature if `signer` is not None. Each file appears complete at its path.
+    """Write a bundle, and its minisign signature if `signer` is not None. Each file is renamed to its path when it is complete.
 
     Raises:
         StorageError: a file cannot be written.

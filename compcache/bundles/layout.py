@@ -3,7 +3,7 @@
 Members, in the order of their names::
 
     compcache-bundle-1.txt              for people: a line with func_name, module_id and CPU for every realization
-    modules/<module_id>.ccm             as in a cache directory, without data of one compilation: see `content_only`
+    modules/<module_id>.ccm             as in a cache directory, without data of one compilation: see `strip_compilation_data`
     signatures/<module_id>.ed25519      the Ed25519 signatures of a module
 
 All members have the same date and mode: the same modules must give the same bytes. The names are digests of the content. The
@@ -50,10 +50,10 @@ __all__ = [
     "MODULE_MEMBER",
     "SIGNATURE_MEMBER",
     "Bundle",
-    "content_only",
-    "module_member",
-    "opened_bundle",
-    "signature_member",
+    "module_member_name",
+    "open_bundle",
+    "signature_member_name",
+    "strip_compilation_data",
     "write_bundle",
 ]
 
@@ -72,26 +72,26 @@ _IN_MEMORY = 1 << 20
 _LARGEST_READ = 1 << 24
 
 
-def content_only(data: bytes) -> bytes:
-    """Return a module file without the time and duration of its compilation, and without the keyed digest of its directory.
+def strip_compilation_data(data: bytes) -> bytes:
+    """Return a module file without the time and the duration of its compilation, and without its keyed digest.
 
-    The module_id stays the same, because it does not cover this data.
+    The module_id does not change, because it does not cover this data.
     """
     *content, notes = sections_of(data, decode_footer(data[-FOOTER_SIZE:], len(data)))
     image, records, graph, bitcode = content
-    kept = {name: value for name, value in sorted(decode_notes(notes).items()) if name not in _COMPILATION_NOTES}
-    packed: bytes = msgpack.packb(kept, use_bin_type=True)
+    content_notes = {name: value for name, value in sorted(decode_notes(notes).items()) if name not in _COMPILATION_NOTES}
+    packed: bytes = msgpack.packb(content_notes, use_bin_type=True)
     _, parts = encode_container(image, records, graph, bitcode, packed, None)
     return b"".join(parts)
 
 
-def module_member(module_id: bytes) -> str:
-    """Return the name of the member with a module."""
+def module_member_name(module_id: bytes) -> str:
+    """Return the name of a module's member in the archive."""
     return f"modules/{MODULES.file_name(module_id.hex())}"
 
 
-def signature_member(module_id: bytes) -> str:
-    """Return the name of the member with the signatures of a module."""
+def signature_member_name(module_id: bytes) -> str:
+    """Return the name of the member that holds a module's signatures."""
     return f"signatures/{SIGNATURES.file_name(module_id.hex())}"
 
 
@@ -110,8 +110,12 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
-    """Open a bundle for reading. If `file` is given, read that open file and close it; `path` is then for messages only.
+def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
+    """Open a bundle for reading, and close it at the end of the block.
+
+    Args:
+        path: the path of the bundle.
+        file: the open file to read instead; `path` then only appears in messages.
 
     Raises:
         FormatError: on entry or inside the block, the file is not a bundle, or is damaged or truncated.
@@ -122,9 +126,9 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
             names = archive.namelist()
             if LISTING not in names:
                 raise FormatError(f"{path} is not a compcache bundle of a known version: it has no member {LISTING}")
-            known = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
-            _require_valid_members([archive.getinfo(name) for name in known], os.fstat(opened.fileno()).st_size)
-            yield Bundle(archive, tuple(known))
+            member_names = [name for name in names if MODULE_MEMBER.fullmatch(name) or SIGNATURE_MEMBER.fullmatch(name)]
+            _require_valid_members([archive.getinfo(name) for name in member_names], os.fstat(opened.fileno()).st_size)
+            yield Bundle(archive, tuple(member_names))
     except FormatError:
         raise
     except OSError as error:
@@ -138,10 +142,10 @@ def opened_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
 
 
 def _open_archive(file: BinaryIO) -> zipfile.ZipFile:
-    """Open a file as an archive, and read its directory."""
+    """Open a file as a ZIP archive and read the archive's directory. Retry once, because a signal may have interrupted the read."""
     with suppress(zipfile.BadZipFile):
         return zipfile.ZipFile(_LimitedFile(file))
-    return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as an archive without a directory
+    return zipfile.ZipFile(_LimitedFile(file))  # `zipfile` reports an interrupted read as a missing directory
 
 
 class Bundle:
@@ -155,14 +159,16 @@ class Bundle:
         self.names = names
 
     def read(self, name: str) -> bytes:
-        """Return the content of a member, read into memory; b"" if the bundle has no such member."""
+        """Read a member into memory and return its content; b"" if the bundle has no member of this name."""
         return self._archive.read(name) if name in self.names else b""
 
     def module(self, name: str) -> bytes | memoryview:
-        """Return the content of a module that has the digest in its name. A large module is mapped from an anonymous file.
+        """Return the content of a module after checking it against the digest in the member's name.
+
+        A module above 1 MiB is mapped from an anonymous file.
 
         Raises:
-            FormatError: the content of the module does not match its name.
+            FormatError: the content does not match the digest.
         """
         match = MODULE_MEMBER.fullmatch(name)
         assert match is not None
@@ -172,9 +178,9 @@ class Bundle:
         else:
             with self._archive.open(name) as member:
                 footer = decode_footer(_read_at(member, size - FOOTER_SIZE, FOOTER_SIZE), size)
-                require_intact(footer, module_id, lambda at, length: _read_at(member, at, length))  # a damaged module takes no space
+                require_intact(footer, module_id, lambda offset, length: _read_at(member, offset, length))  # before the copy takes space
                 member.seek(0)
-                data = _copy_to_file(member, size)
+                data = _map_copy(member, size)
         intact_footer(data, module_id)
         return data
 
@@ -185,8 +191,8 @@ def _read_at(member: IO[bytes], offset: int, size: int) -> bytes:
     return member.read(size)
 
 
-def _copy_to_file(member: IO[bytes], size: int) -> memoryview:
-    """Copy a member to an anonymous file, which other users cannot change or truncate. Return its mapped content."""
+def _map_copy(member: IO[bytes], size: int) -> memoryview:
+    """Copy a member to an anonymous file and map it, so that other users cannot change or truncate the returned content."""
     with tempfile.TemporaryFile(prefix="compcache-") as file:
         shutil.copyfileobj(member, file, _IN_MEMORY)
         file.flush()
@@ -229,17 +235,25 @@ def _open_regular_file(path: str, flags: int) -> int:
 
 
 def _require_valid_members(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Raise `FormatError` for an archive that `write_bundle` cannot have written: compressed, with equal names, or with wrong sizes."""
-    seen: set[str] = set()
+    """Check the members of an archive against the layout that `write_bundle` produces.
+
+    Args:
+        members: the members that hold modules and signatures.
+        size: the size of the archive in bytes.
+
+    Raises:
+        FormatError: a member is compressed or too large, two members have the same name, or the members exceed the archive's size.
+    """
+    member_names: set[str] = set()
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise FormatError(f"the member {info.filename} of the bundle is compressed; bundles contain only uncompressed members")
-        if info.filename in seen:
+        if info.filename in member_names:
             raise FormatError(f"two members of the bundle have the name {info.filename}")
-        seen.add(info.filename)
+        member_names.add(info.filename)
     if sum(info.file_size for info in members) > size:
         raise FormatError(f"the members of the bundle are larger than its file, which has {size} bytes")
     for info in members:
-        largest = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
-        if info.file_size > largest:
-            raise FormatError(f"the member {info.filename} of the bundle has {info.file_size} bytes, more than the maximum of {largest}")
+        max_size = LARGEST_FOREIGN if MODULE_MEMBER.fullmatch(info.filename) else _LARGEST_SIGNATURES
+        if info.file_size > max_size:
+            raise FormatError(f"the member {info.filename} of the bundle has {info.file_size} bytes, more than the maximum of {max_size}")

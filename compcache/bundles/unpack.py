@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from compcache.bundles.layout import MODULE_MEMBER, opened_bundle, signature_member
+from compcache.bundles.layout import MODULE_MEMBER, open_bundle, signature_member_name
 from compcache.directory.module_file import ModuleFile
 from compcache.directory.places import SIGNATURES
 from compcache.errors import CompcacheError, FormatError, IntegrityError, StorageError
@@ -50,7 +50,7 @@ class _Module:
 
     @property
     def requirement(self) -> str:
-        """Return the requirement of the module: the properties that a host must have to run it."""
+        """The properties that a host must have to run the module."""
         return self.header.requirement()
 
 
@@ -60,12 +60,18 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
     Args:
         store: the cache directory.
         path: the path of the bundle.
-        trusted: trusted keys in addition to the keys of the store.
-        as_layer: the open file of the bundle if the directory is a layer. Then loads check signatures, and this function does not.
+        trusted: the keys to trust in addition to the store's trusted keys.
+        as_layer: the open bundle if the directory will be used as a layer; None otherwise. Signatures in a layer are not checked here,
+            because loads check them.
+
+    Raises:
+        FormatError: the file is not a bundle, or is damaged or truncated.
+        IntegrityError: a module lacks a required signature. No module is imported.
+        StorageError: the bundle cannot be read, or the cache directory cannot be written.
     """
     store.require_writable(path)
     try:
-        with opened_bundle(path, as_layer) as bundle:
+        with open_bundle(path, as_layer) as bundle:
             modules = [_read_module(store, path, name, bundle) for name in bundle.names if MODULE_MEMBER.fullmatch(name)]
     except OSError as error:
         reraise_interrupt(error)
@@ -85,8 +91,8 @@ def import_bundle(store: Store, path: str, trusted: tuple[PublicKey, ...], *, as
     return tuple(sorted({name for module in modules for name, *_ in module.functions}))
 
 
-def _stored_addition_number(store: Store, module: _Module) -> int:
-    """Return the addition number of the stored copy of a module; -1 if the copy is damaged, and 0 if the module has no number."""
+def _read_addition_number(store: Store, module: _Module) -> int:
+    """Return the addition number of a module's stored copy; -1 if the copy cannot be read, 0 if `module` has no addition number."""
     if not module.order.number:
         return 0
     try:
@@ -98,7 +104,7 @@ def _stored_addition_number(store: Store, module: _Module) -> int:
 
 
 def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
-    """Check the digest of a module of a bundle, and return the module.
+    """Read a module from a bundle and check its digest.
 
     Raises:
         FormatError: the module is damaged.
@@ -107,13 +113,13 @@ def _read_module(store: Store, path: str, name: str, bundle: Bundle) -> _Module:
     assert match is not None
     module_id = bytes.fromhex(match[1])
     try:
-        return _Module(store, module_id, bundle.module(name), bundle.read(signature_member(module_id)))
+        return _Module(store, module_id, bundle.module(name), bundle.read(signature_member_name(module_id)))
     except FormatError as error:
         raise FormatError(f"the module {match[1]} in the bundle {path} is damaged: {error}") from error
 
 
 def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) -> None:
-    """Check the signature of a module if there are trusted keys, or if the module contains pickled values.
+    """Check that a trusted key has signed a module. Without trusted keys, only modules with pickled values require a signature.
 
     Raises:
         IntegrityError: no trusted key has signed the module.
@@ -134,9 +140,9 @@ def _require_signature(path: str, module: _Module, keys: tuple[PublicKey, ...]) 
 
 
 def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey, ...]) -> None:
-    """Write the missing modules and the signatures, and add all modules to the index at once.
+    """Write the missing modules and the signatures, and add all modules to the index in one segment.
 
-    The files are not synced, because they get no stamps: each file is checked against its digest before its first use.
+    The files are not synced. They have no stamps, so each file is checked against its digest before its first use.
     """
     entries: set[bytes] = set()
     rows = []
@@ -144,21 +150,21 @@ def _publish_modules(store: Store, modules: list[_Module], keys: tuple[PublicKey
     for module in modules:
         name = module.module_id.hex()
         if module.signatures:
-            from compcache.signing.signatures import merged_signatures
+            from compcache.signing.signatures import merge_signatures
 
             file_name = SIGNATURES.file_name(name)
-            stored = store.signatures_of(module.module_id)
-            merged = merged_signatures(stored, module.signatures, keys, module.module_id, module.requirement)
-            publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged], sync=False)
+            stored_signatures = store.signatures_of(module.module_id)
+            merged_content = merge_signatures(stored_signatures, module.signatures, keys, module.module_id, module.requirement)
+            publish(store.files, store.temporary, store.path(SIGNATURES, file_name), [merged_content], sync=False)
         path = store.module_path(module.module_id)
-        if not Store.exists(store, module.module_id) or _stored_addition_number(store, module) < module.order.number:
+        if not Store.exists(store, module.module_id) or _read_addition_number(store, module) < module.order.number:
             publish(store.files, store.temporary, path, module.parts, sync=False)
         file = ModuleFile(store.files, path, module.module_id)
         flags = image_flag(module.header.image_kind)
         file.describe(*module.sizes, host.target_id(module.requirement), flags, module.header.key)
         rows.append(store.entry_of(file, _NO_STAMP, len(module.indexed)).encode())
         entries.update(index_merge.entries_of(module.indexed, module.module_id, module.order))
-        requirements.update([needs for _, _, needs in module.indexed])
+        requirements.update([requirement for _, _, requirement in module.indexed])
     level = index_merge.segment_level(len(modules)) if modules else 0
     greatest = max([module.order.number for module in modules], default=0)
     index_merge.publish_segment(store.index, level, sorted(entries), sorted(rows), requirements, greatest)

@@ -27,9 +27,9 @@ __all__ = ["unpack_layer"]
 
 
 def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
-    """Unpack an open bundle, and return the directory with its modules.
+    """Unpack an open bundle and return the path of the directory with its modules.
 
-    This is `place` in the cache directory if it can be written, else a directory that is removed at the exit of this process.
+    The directory is `place` if the cache directory can be written. Otherwise it is a temporary directory that this process removes at exit.
 
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.
@@ -42,7 +42,7 @@ def unpack_layer(store: Store, path: str, file: BinaryIO, place: str) -> str:
 
 
 def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> bool:
-    """Unpack a bundle to `place` in the cache directory. Return whether `place` exists afterwards."""
+    """Unpack a bundle to `place` in the cache directory, and return whether `place` exists afterwards. Remove unused unpacked bundles."""
     scratch = f"{store.temporary}/{unique_name()}"
     try:
         prepare_root(store)
@@ -64,17 +64,25 @@ def _unpack_to_cache(store: Store, path: str, file: BinaryIO, place: str) -> boo
 
 @functools.cache
 def _unpack_for_this_process(path: str, name: str) -> str:
-    """Unpack a bundle to a new directory, and return the directory. This process removes it at exit. `name` identifies the file's state."""
+    """Unpack a bundle to a temporary directory that this process removes at exit, and return the directory's path.
+
+    Args:
+        path: the path of the bundle.
+        name: the result of `unpacked_name` for the state of the file that was checked.
+
+    Raises:
+        StorageError: the file has changed since then.
+    """
     directory = tempfile.mkdtemp(prefix=f"compcache-{name[:8]}-")
-    atexit.register(_remove_in_process, directory, os.getpid())
+    atexit.register(_remove_in_creator, directory, os.getpid())
     with open(path, "rb") as file:
-        if unpacked_name(path, os.fstat(file.fileno())) != name:  # the owner and mode that were checked may have changed, too
+        if unpacked_name(path, os.fstat(file.fileno())) != name:  # its owner and mode were checked before, and may have changed
             raise StorageError(f"the bundle {path} was changed while it was opened: open the cache again", path=path)
         import_bundle(Store(directory), path, (), as_layer=file)
     return directory
 
 
-def _remove_in_process(directory: str, pid: int) -> None:
-    """Remove a directory if this is the process `pid`, which made it, and not a forked child."""
+def _remove_in_creator(directory: str, pid: int) -> None:
+    """Remove a temporary directory, unless this process is a forked child of the process `pid` that created it."""
     if os.getpid() == pid:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`Cache`: opening, look-ups, loading. Its other members are in the files beside this one; `compcache.facade` has those of a plain hit."""
+"""The members of `Cache` that open a cache, look functions up and load them. `compcache.facade` has the members that a plain hit needs."""
 
 from __future__ import annotations
 
@@ -58,17 +58,16 @@ __all__ = ["Cache", "Suggesting", "default_directory", "find_again", "func_names
 
 
 class Cache(_Parts):
-    """See `compcache.facade`: the class there becomes this one, and has its documentation."""
+    """See `compcache.facade.Cache`, which receives the members of this class and has the documentation."""
 
     # ---------------------------------------------------------- compile, or find
 
     def compile(self, source: Source) -> CompiledFunctions:
-        """Compile LLVM code once ever, and return its functions, whose names are digests of the content.
+        """Compile LLVM code unless it is cached, and return its functions. Each function is cached under a digest of its content.
 
-        A name identifies the function and all that it reaches in the code, with its signature, the definitions of globals, the
-        imports, the options and the requested CPU. An edit of one function, or of a comment, does not change the names of other
-        functions. Only functions that are not stored are compiled. If the same source was compiled before, as text or bitcode, LLVM
-        is not even imported.
+        The digest covers the function, everything that it reaches in the code, its signature, the definitions of globals, the imports, the
+        options and the requested CPU. An edit of one function, or of a comment, does not affect other functions. Only functions that are
+        not stored are compiled. If the same source was compiled before, LLVM is not imported.
 
         Args:
             source: assembly text, bitcode, an llvmlite module, or a `ModuleSource` of these.
@@ -79,7 +78,7 @@ class Cache(_Parts):
 
         Raises:
             CompileError, LinkError, ...: the errors of `add_module` about the source. If the result cannot be stored, the call issues
-                one `CacheWarning`, and the functions work.
+                one `CacheWarning` instead, and the functions can be called.
         """
         self._require_open()
         from compcache.content.names import NamedSource, read_names, seal
@@ -95,15 +94,14 @@ class Cache(_Parts):
         return CompiledFunctions(names, lambda name: self.get_or_compile(name, named))
 
     def _has_all(self, names: Iterable[str]) -> bool:
-        """Return whether the functions of one source are stored: the first by the rules of `has`, the others by the index alone."""
+        """Return whether the functions of one source are stored. `has` checks the first function; the index is enough for the others."""
         first, *others = names
         return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
 
     def has(self, func_name: str | Identity) -> bool:
         """Return whether the cache has a realization of this function that this host can use. ``func_name in cache`` does the same.
 
-        It reads the index and at most one record. Only `get_target` finds out whether the cache also has everything that the function
-        needs.
+        This reads the index and at most one record. It does not check whether the cache has the functions that the function imports.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -127,7 +125,7 @@ class Cache(_Parts):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The directories of the read-only caches (or bundles) below this one, in the order in which they are searched."""
+        """The read-only directories or bundles that are searched after this directory, in order."""
         return tuple([layer.source for layer in self._store.layers])
 
     def loaded(self) -> LoadedState:
@@ -181,12 +179,7 @@ class Cache(_Parts):
         tune: bool,
         link: Any,
     ) -> None:
-        """Open the directory with any combination of arguments. See `Cache`.
-
-        Raises:
-            TypeError, ValueError: an argument is not valid.
-            UntrustedDirectoryError: other users can change the directory.
-        """
+        """Open the directory. See `Cache` for the arguments and exceptions."""
         signing_key, publish_key = self._keys_given
         remote, remote_mode = self._remote_given
         _require_type("path", path, (str, os.PathLike))
@@ -211,9 +204,9 @@ class Cache(_Parts):
         open_caches[root, bool(self._store.stamp_key)] = ref(self)
 
     def _open_full_store(self) -> None:
-        """Replace the loader of plain hits by a store and a full loader, as if the cache had been opened with them.
+        """Replace the loader of plain hits with a store and a full loader, as if the cache had been opened with them.
 
-        The environment and the owner of the directory count as they were when the cache was opened.
+        Later changes of the environment and of the directory's owner have no effect.
         """
         loader, recorder = self._plain, self._plain._recorder
         loader.leave_plain()
@@ -232,7 +225,7 @@ class Cache(_Parts):
         return isinstance(error, CompcacheError) and not self._closed and not isinstance(error, ReentrantLoadError)
 
     def _fetch_after_miss(self, error: Exception, func_name: str | Identity) -> bool:
-        """Count a miss, request the function from the remote store, and return whether it was fetched."""
+        """Count a miss, and return whether the function could be fetched from the remote store."""
         if not isinstance(error, CompcacheError) or isinstance(error, ReentrantLoadError):
             return False
         self._store.stats.missed(error)
@@ -243,7 +236,7 @@ class Cache(_Parts):
         return False
 
     def _close_full_store(self) -> None:
-        """Write waiting entries and statistics, and close the store."""
+        """Write pending entries and statistics, and close the loader and the store."""
         if self._entries is not None:
             self._entries.flush()
         self._closed = True
@@ -256,7 +249,7 @@ class Cache(_Parts):
         self._store.close()
 
     def _load_by_store(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function. A thread that builds receives only functions that the directory has."""
+        """Load a function. If this thread is building a function, load only functions that are stored."""
         if self._loader.builds:
             from compcache.miss.held import load_while_building
 
@@ -264,7 +257,7 @@ class Cache(_Parts):
         return self._load_stored(func_name, owner, accept)
 
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
-        """Load a function, retargeting it if necessary, and count a hit unless this process had it already."""
+        """Load a function, retargeting it if necessary. Count a hit unless the function was in memory."""
         started = perf_counter()
         before = self._loader.held(func_name)
         try:
@@ -282,7 +275,7 @@ class Cache(_Parts):
         return target
 
     def _load_retargeted(self, func_name: str, owner: object, accept: Accept | None, error: CompcacheError) -> TypedCallTarget:
-        """Compile the stored bitcode for this host and load the function again. Raise `error` if that does not help."""
+        """Compile the stored bitcode for this host, and load the function. Raise `error` if llvmlite is not installed."""
         try:
             try:
                 from compcache.miss.retarget import load_retargeted
@@ -296,7 +289,7 @@ class Cache(_Parts):
         return target
 
     def _checked(self, target: TypedCallTarget, name: str | Identity, build: Callable[[], Source]) -> TypedCallTarget:
-        """Return a hit, after a warning if it was compiled from another source than `build` returns now."""
+        """Return `target`. Issue a warning if it was compiled from different code than `build` returns now."""
         from compcache.miss.staleness import warn_if_stale
 
         warn_if_stale(self._session(), target, name, build)
@@ -314,14 +307,14 @@ class Cache(_Parts):
         return self._opened_session
 
     def _suggestion(self, func_name: str) -> str:
-        """Return similar names, for the message of a `NotCachedError`. It runs when the message is read."""
+        """Return similar names for the message of a `NotCachedError`. This is called only when the message is formatted."""
         from compcache.inspect.names import suggestion
 
         return suggestion(self._store, func_name)
 
 
 class Suggesting:
-    """A context manager that makes a `NotCachedError` suggest similar names."""
+    """A context manager that adds similar names to the message of a `NotCachedError`."""
 
     __slots__ = ("_cache",)
 
@@ -345,7 +338,7 @@ def _size_in_bytes(size: int | str) -> int:
 
 
 def _require_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
-    """Check the type of an argument of `Cache`; None is accepted.
+    """Check the type of a `Cache` argument. None is accepted.
 
     Raises:
         TypeError: the argument has another type.
@@ -363,7 +356,7 @@ def _open_store(
     min_llvm: str | None,
     options: dict[str, Any],
 ) -> Store:
-    """Open the store of a directory. Settings that are None come from the environment."""
+    """Open the store of a directory. Arguments that are None are read from the environment."""
     options["open_beneath"] = path_opener()
     rules = signing_key, trusted_keys, publish_key, min_llvm
     if rules != (None,) * 4 or any(map(setting, RULES)):
@@ -386,7 +379,7 @@ def _open_store(
 
 
 def func_names_of(names: Any) -> list[str]:
-    """Return the func_names of several functions or of one. Each is given by its name or as an `Identity`.
+    """Return the func_names of one or more functions, given as names or `Identity` objects.
 
     Raises:
         TypeError: `names` is neither iterable nor a name.
@@ -399,20 +392,20 @@ def func_names_of(names: Any) -> list[str]:
 
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:
-    """Return the open cache of a directory, with a signing key or without one, or None if there is none."""
+    """Return an open cache of a directory, with or without a signing key as `signed` says, or None if there is none."""
     known = open_caches.get((path, signed))
     cache = known() if known is not None else None
     return cache if cache is not None and not cache._closed else None
 
 
 def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[str, ...] = ()) -> TypedCallTarget:
-    """Return the target for a pickled one, from an open cache of the directory or from a new one.
+    """Return the call target for a pickled target, from an open cache of the directory or from a new one.
 
-    A pickle carries neither a key nor trust. A target of a cache with a signing key is loaded only with the key of an open cache of the
-    directory, or with that of the environment.
+    A pickle contains no key. If the pickled target belongs to a cache with a signing key, the function is loaded only with the key of an
+    open cache of the directory or the key in the environment.
 
     Raises:
-        NotCachedError: that cache does not have the function (any more).
+        NotCachedError: the cache does not have the function.
         UntrustedDirectoryError: this process has no key, or other users can write to the directory.
     """
     cache = _open_cache(path, signed=True) if signed else _open_cache(path, signed=False) or _open_cache(path, signed=True)
@@ -433,16 +426,16 @@ def find_again(path: str, func_name: str, signed: bool = False, layers: tuple[st
 
 
 def install_members(part: type) -> Any:
-    """Replace the stand-ins in `Cache` by the members that this class defines, and return `Cache`.
+    """Replace placeholders in `Cache` with the members that `part` defines, and return `Cache`.
 
-    A member that a program has replaced, as tests do, stays. If the program later restores it, it may restore a stand-in.
+    A member that a program has patched, as tests do, stays. If the program restores the original later, it may restore a placeholder.
     """
-    found = {name: vars(part)[name] for name in PARTS[part.__module__.removeprefix("compcache.cache").removeprefix(".")]}
-    for member in found.values():
+    installed = {name: vars(part)[name] for name in PARTS[part.__module__.removeprefix("compcache.cache").removeprefix(".")]}
+    for member in installed.values():
         function = getattr(member, "fget", member)
         function.__qualname__ = f"Cache.{function.__name__}"  # which messages of TypeErrors name
-    members.update(found)
-    for name, member in found.items():
+    members.update(installed)
+    for name, member in installed.items():
         if isinstance(Facade.__dict__[name], Later):
             setattr(Facade, name, member)
     return Facade

@@ -18,10 +18,10 @@ __all__ = ["Adding"]
 
 
 class Adding(Facade):
-    """Adds modules to a cache, and links what is there."""
+    """Adds modules to a cache, and links stored modules."""
 
     def add_module(self, source: ModuleSource) -> str:
-        """Compile a module and publish it, once for each of its targets.
+        """Compile and publish a module, once for each of its targets.
 
         Args:
             source: the code, with its exports, imports and definitions.
@@ -30,9 +30,9 @@ class Adding(Facade):
             The module_id of this host's module, 32 hexadecimal digits. The same code has the same module_id in every process.
 
         Raises:
-            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid. The message names
-                the culprit.
-            StorageError: the module could not be stored. After any of these errors the cache is unchanged.
+            CompileError, LinkError, SignatureError, InvalidNameError, GlobalValidationError: the source is not valid. The cache is
+                unchanged.
+            StorageError: the module could not be stored. The cache is unchanged.
         """
         self._require_open()
         from compcache.miss.build import add
@@ -42,8 +42,8 @@ class Adding(Facade):
     def add_modules(self, sources: Iterable[ModuleSource], group: str | None = None) -> list[str]:
         """Compile many modules and publish them together. Each costs less than with `add_module`.
 
-        Sources may use functions and variables of one another, in any order: a library is the list of its files. Their definitions
-        take precedence over those of the platform, of libraries and of the cache. As in a static library, a module is loaded, and its
+        Sources may use functions and variables from each other, in any order, like the files of a library. Their definitions take
+        precedence over definitions in the platform, in libraries and in the cache. As in a static library, a module is loaded, and its
         constructors run, when one of its definitions is needed.
 
         Args:
@@ -52,11 +52,11 @@ class Adding(Facade):
                 object. A source that is unchanged since the group was last added is not optimized again.
 
         Returns:
-            The module_ids, in the order of the sources. Those of a group are equal.
+            The module_ids, in the order of the sources. For a group, all of them are equal.
 
         Raises:
             ModulesNotAddedError: some sources could not be added. The message and `failures` name them; all other sources are stored.
-            LinkError, CompileError: the members of a group define a symbol twice, or contradict each other otherwise. Nothing is stored.
+            LinkError, CompileError: the members of a group define a symbol twice, or are not consistent. Nothing is stored.
             StorageError: the cache is read-only.
             TypeError: `sources` is not iterable.
         """
@@ -93,14 +93,14 @@ class Adding(Facade):
         return list(replace(self._session(), source_or_sources, group))
 
     def link(self, names: Iterable[str | Identity] | None = None, *, into: str | None = None) -> LinkReport:
-        """Link the code that functions reach in several modules. The result is one more realization of each function.
+        """Link the code that functions reach in several modules into one image. Each function gets another realization.
 
         Args:
             names: the functions, by their names or identities, or None for all.
-            into: the name of a set: all functions share one image.
+            into: the name of a set. All functions of a set share one image.
 
         Returns:
-            A report of the functions that were linked and of the others.
+            A report of the functions that were linked, and the reasons why other functions were not linked.
 
         Raises:
             CompileError: no linker for shared objects was found.

@@ -1,4 +1,4 @@
-"""Members of `Cache` that check a cache, and remove from it."""
+"""Members of `Cache` that check a cache, compact it, and remove modules."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Maintenance"]
 
 
 class Maintenance(Facade):
-    """Checks a cache, keeps it small, and removes from it."""
+    """Checks a cache, compacts it, and removes modules."""
 
     def prune(self, policy: PrunePolicy, dry_run: bool = False, *, progress: Progress | None = None) -> PruneReport:
         """Remove modules by policy, least recently used first.
 
-        Modules that a remaining module needs stay. Call targets that are held by this or another process keep working.
+        Modules that a remaining module needs are kept. Existing call targets of this and other processes remain valid.
 
         Args:
-            policy: which modules to remove.
-            dry_run: remove nothing, and report what would be removed.
+            policy: selects the modules to remove.
+            dry_run: only report the modules and files that would be removed.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
@@ -44,10 +44,10 @@ class Maintenance(Facade):
         return prune(self._store, policy, dry_run=dry_run, progress=progress)
 
     def propose_prune(self, policy: PrunePolicy, *, progress: Progress | None = None) -> PruneProposal:
-        """Plan a prune for inspection. `carry_out` performs it.
+        """Plan a prune. `carry_out` performs it.
 
         Args:
-            policy: which modules to remove.
+            policy: selects the modules to remove.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
@@ -77,10 +77,10 @@ class Maintenance(Facade):
         return carry_out(self._store, proposal)
 
     def compact(self, *, grace: float = 10.0, progress: Progress | None = None) -> CompactReport:
-        """Pack small modules together, thousands into one file, a *volume*. Each module is compressed and otherwise unchanged.
+        """Pack small modules into *volumes*, files that contain thousands of compressed modules. The modules are unchanged otherwise.
 
-        Among modules that realize the same functions with the same content for the same hosts, only the newest stays. Loaded code
-        keeps working, and other processes find every function at all times.
+        Of several modules that realize the same functions with the same content for the same hosts, only the newest is kept. Loaded code
+        remains valid, and other processes can find every function at any time.
 
         Args:
             grace: for how many seconds the old files stay beside the volume, for processes on other hosts that do not see the volume
@@ -91,7 +91,7 @@ class Maintenance(Facade):
             A report of the modules that were packed and removed.
 
         Raises:
-            StorageError: the cache is read-only, another process compacts it, or a file could not be written or removed.
+            StorageError: the cache is read-only, another process is compacting it, or a file could not be written or removed.
             TypeError: `grace` is not a number.
             ValueError: `grace` is negative.
         """
@@ -103,25 +103,25 @@ class Maintenance(Facade):
     def check(
         self, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
     ) -> CheckReport:
-        """Look for damage: checksums, records against images, missing imports, the index, leftovers, permissions.
+        """Check the integrity of the cache: digests, images, imports, the index, leftovers and permissions.
 
         Args:
-            repair: put damaged files in quarantine, rebuild the index, remove leftovers, correct permissions.
-            checksums: read every module in full, rather than its records alone.
-            recompile: compile the code that is stored beside images again, and compare the result with the module.
+            repair: move damaged files to quarantine, rebuild the index, remove leftovers, and correct permissions.
+            checksums: read and verify every module completely, not only its records.
+            recompile: recompile the stored bitcode of each module, and compare the result with the module's image.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
-            The checks and the problems that each step found. A directory without a cache is reported as an error.
+            A report of the steps and the problems. A directory without a cache is reported as an error.
 
         Raises:
             StorageError: `repair` is set and the cache is read-only.
         """
         self._require_open()
-        from compcache.maintain.check import check, report_absence
+        from compcache.maintain.check import absent_cache_report, check
 
         if not self._store.is_cache():
-            return report_absence(self._store)
+            return absent_cache_report(self._store)
         return check(self._store, repair=repair, checksums=checksums, recompile=recompile, progress=progress)
 
     def pin(self, func_name: str | Identity) -> bool:
@@ -131,7 +131,7 @@ class Maintenance(Facade):
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            Whether it was not pinned before.
+            False if the function was already pinned.
 
         Raises:
             StorageError: the cache is read-only, or could not be written.
@@ -142,13 +142,13 @@ class Maintenance(Facade):
         return pin(self._store, func_name_of(func_name))
 
     def unpin(self, func_name: str | Identity) -> bool:
-        """Let a pinned function be pruned again.
+        """Remove the pin of a function, so that it can be pruned again.
 
         Args:
             func_name: the function's name, or its `Identity`.
 
         Returns:
-            Whether it was pinned.
+            Whether the function was pinned.
 
         Raises:
             StorageError: the cache is read-only, or could not be written.
@@ -168,8 +168,8 @@ class Maintenance(Facade):
     def remove(self, func_name: str | Identity | None = None, force: bool = False, *, derived: bool = False) -> tuple[str, ...]:
         """Remove every realization of a function, its pin, the entries of its name, and its parts.
 
-        Parts (`ModuleSource.part_of`) and entries of a label are removed with the last function of that label. A group is removed as
-        a whole. Later look-ups through this object miss. Call targets that are held keep working.
+        Parts (`ModuleSource.part_of`) and entries of a label are removed with the last function of that label. A group is removed
+        completely. Later look-ups through this object miss. Existing call targets remain valid.
 
         Args:
             func_name: the function's name, or its `Identity`; or the name of a group, if no function has that name.
@@ -198,7 +198,7 @@ class Maintenance(Facade):
             return remove_function(self._store, func_name_of(func_name), force=force)
 
     def remove_module(self, module_id: str) -> bool:
-        """Remove one module with all its realizations. Call targets that are held keep working.
+        """Remove one module with all its realizations. Existing call targets remain valid.
 
         Args:
             module_id: the module's id, 32 hexadecimal digits, as `modules` and `add_module` return it.
@@ -208,7 +208,7 @@ class Maintenance(Facade):
 
         Raises:
             StorageError: the cache is read-only, or the file could not be removed.
-            ValueError: `module_id` does not have that form.
+            ValueError: `module_id` is not 32 hexadecimal digits.
         """
         self._require_open()
         from compcache.maintain.remove import remove_module
@@ -216,7 +216,7 @@ class Maintenance(Facade):
         return remove_module(self._store, module_id)
 
     def clear(self) -> int:
-        """Remove every module and return the number of modules. Statistics and pins stay. Call targets that are held keep working.
+        """Remove all modules, and return their number. Statistics and pins are kept. Existing call targets remain valid.
 
         Raises:
             StorageError: the cache is read-only, or a file could not be removed.

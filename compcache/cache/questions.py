@@ -1,4 +1,4 @@
-"""Members of `Cache` that describe its content and its use."""
+"""Members of `Cache` that describe its content and report its use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Questions"]
 
 
 class Questions(Facade):
-    """Answers questions about functions, modules and the whole cache."""
+    """Describes functions, modules and the cache itself."""
 
     def functions(
         self, select: Callable[[str], object] | None = None, *, folded: bool = False, progress: Progress | None = None
@@ -50,17 +50,17 @@ class Questions(Facade):
         return len(self.functions())
 
     def __bool__(self) -> bool:
-        """Return True: an empty cache is a cache, too."""
+        """Return True, also for an empty cache."""
         return True
 
     def labelled(self, label: str) -> tuple[str, ...]:
-        """List the functions that `Identity` or `compile` named with a label.
+        """List the functions with a label, which were named by an `Identity` or by `compile`.
 
         Args:
-            label: the label; four or more digits of the digest may follow it, behind a hyphen.
+            label: the label, or the label, a hyphen and the first four or more digits of the digest.
 
         Returns:
-            Their func_names, sorted. The result is empty if there are none.
+            The func_names, sorted. The result is empty if there are no such functions.
 
         Raises:
             TypeError: `label` is not a str.
@@ -73,14 +73,14 @@ class Questions(Facade):
         return labelled(self._store, label)
 
     def function(self, func_name: str | Identity) -> FunctionReport:
-        """Describe everything that the cache contains about one function.
+        """Describe one function: its realizations, code, dependencies and use.
 
         Args:
             func_name: the function's name, or its `Identity`.
 
         Raises:
-            NotCachedError: no stored module contains it.
-            FormatError: the dependency graph of its module is damaged, or does not contain it.
+            NotCachedError: no stored module contains the function.
+            FormatError: the dependency graph of the function's module is damaged, or does not contain the function.
         """
         self._require_open()
         from compcache.inspect.functions import describe_function
@@ -89,7 +89,7 @@ class Questions(Facade):
             return describe_function(self._store, self._loader, func_name_of(func_name))
 
     def realizations(self, func_name: str | Identity) -> tuple[Realization, ...]:
-        """List every stored copy of a function, including copies that this host cannot use. The result is empty if there are none.
+        """List the stored realizations of a function, including those that this host cannot use. The result may be empty.
 
         Args:
             func_name: the function's name, or its `Identity`.
@@ -104,10 +104,10 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            transitive: include the functions that these refer to, and so on.
+            transitive: include indirect dependencies.
 
         Returns:
-            Their func_names, nearest first.
+            The func_names of the dependencies, direct dependencies first.
 
         Raises:
             NotCachedError: the function is not in the cache.
@@ -125,7 +125,7 @@ class Questions(Facade):
 
         Args:
             names: the functions, by their names or identities, or None for all.
-            reverse: reverse the edges: they lead from each function to the functions that refer to it.
+            reverse: reverse the edges, so that they point from each function to the functions that refer to it.
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
@@ -143,12 +143,12 @@ class Questions(Facade):
 
         Args:
             func_name: the function's name, or its `Identity`.
-            module_id: selects the realization by its first digits. None selects the realization that a load would choose.
-            whole_module: return the code of the whole module.
+            module_id: the id of the realization's module, or its first digits. None selects the realization that a load would choose.
+            whole_module: return the code of the complete module.
 
         Raises:
             NotCachedError: no such realization is stored.
-            NoCodeError: the module was stored without its code.
+            NoCodeError: the module was stored without bitcode.
         """
         self._require_open()
         from compcache.inspect.assembly import function_ir
@@ -162,11 +162,11 @@ class Questions(Facade):
         Args:
             func_name: the function's name, or its `Identity`.
             module_id: selects the realization, as for `ir`.
-            whole_module: return the code of the whole module.
+            whole_module: return the code of the complete module.
 
         Raises:
             NotCachedError: no such realization is stored.
-            NoCodeError: the module was stored without its code.
+            NoCodeError: the module was stored without bitcode.
         """
         self._require_open()
         from compcache.inspect.assembly import function_asm
@@ -175,12 +175,12 @@ class Questions(Facade):
             return function_asm(self._store, self._loader, func_name_of(func_name), module_id, whole_module=whole_module)
 
     def explain(self, func_name: str | Identity, identity: Identity | None = None, *, progress: Progress | None = None) -> Explanation:
-        """Explain why a function can or cannot be loaded, and what changed: realizations, stored variants, the remote store's answer.
+        """Explain why a function can or cannot be loaded, and how its inputs differ from those of stored variants.
 
         Args:
-            func_name: the function's name, its `Identity`, or a label. A label means its newest function, which is compared with the
-                earlier ones.
-            identity: the function's identity, if the caller has it; stored variants are compared with it.
+            func_name: the function's name, its `Identity`, or a label. A label selects its newest function, which is compared with
+                earlier functions of the label.
+            identity: the function's identity, if it is known. Stored variants are compared with it.
             progress: called from time to time with (modules read, modules to read).
 
         Raises:
@@ -218,7 +218,7 @@ class Questions(Facade):
 
         Raises:
             FileNotFoundError: the module does not exist, or is damaged.
-            ValueError: `module_id` does not have that form.
+            ValueError: `module_id` is not 32 hexadecimal digits.
         """
         self._require_open()
         from compcache.usage.listings import describe_module
@@ -226,7 +226,7 @@ class Questions(Facade):
         return describe_module(self._store, module_id)
 
     def info(self, *, progress: Progress | None = None) -> CacheInfo:
-        """Describe the whole cache: its place, its size, and the compiler that it would use. No module is opened.
+        """Describe the cache: its directory, its size, and the compiler that it would use. No module is opened.
 
         Args:
             progress: called from time to time with (modules read, modules to read).
@@ -256,11 +256,11 @@ class Questions(Facade):
         """Return the counters of `stats` over time.
 
         Args:
-            since: only from this time on, in seconds since the epoch, rounded to the hour.
+            since: count only from this time on, in seconds since the epoch, rounded to the hour.
             progress: called from time to time with (modules read, modules to read).
 
         Returns:
-            One period for each hour with counts, or for each day after a month; the oldest first.
+            One period for each hour with counts, the oldest first. Periods that are older than a month are days.
 
         Raises:
             TypeError: `since` is not a number.

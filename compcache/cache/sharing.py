@@ -21,7 +21,7 @@ __all__ = ["Sharing"]
 
 
 class Sharing(Questions):
-    """Exports and imports bundles, asks the remote store, and uploads to it."""
+    """Exports and imports bundles, and exchanges functions with the remote store."""
 
     def export(
         self,
@@ -33,20 +33,20 @@ class Sharing(Questions):
         minisign: bool = False,
         linked: bool = False,
     ) -> tuple[str, ...]:
-        """Write functions to a bundle: one file, a ZIP archive, for `import_bundle` or for use as a layer.
+        """Write functions to a bundle, a ZIP archive that `import_bundle` can import and that can be used as a layer.
 
-        The same modules give the same bytes, in every process and on every host. Modules keep their signatures. A `publish_key` adds
-        its own.
+        Bundles are reproducible: the same modules give the same bytes in every process and on every host. Modules keep their signatures.
+        If the cache has a `publish_key`, its signature is added.
 
         Args:
             names: the functions, at least one, by their names or identities.
             path: the file. An existing file of this name is replaced.
-            targets: CPUs (see `ModuleSource`): include the realizations that hosts with these CPUs would use. None includes every
-                realization.
+            targets: CPUs (see `ModuleSource`). Only the realizations that hosts with these CPUs would use are included. None includes all
+                realizations.
             closure: include all functions that these functions import, transitively.
-            minisign: write a signature of the whole file by the `publish_key` beside it (``<path>.minisig``) for `minisign -V`, with the
-                key that ``compcache key show --minisign`` prints.
-            linked: include the linked closures (see `link`) all of whose parts are in the bundle.
+            minisign: also write ``<path>.minisig``, a signature of the file by the `publish_key`. `minisign -V` verifies it with the key
+                that ``compcache key show --minisign`` prints.
+            linked: include linked closures (see `link`) if the bundle contains all their parts.
 
         Returns:
             The func_names in the bundle, sorted.
@@ -79,7 +79,7 @@ class Sharing(Questions):
 
         Raises:
             FormatError: the file is not a bundle, or is damaged, or a part of it is missing.
-            IntegrityError: a module lacks a required signature. Trusted keys require a signature, and so do pickled values.
+            IntegrityError: a module lacks a required signature. Signatures are required if there are trusted keys, and for pickled values.
             StorageError: the bundle could not be read, or the cache could not be written.
         """
         self._require_open()
@@ -87,9 +87,9 @@ class Sharing(Questions):
 
         keys: Any = ()
         if trusted_keys:
-            from compcache.signing.keys import parse_publics
+            from compcache.signing.keys import parse_public_keys
 
-            keys = parse_publics(trusted_keys)
+            keys = parse_public_keys(trusted_keys)
         return import_bundle(self._store, absolute_path(os.fspath(path)), keys)
 
     # -------------------------------------------------------------- remote store
@@ -107,7 +107,7 @@ class Sharing(Questions):
             names: the functions, by their names or identities.
 
         Returns:
-            For each function, in the order of `names`, whether either place has code that this host can use.
+            For each function, in the order of `names`, whether the cache or the store has code that this host can use.
         """
         self._require_open()
         wanted = func_names_of(names)
@@ -146,15 +146,15 @@ class Sharing(Questions):
 
         Raises:
             NotCachedError: a function is not in the cache.
-            ValueError: the cache has no remote store that may be written to.
+            ValueError: the cache has no writable remote store.
         """
         self._require_open()
         remote = self._session().remote()
         if remote is None or not remote.writes:
-            raise ValueError("push() requires a remote store to write to: open the cache with remote= and remote_mode='write'")
-        wanted = dict.fromkeys([each for name in func_names_of(names) for each in (name, *self.dependencies(name, transitive=True))])
-        found = dict.fromkeys([each.module_id for function in wanted for each in self.realizations(function)])
-        count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in found])
+            raise ValueError("push() requires a writable remote store: open the cache with remote= and remote_mode='write'")
+        wanted = dict.fromkeys([func for name in func_names_of(names) for func in (name, *self.dependencies(name, transitive=True))])
+        module_ids = dict.fromkeys([realization.module_id for func in wanted for realization in self.realizations(func)])
+        count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in module_ids])
         remote.pack(wanted)
         return count
 
@@ -162,10 +162,10 @@ class Sharing(Questions):
         """Wait until all compiled and pushed modules are in the remote store.
 
         Args:
-            timeout: the longest wait, in seconds.
+            timeout: the maximum wait in seconds.
 
         Returns:
-            Whether nothing is left to upload; True without a remote store.
+            Whether all uploads are done. The result is True without a remote store.
         """
         self._require_open()
         remote = self._session().remote()

@@ -37,13 +37,12 @@ def compile(  # noqa: A001 - the public name
     cache: Cache | None = None,
     **options: Any,
 ) -> CompiledFunctions:
-    """Return the functions of source code. Compile the code if the cache does not contain the functions.
+    """Return the functions of source code. Compile the code if the cache does not contain them.
 
     Args:
         source: source code, or the path of a source file: a `pathlib.Path`, or a text without newlines that has the suffix of a source
             file (``"kernels/scale.c"``).
-        flags: the flags for the compiler's command line. None selects optimization level 2. Code is not optimized if there are flags, but
-            no flag for the level.
+        flags: the flags for the compiler's command line. None selects optimization level 2. Flags without a level select level 0.
         cc: the compiler: a path, or a name to find in PATH. None selects clang, clang++, flang or rustc, by the language.
         language: "c", "c++", "fortran" or "rust". None derives the language from the file's suffix; code without a file is C.
         functions: the functions to export with their signatures, in the form of `ModuleSource.functions`. None exports every visible

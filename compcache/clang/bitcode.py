@@ -10,7 +10,7 @@ from compcache.build.ir_text import read_values
 from compcache.build.pic import aliases
 from compcache.images.embedded_bitcode import BITCODE_MAGIC
 
-__all__ = ["Symbols", "assembly_of", "link_text", "symbols_of"]
+__all__ = ["Symbols", "disassemble", "link_assembly", "read_symbols"]
 
 
 class Symbols(NamedTuple):
@@ -25,8 +25,8 @@ class Symbols(NamedTuple):
     defined: tuple[str, ...]
 
 
-def assembly_of(code: bytes) -> str:
-    """Return code as LLVM's assembly language.
+def disassemble(code: bytes) -> str:
+    """Return bitcode as LLVM assembly.
 
     Raises:
         CompileError: LLVM rejects the code.
@@ -34,8 +34,8 @@ def assembly_of(code: bytes) -> str:
     return codegen.run(lambda context: str(codegen.parse(code, context)))
 
 
-def symbols_of(code: bytes) -> Symbols:
-    """Return the symbols of a module.
+def read_symbols(code: bytes) -> Symbols:
+    """Return the symbols of a module in bitcode or LLVM assembly.
 
     Raises:
         CompileError: LLVM rejects the code.
@@ -57,14 +57,14 @@ def symbols_of(code: bytes) -> Symbols:
     return codegen.run(read)
 
 
-def link_text(code: bytes, text: str) -> bytes:
-    """Return a module with the definitions of another module, as LLVM's assembly language.
+def link_assembly(code: bytes, text: str) -> bytes:
+    """Link the definitions of a second module into a module, and return the result as LLVM assembly.
 
-    The result is not bitcode, because LLVM assembles inline assembly when it writes bitcode, and errors in assembly may end the process.
+    The result is not bitcode. Writing bitcode would assemble inline assembly, and an error in inline assembly may end the process.
 
     Args:
-        code: the first module.
-        text: the other module, in LLVM's assembly language.
+        code: the first module, in bitcode or LLVM assembly.
+        text: the second module, in LLVM assembly.
 
     Raises:
         CompileError: LLVM rejects one of the modules.

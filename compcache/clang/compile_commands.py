@@ -53,7 +53,7 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         path: the database, or the directory that contains it as ``compile_commands.json``.
 
     Raises:
-        CompileError: the file is not a compilation database. The message contains the number of the entry and the error in it.
+        CompileError: the file is not a compilation database. The message names the invalid entry by its number.
         OSError: the file cannot be read.
     """
     path = os.fspath(path)
@@ -67,47 +67,47 @@ def read_compile_commands(path: str | os.PathLike[str]) -> tuple[CompileCommand,
         raise CompileError(f"{path} is not a compilation database: {error}") from error
     if not isinstance(entries, list):
         raise CompileError(f"{path} is not a compilation database: the JSON text must be a list of entries")
-    here = os.path.dirname(os.path.abspath(path))
-    commands = [_read_entry(entry, here, f"{path}: entry {number}") for number, entry in enumerate(entries)]
+    base_directory = os.path.dirname(os.path.abspath(path))
+    commands = [_read_entry(entry, base_directory, f"{path}: entry {number}") for number, entry in enumerate(entries)]
     return tuple(dict.fromkeys([command for command in commands if language_of(command.path) in _LANGUAGES]))
 
 
-def _read_entry(entry: Any, here: str, where: str) -> CompileCommand:
+def _read_entry(entry: Any, base_directory: str, label: str) -> CompileCommand:
     if not isinstance(entry, dict):
-        raise CompileError(f"{where} must be a JSON object")
-    name, directory = entry.get("file"), entry.get("directory", here)
+        raise CompileError(f"{label} must be a JSON object")
+    name, directory = entry.get("file"), entry.get("directory", base_directory)
     if not isinstance(name, str):
-        raise CompileError(f"{where} must contain the name of the file as a string `file`")
+        raise CompileError(f"{label} must contain the name of the file as a string `file`")
     if not isinstance(directory, str):
-        raise CompileError(f"{where} must contain the working directory as a string `directory`")
-    words = _split_command(entry, f"{where} ({name})")
+        raise CompileError(f"{label} must contain the working directory as a string `directory`")
+    words = _split_command(entry, f"{label} ({name})")
     while len(words) > 1 and os.path.basename(words[0]) in _LAUNCHERS:
         del words[0]
-    directory = os.path.normpath(os.path.join(here, directory))
+    directory = os.path.normpath(os.path.join(base_directory, directory))
     path = os.path.normpath(os.path.join(directory, name))
     is_gnu = _GNU.match(os.path.basename(words[0])) is not None
     compiler = words[0] if not os.path.dirname(words[0]) else os.path.join(directory, words[0])
-    flags = tuple(_flags_in(words[1:], path, directory))
+    flags = tuple(_code_flags(words[1:], path, directory))
     if is_gnu:  # with -Werror, warnings that only clang gives would be errors
         flags = tuple([flag for flag in flags if not flag.startswith("-Werror")])
     return CompileCommand(path, name, directory, None if is_gnu else compiler, flags)
 
 
-def _split_command(entry: dict[str, Any], where: str) -> list[str]:
+def _split_command(entry: dict[str, Any], label: str) -> list[str]:
     words = entry.get("arguments")
     if words is None and isinstance(entry.get("command"), str):
         try:
             words = shlex.split(entry["command"])
         except ValueError as error:
             reraise_interrupt(error)
-            raise CompileError(f"{where} has a command that cannot be split into words: {error}") from error
+            raise CompileError(f"{label} has a command that cannot be split into words: {error}") from error
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        raise CompileError(f"{where} must contain the command as a list of strings `arguments` or a string `command`")
+        raise CompileError(f"{label} must contain the command as a list of strings `arguments` or a string `command`")
     return list(words)
 
 
-def _flags_in(words: Iterable[str], path: str, directory: str) -> Iterator[str]:
-    """Yield the flags of a command that affect how code is compiled."""
+def _code_flags(words: Iterable[str], path: str, directory: str) -> Iterator[str]:
+    """Yield the words of a command that affect the generated code. Skip the flags for the output, and the name of the source file."""
     remaining = iter(words)
     for word in remaining:
         if word in _OUTPUT_OPTIONS:

@@ -41,10 +41,10 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
         cc: a path, or a name to find in PATH; None selects the first installed compiler of the language in `LANGUAGES`.
 
     Raises:
-        CompileError: the compiler is not installed, or the language is not known.
+        CompileError: the compiler is not installed, or the language is not supported.
     """
     if language not in LANGUAGES:
-        raise CompileError(f"the language {language!r} is not known: use one of {', '.join(map(repr, LANGUAGES))}")
+        raise CompileError(f"the language {language!r} is not supported: use one of {', '.join(map(repr, LANGUAGES))}")
     names = (cc,) if cc else LANGUAGES[language][0]
     for name in names:
         path = _find_executable(name)
@@ -58,7 +58,7 @@ def find_compiler(language: str, cc: str | None = None) -> Compiler:
 
 
 def _find_executable(name: str) -> str | None:
-    """Return the absolute path of an executable, like `shutil.which`, which would import more modules; None if there is no such file."""
+    """Return the absolute path of an executable file; None if it does not exist. `shutil.which` would import more modules."""
     if os.path.dirname(name):
         return os.path.abspath(name) if os.access(name, os.X_OK) and os.path.isfile(name) else None
     for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):

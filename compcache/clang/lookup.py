@@ -36,10 +36,10 @@ define ptr @{name}() {{ ret ptr @compcache.text }}
 
 
 def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | None, options: Mapping[str, Any]) -> CompiledFunctions:
-    """Return the functions of a unit. Compile the unit if the cache does not contain the functions.
+    """Return the functions of a unit. Compile the unit if the cache does not contain them.
 
     Args:
-        cache: the cache for the functions.
+        cache: the cache that is searched and that stores the functions.
         unit: the source, the compiler and the flags.
         functions: the functions to export, in the form of `ModuleSource.functions`; None exports every visible function.
         options: further options of `ModuleSource`.
@@ -50,13 +50,13 @@ def compiled_functions(cache: Cache, unit: Unit, functions: Mapping[str, Any] | 
     options_digest = seal(ModuleSource("", functions, **options)).digest  # everything except the code that affects the functions
     stored = {name: repr(options[name]) for name in ("entries", "part_of") if name in options}
     fields = {"functions": _signature_texts(functions), "options": {"digest": options_digest, **stored} if options else {}}
-    given = Identity(f"{unit.label}.given", given=unit.input_digest(), **fields).func_name
-    names = _stored_names(cache, given)
+    shortcut_name = Identity(f"{unit.label}.given", given=unit.input_digest(), **fields).func_name
+    names = _stored_names(cache, shortcut_name)
     if names is None:
-        names = _compile_and_store(cache, unit, given, functions, options, fields)
+        names = _compile_and_store(cache, unit, shortcut_name, functions, options, fields)
 
     def build() -> ModuleSource:
-        """Return the source for compiling again. The stored code was removed after the look-up, or cannot be read."""
+        """Return the unit's module, to replace stored code that was removed after the look-up or cannot be read."""
         source = _make_source(unit, functions, options, fields)
         if not set(names.values()) <= set(source.functions or ()):
             raise CompileError(
@@ -71,16 +71,16 @@ def _signature_texts(functions: Mapping[str, Any] | None) -> dict[str, str] | No
     return None if functions is None else {str(name): repr(value) for name, value in functions.items()}
 
 
-def _stored_names(cache: Cache, given: str) -> dict[str, str] | None:
+def _stored_names(cache: Cache, shortcut_name: str) -> dict[str, str] | None:
     """Return the functions' names in the cache, by their names in the source; None if the unit is not stored, or a header has changed."""
     try:
-        data = frontend.get_entry(cache, given, _KIND)
+        data = frontend.get_entry(cache, shortcut_name, _KIND)
         if data is None:
             return None
-        listed, *files = data.decode("utf-8", "surrogateescape").split("\n")
+        list_name, *files = data.decode("utf-8", "surrogateescape").split("\n")
         if any(not digest or file_digest(path) != digest for digest, _, path in (line.partition(" ") for line in files)):
             return None
-        return _read_function_list(cache.get_target(listed))
+        return _read_function_list(cache.get_target(list_name))
     except CompcacheError:
         return None
 
@@ -91,15 +91,15 @@ def _read_function_list(target: Callable[[], object]) -> dict[str, str]:
 
 
 def _compile_and_store(
-    cache: Cache, unit: Unit, given: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
+    cache: Cache, unit: Unit, shortcut_name: str, functions: Mapping[str, Any] | None, options: Mapping[str, Any], fields: Mapping[str, Any]
 ) -> dict[str, str]:
     from compcache.clang.run import preprocess
 
     translation = preprocess(unit)
     identity = _identity_of(unit, translation, fields)
-    listed = identity.func_name
-    target = cache.get_or_compile(listed, lambda: source_of_unit(unit, translation, identity, functions, options))
-    _keep_shortcut(cache, unit, translation, given, listed)
+    list_name = identity.func_name
+    target = cache.get_or_compile(list_name, lambda: source_of_unit(unit, translation, identity, functions, options))
+    _store_shortcut(cache, unit, translation, shortcut_name, list_name)
     return _read_function_list(target)
 
 
@@ -116,10 +116,10 @@ def _make_source(unit: Unit, functions: Mapping[str, Any] | None, options: Mappi
     return source_of_unit(unit, translation, _identity_of(unit, translation, fields), functions, options)
 
 
-def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: str, listed: str) -> None:
-    """Store the entry with which later calls find the functions without the compiler.
+def _store_shortcut(cache: Cache, unit: Unit, translation: Translation, shortcut_name: str, list_name: str) -> None:
+    """Store the entry by which later calls find the functions without running the compiler.
 
-    The entry is not stored if its digests could not show every change: a header was written while it was read, or has an ambiguous name.
+    The entry contains digests of the headers. It is not stored if a header changed while it was read, or has an ambiguous name.
     """
     files = translation.files
     if files is None or any("\n" in path for path in files):
@@ -128,7 +128,7 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
     if any(line[0] == " " for line in lines) or not translation.is_settled(unit):
         return
     try:
-        frontend.put_entry(cache, given, "\n".join([listed, *lines]).encode("utf-8", "surrogateescape"), kind=_KIND)
+        frontend.put_entry(cache, shortcut_name, "\n".join([list_name, *lines]).encode("utf-8", "surrogateescape"), kind=_KIND)
         frontend.write_entries(cache)
     except CompcacheError:
         pass  # the next call runs the preprocessor again
@@ -137,7 +137,7 @@ def _keep_shortcut(cache: Cache, unit: Unit, translation: Translation, given: st
 def source_of_unit(
     unit: Unit, translation: Translation, identity: Identity, functions: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> ModuleSource:
-    """Return the module of a unit. Its functions have content names, and one further function returns the list of these names.
+    """Return the module of a unit. The functions have content names. One more function returns the list of these names.
 
     Args:
         unit: the source, the compiler and the flags.
@@ -149,27 +149,26 @@ def source_of_unit(
     Raises:
         CompileError: the compiler reports errors, or the source defines no externally visible function.
     """
-    from compcache.clang.bitcode import link_text, symbols_of
+    from compcache.clang.bitcode import link_assembly, read_symbols
     from compcache.clang.run import makers_of_unit, optimization_level, translate
-    from compcache.clang.runtimes import with_runtime
+    from compcache.clang.runtimes import add_runtime_libraries
 
     code = translate(unit, translation)
-    symbols = symbols_of(code)
-    code, options = with_runtime(unit, code, options, symbols)
+    symbols = read_symbols(code)
+    code, options = add_runtime_libraries(unit, code, options, symbols)
     exports: dict[str, Any] = dict(functions) if functions is not None else dict.fromkeys(symbols.exported)
     if not exports:
-        raise CompileError(f"{unit.label} defines no externally visible function")
-    names = {plain: Identity(plain, unit=identity).func_name for plain in exports}
-    named: dict[str, Any] = {}
-    for plain, value in exports.items():
+        raise CompileError(f"{unit.label} defines no externally visible function: define at least one")
+    content_names = {name: Identity(name, unit=identity).func_name for name in exports}
+    exported_functions: dict[str, Any] = {}
+    for name, value in exports.items():
         function = value if isinstance(value, Function) else Function(value)
-        named[names[plain]] = Function(function.signature, function.symbol or plain, function.nogil, function.shown)
-    named[identity.func_name] = Function("cstr()", _LIST)
-    text = "\n".join(f"{plain} {func_name}" for plain, func_name in names.items())
-    code = link_text(code, _list_function(text))
-    return ModuleSource(
-        code, named, **{"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation), **options}
-    )
+        exported_functions[content_names[name]] = Function(function.signature, function.symbol or name, function.nogil, function.shown)
+    exported_functions[identity.func_name] = Function("cstr()", _LIST)
+    text = "\n".join(f"{name} {func_name}" for name, func_name in content_names.items())
+    code = link_assembly(code, _list_function(text))
+    defaults = {"optimize": optimization_level(unit), "identity": identity, "makers": makers_of_unit(translation)}
+    return ModuleSource(code, exported_functions, **{**defaults, **options})
 
 
 def _list_function(text: str) -> str:

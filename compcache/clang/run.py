@@ -59,16 +59,19 @@ class Translation(NamedTuple):
     started: float
 
     def is_settled(self, unit: Unit) -> bool:
-        """Return whether the source and the headers are unchanged: none of the files was written shortly before the start, or later."""
+        """Return whether the source and the headers are unchanged since the compiler was started.
+
+        A file that was written shortly before the start counts as changed, because of the resolution of its times.
+        """
         names = [*(self.files or ()), *([os.path.join(unit.directory, unit.path)] if unit.path else [])]
         with suppress(OSError):
-            late = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
-            return not late and (not unit.path or _read_file(names[-1]) == unit.code)
+            is_changed = any(os.stat(name).st_ctime > self.started - _TICK for name in names)
+            return not is_changed and (not unit.path or _read_file(names[-1]) == unit.code)
         return False
 
 
 def optimization_level(unit: Unit) -> int:
-    """Return LLVM's optimization level for the flags of a unit. The last flag for a level is valid, as in compilers."""
+    """Return LLVM's optimization level for a unit's flags. The last level takes precedence, as in compilers."""
     levels = [match[1] for match in map(_LEVEL.match, unit.flags) if match]
     if unit.compiler.language == "rust":
         levels += [flag.rpartition("=")[2] for flag in unit.flags if "opt-level=" in flag]
@@ -77,7 +80,7 @@ def optimization_level(unit: Unit) -> int:
 
 
 def preprocess(unit: Unit) -> Translation:
-    """Run the preprocessor, twice if a file was written in the meantime.
+    """Run the preprocessor, and run it again if a file was written in the meantime.
 
     Raises:
         CompileError: the preprocessor reports errors.
@@ -92,34 +95,34 @@ def preprocess(unit: Unit) -> Translation:
 def _run_preprocessor(unit: Unit) -> Translation:
     started = time.time()
     with tempfile.TemporaryDirectory(prefix="compcache-clang-") as scratch:
-        listed = os.path.join(scratch, "files.d")
+        rule_path = os.path.join(scratch, "files.d")
         if unit.compiler.language == "rust":
-            _run_compiler(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", listed])
-            names = _listed_names(listed)
-            others = [line for line in _read_file(listed).splitlines() if line.startswith(_VARIABLE)]
-            code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *others])
+            _run_compiler(unit, ["--emit=dep-info", "--crate-type=lib", *unit.flags, "-o", rule_path])
+            names = _read_makefile_rule(rule_path)
+            extra_inputs = [line for line in _read_file(rule_path).splitlines() if line.startswith(_VARIABLE)]
+            code = b"\0".join([unit.code, *[_read_file(path) for path in _absolute_paths(names, unit)], *extra_inputs])
         else:
-            depends = [] if unit.compiler.language == "fortran" else ["-MD", "-MF", listed]
-            printed = _run_compiler(unit, ["-E", *unit.flags, *depends])
-            names = [*_listed_names(listed), *_entered_names(printed)]
-            code = printed if _depends_on_lines(unit, printed) else _without_markers(printed)
-            others = _read_by_assembler(unit, code)
-            code = b"\0".join([code, *others])
+            depends = [] if unit.compiler.language == "fortran" else ["-MD", "-MF", rule_path]
+            output = _run_compiler(unit, ["-E", *unit.flags, *depends])
+            names = [*_read_makefile_rule(rule_path), *_included_files(output)]
+            code = output if _depends_on_lines(unit, output) else _strip_line_markers(output)
+            extra_inputs = _assembler_inputs(unit, code)
+            code = b"\0".join([code, *extra_inputs])
     files = _absolute_paths(names, unit)
-    is_complete = not others and all(map(os.path.isfile, files))
-    if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + printed):
+    is_complete = not extra_inputs and all(map(os.path.isfile, files))
+    if not is_complete or (unit.compiler.language == "fortran" and b"\n#" not in b"\n" + output):
         return Translation(code, _read_version(unit), None, started)
     return Translation(code, _read_version(unit), files, started)
 
 
-def _read_by_assembler(unit: Unit, code: bytes) -> list[bytes]:
+def _assembler_inputs(unit: Unit, code: bytes) -> list[bytes]:
     """Return the names and digests of the files that inline assembly reads. Preprocessors do not list these files."""
     if not any(word in code for word in _ASSEMBLER_WORDS):
         return []
-    from compcache.clang.bitcode import assembly_of
+    from compcache.clang.bitcode import disassemble
     from compcache.content.assembled_files import assembled_files
 
-    return assembled_files(assembly_of(_run_translation(unit)))
+    return assembled_files(disassemble(_run_translation(unit)))
 
 
 def _depends_on_lines(unit: Unit, code: bytes) -> bool:
@@ -128,18 +131,18 @@ def _depends_on_lines(unit: Unit, code: bytes) -> bool:
     return flags or any(word in code for word in _LINE_WORDS) or _RAW_STRING.search(code) is not None
 
 
-def _without_markers(code: bytes) -> bytes:
+def _strip_line_markers(code: bytes) -> bytes:
     return b"\n".join([line for line in code.splitlines() if line.strip() and not _MARKER.match(line)])
 
 
-def _entered_names(code: bytes) -> list[str]:
-    """Return the names of the files in line markers with flag 1, which preprocessors write. A source may itself contain other markers."""
-    found: dict[bytes, None] = {}
+def _included_files(code: bytes) -> list[str]:
+    """Return the names of the included files, from line markers with flag 1. Other markers may come from the source itself."""
+    quoted_names: dict[bytes, None] = {}
     for line in code.splitlines():
         match = _MARKER.match(line) if line.startswith(b"#") else None
         if match and b"1" in match[2].split():
-            found[match[1]] = None
-    names = [os.fsdecode(_ESCAPE.sub(_unescape, name)) for name in found]
+            quoted_names[match[1]] = None
+    names = [os.fsdecode(_ESCAPE.sub(_unescape, name)) for name in quoted_names]
     return [name for name in names if not (name.startswith("<") and name.endswith(">"))]
 
 
@@ -148,7 +151,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def identity_of_unit(unit: Unit, translation: Translation) -> Identity:
-    """Return the identity of a unit, which consists of the preprocessed source, the compiler, its version and the flags."""
+    """Return the identity of a unit. Its components are the preprocessed source, the language, the compiler's version and the flags."""
     return Identity(
         unit.label,
         source=translation.preprocessed,
@@ -167,10 +170,12 @@ def makers_of_unit(translation: Translation) -> dict[str, str]:
 
 
 def translate(unit: Unit, translation: Translation) -> bytes:
-    """Return the bitcode of a unit. The code is not optimized if llvmlite's LLVM can run the same passes when it makes machine code.
+    """Compile a unit and return its bitcode.
+
+    The bitcode is not optimized if llvmlite's LLVM can run the same passes later.
 
     Raises:
-        CompileError: the compiler reports errors or does not write bitcode, or the source has changed since `preprocess`.
+        CompileError: the compiler reports errors, does not write bitcode, or the source has changed since `preprocess`.
     """
     bitcode = _run_translation(unit)
     if not translation.is_settled(unit) and _run_preprocessor(unit).preprocessed != translation.preprocessed:
@@ -184,8 +189,9 @@ def _run_translation(unit: Unit) -> bytes:
         if unit.compiler.language == "rust":
             _run_compiler(unit, ["--emit=llvm-bc", "--crate-type=lib", "-Ccodegen-units=1", *unit.flags, "-o", output])
         else:
-            later = ["-Xclang", "-disable-llvm-passes"] if unit.compiler.language in ("c", "c++") and _can_defer_passes(unit) else []
-            _run_compiler(unit, ["-fPIC", *unit.flags, *later, "-emit-llvm", "-c", "-o", output])
+            is_deferred = unit.compiler.language in ("c", "c++") and _can_defer_passes(unit)
+            no_passes = ["-Xclang", "-disable-llvm-passes"] if is_deferred else []
+            _run_compiler(unit, ["-fPIC", *unit.flags, *no_passes, "-emit-llvm", "-c", "-o", output])
         bitcode = _read_file(output)
     if not bitcode.startswith((b"BC\xc0\xde", b"\xde\xc0\x17\x0b")):
         raise CompileError(_NO_BITCODE.format(unit.compiler.path))
@@ -193,7 +199,7 @@ def _run_translation(unit: Unit) -> bytes:
 
 
 def _can_defer_passes(unit: Unit) -> bool:
-    """Return whether llvmlite's LLVM can run the passes that the flags request. Instrumentation needs other passes."""
+    """Return whether llvmlite's LLVM can run the passes that the flags request. It lacks the passes for instrumentation."""
     return optimization_level(unit) > 0 and not any(
         flag.startswith(("-fsanitize", "-fprofile", "-fcoverage", "-flto")) for flag in unit.flags
     )
@@ -203,22 +209,21 @@ def _read_version(unit: Unit) -> str:
     """Return the compiler's version text without the directory of the installation."""
     stamp = unit.compiler.stamp
     if stamp not in _VERSIONS:
-        done = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)
-        lines = done.stdout.decode("utf-8", "replace").splitlines()
+        completed = subprocess.run([unit.compiler.path, "--version"], capture_output=True, timeout=_SECONDS, check=False)
+        lines = completed.stdout.decode("utf-8", "replace").splitlines()
         _VERSIONS[stamp] = "\n".join([line for line in lines if "InstalledDir" not in line])
     return _VERSIONS[stamp]
 
 
 def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
-    """Return the standard output of the compiler, which reads the unit's file, or the code from standard input if there is no file.
+    """Run the compiler and return its standard output. Pass the code on standard input if the unit has no file.
 
     Raises:
         CompileError: the compiler reports errors, cannot be started, or does not end in time.
     """
-    where = [unit.path] if unit.path else ["-x", _INPUT[unit.compiler.language], "-"] if unit.compiler.language in _INPUT else ["-"]
-    command = [unit.compiler.path, *arguments, *where]
+    command = [unit.compiler.path, *arguments, *_input_arguments(unit)]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             input=None if unit.path else unit.code,
             stdin=subprocess.DEVNULL if unit.path else None,
@@ -232,25 +237,33 @@ def _run_compiler(unit: Unit, arguments: list[str]) -> bytes:
     except OSError as error:
         reraise_interrupt(error)
         raise CompileError(f"the compiler {unit.compiler.path} cannot be started: {error.strerror}") from error
-    if done.returncode:
-        if b"-Xclang" in done.stderr or b"-emit-llvm" in done.stderr:
+    if completed.returncode:
+        if b"-Xclang" in completed.stderr or b"-emit-llvm" in completed.stderr:
             raise CompileError(_NO_BITCODE.format(unit.compiler.path))
-        printed = done.stderr.decode("utf-8", "replace").strip()[:_MAX_OUTPUT]
-        raise CompileError(f"{os.path.basename(unit.compiler.path)} reports errors:\n{printed}")
-    return done.stdout
+        diagnostics = completed.stderr.decode("utf-8", "replace").strip()[:_MAX_OUTPUT]
+        raise CompileError(f"{os.path.basename(unit.compiler.path)} reports errors:\n{diagnostics}")
+    return completed.stdout
 
 
-def _listed_names(path: str) -> list[str]:
-    """Return the file names in a makefile rule. Names that makefiles cannot express are not correct in the result."""
+def _input_arguments(unit: Unit) -> list[str]:
+    """Return the arguments that name the compiler's input: the unit's file, or standard input and its language."""
+    if unit.path:
+        return [unit.path]
+    language = _INPUT.get(unit.compiler.language)
+    return ["-"] if language is None else ["-x", language, "-"]
+
+
+def _read_makefile_rule(path: str) -> list[str]:
+    """Return the prerequisites in a file with a makefile rule. A name that makefiles cannot express is not restored correctly."""
     text = _read_file(path).decode("utf-8", "surrogateescape").replace("\\\n", " ")
     rule = text.partition(": ")[2].strip("\n").split("\n\n")[0]
     return [re.sub(r"\\([ #])", r"\1", name).replace("$$", "$") for name in re.findall(r"(?:\\ |\S)+", rule)]
 
 
 def _absolute_paths(names: list[str], unit: Unit) -> tuple[str, ...]:
-    """Return the absolute paths of files, without the unit's source."""
-    found = [os.path.join(unit.directory, name) for name in names if name not in (unit.path, "-", "<stdin>")]
-    return tuple(dict.fromkeys(found))
+    """Return the absolute paths of files, without the unit's own source file."""
+    paths = [os.path.join(unit.directory, name) for name in names if name not in (unit.path, "-", "<stdin>")]
+    return tuple(dict.fromkeys(paths))
 
 
 def _read_file(path: str) -> bytes:

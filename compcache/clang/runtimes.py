@@ -14,7 +14,7 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.clang.bitcode import link_text, symbols_of
+from compcache.clang.bitcode import link_assembly, read_symbols
 from compcache.files import reraise_interrupt
 from compcache.images.archives import open_archive
 from compcache.images.elf.parts import ELF_MAGIC, is_elf
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compcache.clang.bitcode import Symbols
     from compcache.clang.units import Unit
 
-__all__ = ["with_runtime"]
+__all__ = ["add_runtime_libraries"]
 
 _SECONDS = 60.0
 #: Libraries of the platform, with which every module is linked.
@@ -57,26 +57,31 @@ class _Runtime(NamedTuple):
     code: str = ""
 
 
-def with_runtime(unit: Unit, code: bytes, given: Mapping[str, Any], symbols: Symbols | None = None) -> tuple[bytes, dict[str, Any]]:
-    """Return the code of a unit and the options of its `ModuleSource`, with the compiler's libraries if the code uses their symbols.
+def add_runtime_libraries(
+    unit: Unit, code: bytes, options: Mapping[str, Any], symbols: Symbols | None = None
+) -> tuple[bytes, dict[str, Any]]:
+    """Add the compiler's runtime libraries to a module if its code uses their symbols.
 
     Args:
-        unit: the unit.
+        unit: the compiled unit.
         code: the unit's bitcode.
-        given: the caller's options. Their libraries come first, and symbols in their `imports` and `globals` need no library.
+        options: the options of `ModuleSource`. Their libraries come first. Symbols in their `imports` and `globals` need no library.
         symbols: the symbols of the code; None reads them from the code.
+
+    Returns:
+        The code and the options of `ModuleSource`; both unchanged if the code needs no runtime library.
 
     Raises:
         CompileError: LLVM rejects the code.
     """
-    symbols = symbols or symbols_of(code)
-    provided = {*STATIC_RUNTIME, *_as_list(given.get("imports")), *(given.get("globals") or ())}
+    symbols = symbols or read_symbols(code)
+    provided = {*STATIC_RUNTIME, *_as_list(options.get("imports")), *(options.get("globals") or ())}
     if all(name in provided or name.startswith("llvm.") or is_platform_symbol(name) for name in symbols.declared):
-        return code, dict(given)
-    found = _runtime_of_rust(unit, symbols.defined) if unit.compiler.language == "rust" else _runtime_of_driver(unit)
-    own = {"libraries": found.libraries, "archives": found.archives}
-    options = {**given, **{name: [*_as_list(given.get(name)), *value] for name, value in own.items() if value}}
-    return (link_text(code, found.code) if found.code else code), options
+        return code, dict(options)
+    runtime = _find_rust_runtime(unit, symbols.defined) if unit.compiler.language == "rust" else _query_driver_runtime(unit)
+    additions = {"libraries": runtime.libraries, "archives": runtime.archives}
+    merged_options = {**options, **{name: [*_as_list(options.get(name)), *value] for name, value in additions.items() if value}}
+    return (link_assembly(code, runtime.code) if runtime.code else code), merged_options
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -86,21 +91,21 @@ def _as_list(value: Any) -> list[Any]:
 # ---------------------------------------------------------------- clang and flang
 
 
-def _runtime_of_driver(unit: Unit) -> _Runtime:
+def _query_driver_runtime(unit: Unit) -> _Runtime:
     flags = [flag for flag in unit.flags if not flag.startswith("-fsanitize")]
     command = [unit.compiler.path, "-###", "-shared", *flags, "-x", _LANGUAGE[unit.compiler.language], os.devnull, "-o", os.devnull]
-    lines = _capture_output(unit, command, errors=True).splitlines()
-    words = next((found for line in reversed(lines) if "-shared" in (found := _split_line(line))), [])
-    places, found = [], []
+    lines = _capture_output(unit, command, stderr=True).splitlines()
+    words = next((libraries for line in reversed(lines) if "-shared" in (libraries := _split_line(line))), [])
+    directories, libraries = [], []
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith("-L"):
-            places.append(word[2:] or following)
+            directories.append(word[2:] or following)
         elif word.startswith("-l") and word[2:] not in _ALWAYS:
-            found.append(word[2:])
+            libraries.append(word[2:])
         elif word.endswith(".a") or _SHARED.search(word):
-            found.append(os.path.join(unit.directory, word))
-    absolute = [os.path.join(unit.directory, place) for place in places]
-    files = [path for path in (_find_library(name, absolute) for name in dict.fromkeys(found)) if path]
+            libraries.append(os.path.join(unit.directory, word))
+    absolute = [os.path.join(unit.directory, directory) for directory in directories]
+    files = [path for path in (_find_library(name, absolute) for name in dict.fromkeys(libraries)) if path]
     archives = tuple([path for path in files if path.endswith(".a")])
     return _Runtime(tuple([path for path in files if path not in archives]), archives)
 
@@ -111,22 +116,20 @@ def _split_line(line: str) -> list[str]:
     return []
 
 
-def _find_library(name: str, places: Iterable[str]) -> str | None:
-    """Return a library in the form of `ModuleSource`: its name if the system finds the library by name, otherwise its path; None if the
-    library does not exist.
-    """
+def _find_library(name: str, directories: Iterable[str]) -> str | None:
+    """Return the name of a library if the system finds it by name, otherwise its path; None if the library does not exist."""
     if "/" in name:
         return name if os.path.exists(name) else None
     is_file = name.startswith(":")  # -l:name
     if not is_file and ctypes.util.find_library(name):
         return name
     names = [name[1:]] if is_file else [f"lib{name}.so", f"lib{name}.a"]
-    paths = [os.path.join(place, each) for place in places for each in names]
+    paths = [os.path.join(directory, file_name) for directory in directories for file_name in names]
     return next((path for path in paths if _is_elf(path) or (path.endswith(".a") and os.path.exists(path))), None)
 
 
 def _is_elf(path: str) -> bool:
-    """Return whether a file is an ELF file. Files with the suffix of a library may be linker scripts."""
+    """Return whether a file is an ELF file; a file with the suffix of a library may be a linker script."""
     try:
         with open(path, "rb") as file:
             return is_elf(file.read(len(ELF_MAGIC)))
@@ -135,25 +138,26 @@ def _is_elf(path: str) -> bool:
         return False
 
 
-def _capture_output(unit: Unit, command: list[str], *, errors: bool = False) -> str:
+def _capture_output(unit: Unit, command: list[str], *, stderr: bool = False) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=unit.directory)
+        directory = unit.directory
+        completed = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False, cwd=directory)
     except (OSError, subprocess.TimeoutExpired) as error:
         reraise_interrupt(error)
         return ""
-    return (done.stderr if errors else done.stdout).decode("utf-8", "surrogateescape")
+    return (completed.stderr if stderr else completed.stdout).decode("utf-8", "surrogateescape")
 
 
 # ----------------------------------------------------------------------- Rust
 
 
-def _runtime_of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
+def _find_rust_runtime(unit: Unit, defined: Collection[str]) -> _Runtime:
     flags = [flag for flag in unit.flags if flag.startswith(("--target", "--sysroot"))]
     directory = _capture_output(unit, [unit.compiler.path, *flags, "--print", "target-libdir"]).strip()
     aborts = any("panic=abort" in flag for flag in unit.flags)
-    left_out = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
-    found = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []
-    paths = tuple(dict.fromkeys([*_find_crates(unit), *(path for path in found if not os.path.basename(path).startswith(left_out))]))
+    excluded = ("libtest-", "libproc_macro-", "libprofiler_builtins-", "librustc-", "libpanic_unwind-" if aborts else "libpanic_abort-")
+    archives = sorted(glob.glob(os.path.join(glob.escape(directory), "*.rlib"))) if directory else []
+    paths = tuple(dict.fromkeys([*_find_crates(unit), *(path for path in archives if not os.path.basename(path).startswith(excluded))]))
     standard = next((path for path in paths if os.path.basename(path).startswith("libstd-")), None)
     code = "" if standard is None else _rust_allocator_text(open_archive(standard).symbols, defined)
     return _Runtime((), paths, code)
@@ -161,48 +165,48 @@ def _runtime_of_rust(unit: Unit, defined: Collection[str]) -> _Runtime:
 
 def _find_crates(unit: Unit) -> list[str]:
     """Return the Rust libraries in the flags ``--extern name=path`` of a unit, and in the directories of the flags ``-L kind=path``."""
-    found: list[str] = []
+    paths: list[str] = []
     for word, following in zip(unit.flags, (*unit.flags[1:], ""), strict=True):
         value = following if word in ("--extern", "-L") else word.removeprefix("--extern=").removeprefix("-L")
         path = os.path.join(unit.directory, value.rpartition("=")[2])
         if word.startswith("--extern") and path.endswith(".rlib"):
-            found.append(os.path.realpath(path))
+            paths.append(os.path.realpath(path))
         elif word.startswith("-L"):
-            found += [os.path.realpath(name) for name in sorted(glob.glob(os.path.join(glob.escape(path), "*.rlib")))]
-    return found
+            paths += [os.path.realpath(name) for name in sorted(glob.glob(os.path.join(glob.escape(path), "*.rlib")))]
+    return paths
 
 
 def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> str:
-    """Return the functions with which Rust's libraries call the default allocator, except those that the code itself defines.
+    """Return LLVM assembly of the functions by which Rust's libraries call the default allocator.
 
-    The linkage of the functions lets linkers merge them, so that each file of a group may define them.
+    Functions in `defined` are left out. The linkage is ``weak_odr``, so several files of a group may define the same function.
     """
     match = next(filter(None, map(_RUST_ALLOCATOR.fullmatch, symbols)), None)
     if match is None:
         return ""
-    before = match["before"] or ""
+    prefix = match["before"] or ""
     lines = []
     for name, (result, parameters) in _RUST_FUNCTIONS.items():
-        public, default = _mangle_rust_name(before, f"__rust_{name}"), _mangle_rust_name(before, f"__rdl_{name}")
+        public, default = _mangle_rust_name(prefix, f"__rust_{name}"), _mangle_rust_name(prefix, f"__rdl_{name}")
         if default in symbols and public not in symbols and public not in defined:
             arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
             call, back = (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
             lines += [f"declare {result} @{default}({parameters})"]
             body = [f"  {call} @{default}({arguments})", f"  {back}", "}"]
             lines += [f"define weak_odr hidden {result} @{public}({arguments}) {{", *body]
-    for name in _RUST_MARKS if before else ():
-        if (mark := _mangle_rust_name(before, name)) not in {*symbols, *defined}:
+    for name in _RUST_MARKS if prefix else ():
+        if (mark := _mangle_rust_name(prefix, name)) not in {*symbols, *defined}:
             result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
             lines += [f"define weak_odr hidden {result} @{mark}() {{", f"  ret {value}", "}"]
     lines += [
-        f"@{name} = weak_odr hidden constant i8 0" for name in (() if before else _OLD_RUST_MARKS) if name not in {*symbols, *defined}
+        f"@{name} = weak_odr hidden constant i8 0" for name in (() if prefix else _OLD_RUST_MARKS) if name not in {*symbols, *defined}
     ]
     return "\n".join([*lines, ""])
 
 
-def _mangle_rust_name(before: str, name: str) -> str:
-    """Return the name of a function in the compiler's own crate, in mangling v0 if there is a prefix.
+def _mangle_rust_name(prefix: str, name: str) -> str:
+    """Return the symbol of a function in the compiler's own crate, in mangling v0 if `prefix` is not empty.
 
-    Mangling v0 writes the length before a name, and a separating underscore before a name that begins with an underscore.
+    Mangling v0 puts the length in front of a name, and an underscore between the length and a name that begins with an underscore.
     """
-    return f"{before}{len(name)}_{name}" if before else name
+    return f"{prefix}{len(name)}_{name}" if prefix else name

@@ -31,7 +31,7 @@ _VARIABLES = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOC
 
 
 class Unit(Record):
-    """Source code, its compiler and the flags. `path` is "" if there is no file; `directory` is the working directory of the compiler."""
+    """Source code, its compiler and the flags. `path` is "" for code without a file. `directory` is the compiler's working directory."""
 
     __slots__ = ("code", "path", "compiler", "flags", "directory")
     code: bytes
@@ -46,7 +46,7 @@ class Unit(Record):
         return os.path.basename(self.path) or self.compiler.language
 
     def input_digest(self) -> bytes:
-        """Return a digest of everything that is known without running the compiler. The headers are not known."""
+        """Return a digest of the inputs that are known without running the compiler. The headers are not among them."""
         path = os.path.abspath(os.path.join(self.directory, self.path)) if self.path else ""
         parts = [self.code, path.encode("utf-8", "surrogateescape")]
         texts = [self.compiler.language, self.compiler.stamp, self.directory, *self.flags]
@@ -55,37 +55,37 @@ class Unit(Record):
         return _digest([*parts, *[text.encode("utf-8", "surrogateescape") for text in texts]])
 
     def flag_files(self) -> tuple[str, ...]:
-        """Return the files in flags (``@options``, ``--config file``, ``-fplugin=a.so``), each with a digest of its content.
+        """Return a text ``digest path`` for each file in the flags (``@options``, ``--config file``, ``-fplugin=a.so``, ``-Ldir -lname``).
 
-        Libraries (``-Lplace -lname``) are included. Paths in a file of options are relative to the working directory or to this file.
+        Paths in a file of options are relative to the working directory or to the directory of that file.
         """
-        found: dict[str, str] = {}
+        digests: dict[str, str] = {}
         words = [(word, self.directory) for word in self.flags]
-        follows_config = {after for word, after in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG}
+        follows_config = {following for word, following in zip(self.flags, self.flags[1:], strict=False) if word in _CONFIG}
         while words:
             word, directory = words.pop()
             has_words = word.startswith(("@", *_CONFIG)) or word in follows_config
             for name in {word, word[1:] if word.startswith("@") else "", word.partition("=")[2]}:
                 for path in {os.path.join(base, name) for base in (self.directory, directory)}:
-                    if name and path not in found and os.path.isfile(path):
-                        found[path] = file_digest(path)
+                    if name and path not in digests and os.path.isfile(path):
+                        digests[path] = file_digest(path)
                         words += [(inner, os.path.dirname(path)) for inner in _read_options(path)] if has_words else []
-        found |= {path: file_digest(path) for path in self._libraries() if path not in found}
-        return tuple([f"{found[path]} {path}" for path in sorted(found)])
+        digests |= {path: file_digest(path) for path in self._libraries() if path not in digests}
+        return tuple([f"{digests[path]} {path}" for path in sorted(digests)])
 
     def _libraries(self) -> list[str]:
-        """Return the paths of static and shared libraries in the flags. The code of static libraries becomes part of the unit's code."""
-        named: dict[str, list[str]] = {"-L": [], "-l": []}
+        """Return the paths of the libraries in the flags ``-L`` and ``-l``. Code of static libraries becomes part of the unit's code."""
+        flag_values: dict[str, list[str]] = {"-L": [], "-l": []}
         for word, following in zip(self.flags, (*self.flags[1:], ""), strict=True):
-            if word[:2] in named:
-                named[word[:2]].append(word[2:] or following)
-        places = [os.path.join(self.directory, place.rpartition("=")[2]) for place in named["-L"]]
-        if places and self.compiler.language == "rust":
+            if word[:2] in flag_values:
+                flag_values[word[:2]].append(word[2:] or following)
+        directories = [os.path.join(self.directory, directory.rpartition("=")[2]) for directory in flag_values["-L"]]
+        if directories and self.compiler.language == "rust":
             from glob import escape, glob
 
-            return [path for place in places for path in sorted(glob(os.path.join(escape(place), "*.rlib")))]
-        names = [name[1:] if name[:1] == ":" else f"lib{name}{ending}" for name in named["-l"] for ending in (".a", ".so")]
-        return [path for place in places for name in names if os.path.isfile(path := os.path.join(place, name))]
+            return [path for directory in directories for path in sorted(glob(os.path.join(escape(directory), "*.rlib")))]
+        names = [name[1:] if name[:1] == ":" else f"lib{name}{ending}" for name in flag_values["-l"] for ending in (".a", ".so")]
+        return [path for directory in directories for name in names if os.path.isfile(path := os.path.join(directory, name))]
 
 
 def _read_options(path: str) -> list[str]:
@@ -105,7 +105,7 @@ def make_unit(
     language: str | None = None,
     directory: str | None = None,
 ) -> Unit:
-    """Read a source file and find the compiler. Return the unit.
+    """Return the unit for a source, after reading its file and finding the compiler.
 
     Args:
         source: source code, or the path of a source file.
@@ -128,24 +128,23 @@ def make_unit(
         code = source.encode()
     else:
         raise CompileError(f"the source must be source code or the path of a file, not {type(source).__name__}")
-    found = language or language_of(path) or ("c" if not path else None)
-    if found is None:
+    unit_language = language or language_of(path) or ("c" if not path else None)
+    if unit_language is None:
         raise CompileError(f"the suffix of {path} does not belong to a known language: set the language (language=)")
-    return Unit(code, path, find_compiler(found, cc), _checked_flags(flags, found), absolute_path(directory or os.curdir))
+    return Unit(code, path, find_compiler(unit_language, cc), _checked_flags(flags, unit_language), absolute_path(directory or os.curdir))
 
 
 def _checked_flags(flags: Iterable[str] | None, language: str) -> tuple[str, ...]:
     if flags is None:
         return ("-Copt-level=2",) if language == "rust" else ("-O2",)
-    given = tuple(flags.split() if isinstance(flags, str) else flags)
-    if not all(isinstance(flag, str) and "\0" not in flag for flag in given):
-        raise CompileError(f"the flags must be strings without null characters, not {given!r}")
-    other = next((flag for flag in given if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
-    if other is not None:
-        raise CompileError(
-            f"the flag {other} makes the compiler write {_OTHER_OUTPUT.get(other, 'another output')} instead of code: remove the flag"
-        )
-    return given
+    words = tuple(flags.split() if isinstance(flags, str) else flags)
+    if not all(isinstance(flag, str) and "\0" not in flag for flag in words):
+        raise CompileError(f"the flags must be strings without null characters, not {words!r}")
+    output_flag = next((flag for flag in words if flag in _OTHER_OUTPUT or (language == "rust" and flag.startswith("--emit"))), None)
+    if output_flag is not None:
+        output = _OTHER_OUTPUT.get(output_flag, "another output")
+        raise CompileError(f"the flag {output_flag} makes the compiler write {output} instead of code: remove the flag")
+    return words
 
 
 def _path_or_empty(source: object) -> str:
@@ -155,7 +154,7 @@ def _path_or_empty(source: object) -> str:
 
 
 def file_digest(path: str) -> str:
-    """Return the digest of a file's content, in hexadecimal; empty if the file cannot be read."""
+    """Return the digest of a file's content in hexadecimal digits; "" if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return _digest([file.read()]).hex()

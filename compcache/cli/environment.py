@@ -51,10 +51,10 @@ def invalid_settings() -> Iterator[tuple[str, str]]:
 
 def misspelt_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each variable of `environment` that is not a setting but resembles a setting, with the name of the setting."""
-    known = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
+    settings = [setting.name.removeprefix(_PREFIX) for setting in SETTINGS]
     for name in sorted(environment):
-        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in known:
-            nearest = get_close_matches(name.removeprefix(_PREFIX), known, 1, 0.7)
+        if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in settings:
+            nearest = get_close_matches(name.removeprefix(_PREFIX), settings, 1, 0.7)
             if nearest:
                 yield name, _PREFIX + nearest[0]
 
@@ -144,13 +144,13 @@ SETTINGS = (
         "COMPCACHE_TRUSTED_KEYS",
         "public keys; code from elsewhere without a signature by one is a miss",
         "none",
-        _lazy("signing.keys:read_publics"),
+        _lazy("signing.keys:read_trusted_keys"),
     ),
     Setting(
         "COMPCACHE_PUBLISH_KEY",
         "the secret key that signs added modules for others, or @ and its file",
         "none",
-        _lazy("signing.keys:read_own"),
+        _lazy("signing.keys:read_publish_key"),
         secret=True,
     ),
     Setting(

@@ -34,12 +34,12 @@ def resolve(cache: Cache, name: str) -> str:
     Raises:
         click.ClickException: the NAME matches several functions, and is the full name of none.
     """
-    found = _matching_functions(cache, name)
-    if len(found) > 1 and name not in found:
-        shown = ", ".join(map(short_name, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
+    matching = _matching_functions(cache, name)
+    if len(matching) > 1 and name not in matching:
+        shown = ", ".join(map(short_name, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
         verb = "match" if _GLOB.search(name) else "are named"
-        raise click.ClickException(f"{len(found)} functions {verb} {name!r}: {shown}; give more of the name")
-    return found[0] if found and name not in found else name
+        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {shown}; give more of the name")
+    return matching[0] if matching and name not in matching else name
 
 
 def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False) -> list[str]:
@@ -55,12 +55,12 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
     """
     chosen: dict[str, None] = {}
     for name in names:
-        found = _matching_functions(cache, name)
-        if not found and _GLOB.search(name):
+        matching = _matching_functions(cache, name)
+        if not matching and _GLOB.search(name):
             raise NotCachedError(f"no function in {cache.path} matches {name!r}", func_name=name, cache_dir=cache.path)
-        if not found and not missing_ok:
+        if not matching and not missing_ok:
             cache.function(name)  # raises, with a suggestion
-        chosen.update(dict.fromkeys(found or [name]))
+        chosen.update(dict.fromkeys(matching or [name]))
     return list(chosen)
 
 
@@ -80,7 +80,7 @@ def literal_prefix(patterns: Sequence[str]) -> str:
     """Return the longest prefix of all labels that one of these globs can match; empty for no globs."""
     starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
     common = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
-    return "".join(first for first, *_ in common)
+    return "".join(letter for letter, *_ in common)
 
 
 def resolve_last_part(cache: Cache, name: str) -> str:
@@ -95,19 +95,19 @@ def resolve_last_part(cache: Cache, name: str) -> str:
         return name
     refused = [refusal.name for refusal in list_uncached(cache)]
     labels = {*list_labels(cache, name), *refused, *[label.partition("(")[0] for label in refused]}
-    found = sorted(label for label in labels if label.endswith(f".{name}"))
-    if name in labels or not found:
+    matching = sorted(label for label in labels if label.endswith(f".{name}"))
+    if name in labels or not matching:
         return name
-    if len(found) > 1:
-        shown = ", ".join(map(printable, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-        raise click.ClickException(f"the names of {len(found)} functions end with {name!r}: {shown}; give more of the name")
-    return found[0]
+    if len(matching) > 1:
+        shown = ", ".join(map(printable, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
+        raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {shown}; give more of the name")
+    return matching[0]
 
 
 def groups_among(cache: Cache, names: Iterable[str]) -> dict[str, GroupSummary]:
     """Return the groups among NAMEs by name. A NAME that is also a function does not count as a group."""
-    wanted = [name for name in names if not cache.has(name)]
-    return {group.name: group for group in list_groups(cache, wanted)} if wanted else {}
+    candidates = [name for name in names if not cache.has(name)]
+    return {group.name: group for group in list_groups(cache, candidates)} if candidates else {}
 
 
 def short_name(func_name: str) -> str:

@@ -114,8 +114,8 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None
     if is_terminal():
         _print_table(columns, rows)
         return
-    rest, size = iter(rows), _FIRST_BATCH
-    while batch := list(islice(rest, size)):
+    remaining, size = iter(rows), _FIRST_BATCH
+    while batch := list(islice(remaining, size)):
         if not "".join(chain.from_iterable(batch)).isprintable():
             batch = [list(map(printable, row)) for row in batch]
         sys.stdout.write("\n".join(map("\t".join, batch)) + "\n")

@@ -55,7 +55,7 @@ class Session:
         return self._require_existing(self.open_or_create(allow_pickle=allow_pickle))
 
     def _require_existing(self, cache: Cache) -> Cache:
-        """Return a cache if its directory exists; close it and raise `click.ClickException` otherwise."""
+        """Return the cache if its directory exists. Otherwise close the cache and raise `click.ClickException`."""
         if not cache.exists:
             cache.close()
             raise click.ClickException(

@@ -113,10 +113,10 @@ def _make_unit(path: str, cc: str | None, flags: tuple[str, ...] | None, command
 def _compile(unit: Unit, options: dict[str, Any]) -> ModuleSource:
     """Compile a source file to bitcode, and return it as the source of a module."""
     from compcache.clang.run import identity_of_unit, makers_of_unit, preprocess, translate
-    from compcache.clang.runtimes import with_runtime
+    from compcache.clang.runtimes import add_runtime_libraries
 
     translation = preprocess(unit)
-    code, options = with_runtime(unit, translate(unit, translation), options)
+    code, options = add_runtime_libraries(unit, translate(unit, translation), options)
     return ModuleSource(code, identity=identity_of_unit(unit, translation), makers=makers_of_unit(translation), **options)
 
 

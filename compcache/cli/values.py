@@ -170,16 +170,16 @@ def parse_global(text: str) -> Any:
     """
     from compcache import globals as kinds
 
-    prefix, colon, rest = text.partition(":")
+    prefix, colon, content = text.partition(":")
     if colon and prefix == "text":
-        return kinds.Text(rest)
+        return kinds.Text(content)
     if colon and prefix == "bytes":
-        return kinds.Bytes(bytes.fromhex(rest))
+        return kinds.Bytes(bytes.fromhex(content))
     if colon and prefix == "native":
-        name, _, library = rest.partition("@")
+        name, _, library = content.partition("@")
         return kinds.NativeSymbol(name, library or None)
     if colon and prefix == "object":
-        module, _, qualname = rest.partition(":")
+        module, _, qualname = content.partition(":")
         return kinds.PythonObject(module, qualname)
     if text.startswith("@"):
         return kinds.Bytes(bytes(_read_file(text[1:])))

@@ -52,7 +52,7 @@ def start_background_work(session: Session, processes: dict[str, int], target: T
 
     Args:
         session: the open cache.
-        processes: the PIDs of the processes that the cache has started, by function name; 0 if none runs. The function updates it.
+        processes: the PIDs of the processes that the cache has started, by function name, or 0 if none is running. It is updated.
         target: the call target that was loaded.
         tunes: whether to compile for exactly this host.
     """
@@ -84,7 +84,7 @@ def _is_loaded_again(session: Session, target: TypedCallTarget) -> bool:
 
 
 def _start_process(session: Session, func_name: str, *, tunes: bool, links: bool) -> int:
-    """Start a background process with the settings of a session; return the PID."""
+    """Start a background process with the settings of a session, and return the PID."""
     store = session.store
     environment = dict(os.environ)
     environment["COMPCACHE_SIGNING_KEY"] = ""  # set explicitly, so that no configuration file is read

@@ -205,11 +205,11 @@ class _Linker:
         return self._closure.bound[name].is_alike and name not in self._addressed
 
     def _include_copy(self, number: int, symbol: str) -> bool:
-        """Include a definition if it can be copied; return whether it is included."""
+        """Include a definition if it can be copied, and return whether it is included."""
         return self._is_available(number, symbol) and self._include([(number, symbol)])
 
     def _include_module(self, number: int) -> bool:
-        """Include a whole module if it can move; return whether it is included."""
+        """Include a complete module if it can move, and return whether it is included."""
         copies = self._copies[number]
         if number not in self._homes:
             if number not in self._moved:
@@ -228,7 +228,7 @@ class _Linker:
         return True
 
     def _place_of(self, name: str) -> tuple[int, str] | None:
-        """Return the part number and the symbol of the definition to which a name is bound; None if no part contains it."""
+        """Return the part number and the symbol of the definition to which a name is bound, or None if no part contains it."""
         bound = self._closure.bound.get(name)
         number = self._numbers.get(bound.module_id) if bound is not None else None
         return (number, bound.symbol) if bound is not None and number is not None else None
@@ -249,7 +249,7 @@ class _Linker:
     # ---------------------------------------------------------------- LLVM
 
     def add(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
-        """Link the definitions of a part into the module; return the module. If `module` is None, the part's module is returned.
+        """Link the definitions of a part into the module, and return the module. If `module` is None, the part's module is returned.
 
         Raises:
             CompileError: a symbol is in use.
@@ -300,7 +300,7 @@ class _Linker:
         return {value.name: names[value.name] for value, _ in _iterate_values(module) if value.is_declaration and value.name in names}
 
     def finish(self, module: Any, roots: Mapping[str, tuple[int, str]]) -> tuple[Export, ...]:
-        """Make all definitions internal except the exports; return the exports. `roots` has (part number, symbol) by name."""
+        """Make all definitions internal except the exports, and return the exports. `roots` has (part number, symbol) by name."""
         wanted = {_copy_symbol(*place) for place in roots.values()}
         for value, _ in _iterate_values(module):
             if not value.is_declaration and value.linkage.name == _EXTERNAL:

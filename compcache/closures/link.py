@@ -70,8 +70,8 @@ def link(session: Session, names: Iterable[str] | None, into: str | None) -> Lin
 
     Args:
         session: the open cache.
-        names: the functions; None for all functions that can be called.
-        into: the name of a set, which becomes one closure; None for a closure per function.
+        names: the functions, or None for all functions that can be called.
+        into: the name of a set, which becomes one closure, or None for one closure per function.
 
     Raises:
         StorageError: the cache is read-only, or cannot be written.
@@ -206,7 +206,7 @@ class _Linking:
         return self._parts[module_id]
 
     def _read_part(self, module_id: bytes) -> Part | None:
-        """Return the part for a stored module; None if the module has no code that can be linked on this host."""
+        """Return the part for a stored module, or None if the module has no code that can be linked on this host."""
         store = self._store
         try:
             with store.open_module(module_id) as module:
@@ -258,7 +258,7 @@ class _Linking:
         return all(self._is_found(name, module_id) for name, module_id in found.bound.items())
 
     def _is_found(self, name: str, module_id: bytes) -> bool:
-        """Return whether a look-up of a name finds a module first. Always true for content names."""
+        """Return whether a look-up of a name returns a module first. The result is always True for content names."""
         return not is_ordered(name) or next(iter(self._store.find(name)), (b"", 0))[0] == module_id
 
     def _build_module(self, found: Linked) -> BuiltModule:
@@ -279,7 +279,7 @@ class _Linking:
         return built._replace(sections=(*built.sections[:4], pack_notes(notes)), indexed=(*functions, *built.indexed[len(functions) :]))
 
     def _content_digest(self, name: str, module_id: bytes) -> bytes:
-        """Return the digest of a function's content from the index, which also holds for the linked function; zeros if unknown."""
+        """Return a function's content digest from the index, or zeros if it is unknown. It is also valid for the linked function."""
         rows = self._store.find_numbered(name)
         return next((content for _, _, found, _, content in rows if found == module_id), bytes(8))
 
@@ -291,7 +291,7 @@ def _has_data(records: bytes) -> bool:
 
 
 def _group_overlapping(planned: Iterable[_Planned]) -> list[list[_Planned]]:
-    """Return the closures in groups. Closures into which the same module would move are in the same group."""
+    """Group closures, so that closures into which the same module would move are in the same group."""
     groups: dict[int, list[_Planned]] = {}
     owners: dict[bytes, int] = {}
     for number, found in enumerate(planned):

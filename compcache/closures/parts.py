@@ -3,12 +3,11 @@
 A definition is copied if a copy is equivalent to the original. This holds for constants whose address is never compared, and for functions
 that reach only such constants and functions: no changeable or thread-local variables, and no addresses that may be compared. All other
 definitions stay in their module, which is loaded first, and the closure imports them by name. So they must be exported, and a definition
-that reaches an unexported definition in its module cannot be copied either. Nothing is copied from a module with constructs that this file
-does
-not know: constructors, top-level assembly, sections and ifuncs.
+that reaches an unexported definition in its module cannot be copied either. Nothing is copied from a module with unsupported constructs:
+constructors, top-level assembly, sections and ifuncs.
 
-A module can also move into a closure as a whole, with its variables. A process then loads either the module or the closure
-(`compcache.hit.closures.linked`). So its definitions need no names, and exist only once.
+A complete module with its variables can also move into a closure. A process then loads either the module or the closure
+(`compcache.hit.closures.linked`), so its definitions exist only once and need no names.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class _Sorter:
         return Copies(mentions, homes, merged, addressed)
 
     def whole(self) -> dict[str, tuple[str, ...]]:
-        """Return the mentions of all definitions; empty if the module cannot move as a whole."""
+        """Return the mentions of all definitions. The result is empty if the complete module cannot move."""
         found = {key: definition.mentions for key, definition in self._definitions.items() if key not in self._elsewhere}
         if self._foreign or any(_is_reserved(key) or key in self._imports for key in found):
             return {}

@@ -35,7 +35,7 @@ _MOST_KEPT = 512
 
 
 def link_used(session: Session, func_name: str) -> tuple[str, ...]:
-    """Link a function, and functions that were loaded several times, if they reach several modules; return the linked functions.
+    """Link a function and frequently loaded functions, if they reach several modules, and return the linked functions.
 
     Functions that could not be linked are recorded, and not tried again until the index changes. Nothing is linked if another process is
     linking in the directory.

@@ -1,1 +1,1 @@
-"""Content names: names of functions with a digest of everything that decides the functions' behaviour."""
+"""Content names: function names that contain a digest of everything that determines the function's behaviour."""

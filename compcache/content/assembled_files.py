@@ -15,14 +15,15 @@ _READ = r"\.inc(?:bin|lude)\b(?:[ \t]*\\22(.*?)\\22)?"
 
 
 def reads_files(text: str) -> bool:
-    """Return whether inline assembly of LLVM assembly `text` includes files."""
+    """Return whether inline assembly in LLVM assembly `text` includes files."""
     return bool(assembled_files(text))
 
 
 def assembled_files(text: str) -> list[bytes]:
-    """Return the names and digests of the files that inline assembly includes, alternating, in the order of LLVM assembly `text`.
+    """Return the name and the digest of each file that inline assembly includes, as one flat list in the order of `text`.
 
-    A file whose name cannot be determined gets a random digest, because its content is unknown. An unreadable file gets an empty digest.
+    If the name of a file cannot be determined, the digest is random, because the content is unknown. The digest of an unreadable file is
+    empty.
     """
     if not any(directive in text for directive in _DIRECTIVES):
         return []

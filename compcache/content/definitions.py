@@ -1,4 +1,4 @@
-"""Computes digests for the definitions of a printed module. A digest does not depend on neighbouring definitions.
+"""Computes digests of the definitions in a printed module. The digest of a definition does not depend on neighbouring definitions.
 
 LLVM numbers attribute groups, metadata and unnamed globals through the whole module, so an edit of one function changes the text of other
 functions. For a digest, a definition's text contains its attribute groups, its metadata numbered in the order of occurrence, and the types
@@ -47,14 +47,17 @@ _MOST_VISITS, _MOST_VISITS_OF_EACH = 50_000, 4
 
 
 class Unreadable(Exception):  # noqa: N818 - a result within this package, not an error
-    """Raised if functions of a module may depend on each other in ways that this file does not follow."""
+    """Raised if functions of a module may depend on each other in ways that this parser does not understand."""
 
 
 class Definition(NamedTuple):
     """A function, a variable, an alias or a declaration.
 
-    `content` is a digest of its text. `mentions` are the keys of the globals that it names. `is_own` says that it can change, or that its
-    address may be compared, so that two modules must not have copies of it.
+    Attributes:
+        content: a digest of its text.
+        mentions: the keys of the globals that it names.
+        is_declared: whether it is only a declaration.
+        is_own: whether its value can change or its address may be compared. Two modules must not have copies of such a definition.
     """
 
     content: bytes
@@ -64,23 +67,26 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """The content of a module: its definitions by key (a name, or NUL and a digest), and a digest of the common parts."""
+    """The definitions of a module by key, and a digest of the parts that all definitions share.
+
+    The key is the name, or NUL and a digest for an unnamed global.
+    """
 
     by_key: dict[str, Definition]
     header: bytes
 
 
 def whole_text(text: str) -> str:
-    """Return a printed module without comments and names of source files, which do not affect the code."""
+    """Remove comments and source file names, which do not affect the code, from a printed module."""
     lines = [line for line in text.split("\n") if not line.startswith("source_filename = ")]
     return _HIDING.sub(lambda match: "" if match[0][0] == ";" else match[0], "\n".join(lines))
 
 
 def read_definitions(text: str) -> Definitions:
-    """Return the definitions of a printed module.
+    """Parse a printed module, and return its definitions.
 
     Raises:
-        Unreadable: functions may depend on each other in ways that this file does not follow.
+        Unreadable: functions may depend on each other in ways that this parser does not understand.
     """
     if "module asm" in text or any(bound in text for bound in _BOUNDS):
         raise Unreadable
@@ -92,7 +98,7 @@ def read_definitions(text: str) -> Definitions:
 
 
 class _Part(NamedTuple):
-    """The text of a definition or of a metadata node, and the nodes, globals and types that it names, in order."""
+    """The text of a definition or a metadata node, and the nodes, globals and types that it names."""
 
     text: str
     nodes: tuple[str, ...]
@@ -101,9 +107,12 @@ class _Part(NamedTuple):
 
 
 class _Scanned(NamedTuple):
-    """The text of a definition with all metadata and types that it reaches, independent of neighbouring definitions.
+    """A definition's text with all metadata and types that it reaches. The text does not depend on neighbouring definitions.
 
-    `mentions` are the globals that it names. `nodes` has the numbers of its metadata nodes.
+    Attributes:
+        text: the text.
+        mentions: the globals that it names.
+        nodes: the number of each metadata node in the text, by LLVM's number.
     """
 
     text: str
@@ -112,7 +121,7 @@ class _Scanned(NamedTuple):
 
 
 class _Reader:
-    """Sorts the lines of a printed module by kind."""
+    """A parser for one printed module."""
 
     def __init__(self, text: str) -> None:
         self._functions: dict[str, str] = {}
@@ -162,10 +171,10 @@ class _Reader:
             raise Unreadable
 
     def read(self) -> Definitions:
-        """Return the definitions.
+        """Return the definitions of the module.
 
         Raises:
-            Unreadable: as `read_definitions`.
+            Unreadable: see `read_definitions`.
         """
         if any(token[1:].isdigit() for token in (*self._functions, *self._declared)):
             raise Unreadable  # an unnamed function
@@ -185,7 +194,7 @@ class _Reader:
     # ---------------------------------------------------------------- one definition
 
     def _scan_variable(self, token: str) -> str:
-        """Scan the line of a variable or alias; return its key."""
+        """Scan the line of a variable or alias, unless that was done before, and return its key."""
         line = self._variables[token]
         if not token[1:].isdigit():
             if token not in self._scanned:
@@ -270,23 +279,23 @@ class _Reader:
             raise Unreadable
 
     def _closure_of(self, types: Iterable[str]) -> list[str]:
-        """Return the definitions of types and of the types that they contain, sorted. It may contain more types than necessary."""
-        todo = list(types)
-        found = set(todo)
-        while todo:
-            new = self._types.keys() & set(_TYPE_NAME.findall(self._types[todo.pop()])) - found
-            found |= new
-            todo += new
-        return [self._types[name] for name in sorted(found)]
+        """Return the definitions of types and, transitively, of the types that they contain, sorted by name."""
+        pending = list(types)
+        reached = set(pending)
+        while pending:
+            new = self._types.keys() & set(_TYPE_NAME.findall(self._types[pending.pop()])) - reached
+            reached |= new
+            pending += new
+        return [self._types[name] for name in sorted(reached)]
 
-    # ---------------------------------------------------------------- all of them
+    # ---------------------------------------------------------------- all definitions
 
     def _shared_nodes(self, scanned: Iterable[_Scanned]) -> dict[str, int]:
         """Return numbers for ``distinct`` metadata nodes that several definitions share.
 
         Sharing such a node affects the optimizer's assumptions after inlining.
         """
-        counts = Counter(node for each in scanned for node in each.nodes)
+        counts = Counter(node for definition in scanned for node in definition.nodes)
         shared = [node for node, count in counts.items() if count > 1 and self._nodes[node].startswith("distinct !{")]
         return {node: number for number, node in enumerate(sorted(shared, key=lambda node: int(node[1:])))}
 
@@ -300,10 +309,10 @@ class _Reader:
         return [*match[2].split(), match[3]] if match else [""]
 
     def _is_own(self, token: str) -> bool:
-        """Return whether a variable can change, or has an address that may be compared.
+        """Return whether a variable's value can change or its address may be compared.
 
         Raises:
-            Unreadable: the variable belongs to the whole module, like a list of constructors.
+            Unreadable: the variable concerns the complete module, like a list of constructors.
         """
         if token not in self._variables:
             return False
@@ -319,10 +328,10 @@ class _Reader:
 
 
 def _first_name(line: str) -> str:
-    """Return the first global that a line names. Raise `StopIteration` if it names none."""
+    """Return the first global that a line names. Raise `StopIteration` if there is none."""
     return next(match[0] for match in _TOKEN.finditer(line) if match[0][0] == "@")
 
 
 def _key_of_reference(token: str) -> str:
-    """Return the name in a reference to a global; for an unnamed global, its key."""
+    """Return the key of the global that a reference names."""
     return unquote(token[2:-1]) if token.startswith('@"') else token[1:]

@@ -1,7 +1,7 @@
-"""Names the functions of a source by content: a digest of the function and of everything that it reaches.
+"""Computes content names for the functions of a source: digests of a function and everything that it reaches.
 
-Functions of a module share the changeable variables that they reach, and items whose addresses may be compared. Such functions are compiled
-together, and the name of each of them covers all of them.
+Functions that reach the same mutable variable, or the same item whose address may be compared, are compiled together. The digest of each of
+these functions covers all of them.
 
 For functions with plain names, the index contains a shorter digest of the same inputs. Realizations with equal digests are interchangeable.
 """
@@ -30,34 +30,44 @@ _PERSON = b"compcache-fcode"
 
 
 class Naming(NamedTuple):
-    """The func_names of a source's functions by plain name, and the sets of func_names that are compiled together."""
+    """The func_names of a source's functions.
+
+    Attributes:
+        names: the func_names by plain name.
+        units: the func_names of functions that are compiled together.
+    """
 
     names: dict[str, str]
     units: tuple[tuple[str, ...], ...]
 
 
-class _Given(NamedTuple):
-    """The definitions that a source has for declared symbols, and the symbols whose values each module loads separately."""
+class _External(NamedTuple):
+    """The symbols that a source defines outside its code.
+
+    Attributes:
+        parts: the definition of each symbol, an import or a global, as parts for a digest.
+        loaded: the symbols of globals whose values each module loads separately.
+    """
 
     parts: Mapping[str, list[bytes]]
     loaded: Collection[str]
 
 
 class _Reached(NamedTuple):
-    """A digest of everything that a definition reaches, and a bit for each reached part that must not exist in two modules."""
+    """A digest of everything that a definition reaches, and a bit mask of the reached items that must not exist in two modules."""
 
     content: bytes
     own: int
 
 
 def name_together(functions: Iterable[str], common: bytes) -> Naming:
-    """Return func_names with the digest `common` for functions that are compiled together."""
+    """Name functions that are compiled together. All func_names contain the digest `common`."""
     names = {name: _content_name(name, common) for name in functions}
     return Naming(names, (tuple(names.values()),))
 
 
 def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Function]) -> Naming:
-    """Return the func_names of functions, with digests of everything that they reach.
+    """Compute the func_names of functions, which contain digests of everything that the functions reach.
 
     Args:
         source: a frozen source.
@@ -74,11 +84,11 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
         return name_together(functions, digest_of([b"module", *parts]))
     loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
-    return _name_by_reach(definitions, functions, exports, _Given(given, loaded), options)
+    return _name_by_reach(definitions, functions, exports, _External(given, loaded), options)
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
-    """Return a digest of everything that each symbol of a module reaches, by symbol; empty if the module is not readable.
+    """Return, by symbol, a digest of everything that the symbol reaches. The result is empty if the module cannot be parsed.
 
     Args:
         text: the module as LLVM prints it, before optimization.
@@ -89,13 +99,13 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
     except Unreadable:
         return {}
     common = digest_of([*data, definitions.header])
-    reached = _collect_reached(definitions, _Given({}, ()))
+    reached = _collect_reached(definitions, _External({}, ()))
     defined = {key: own for key, own in definitions.by_key.items() if not own.is_declared}
     return {key: digest_of([common, own.content, reached[key].content]) for key, own in defined.items()}
 
 
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
-    """Return the digest of an exported function, of `CONTENT_SIZE` bytes; zeros if the digest of its code is not known.
+    """Return the content digest of an exported function (`CONTENT_SIZE` bytes), or zeros if the digest of its code is unknown.
 
     Args:
         salt: a digest of everything that the source specifies apart from its code.
@@ -108,7 +118,7 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
 
 
 def _name_by_reach(
-    definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], given: _Given, options: list[bytes]
+    definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], given: _External, options: list[bytes]
 ) -> Naming:
     reached = _collect_reached(definitions, given)
     unknown = {symbol: parts for symbol, parts in given.parts.items() if symbol not in definitions.by_key}
@@ -122,8 +132,8 @@ def _name_by_reach(
     return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
 
-def _collect_reached(definitions: Definitions, given: _Given) -> dict[str, _Reached]:
-    """Return everything that each definition reaches, by key. The digest of a cycle covers all its members."""
+def _collect_reached(definitions: Definitions, given: _External) -> dict[str, _Reached]:
+    """Compute what each definition reaches, by key. All members of a cycle have the same digest."""
     by_key = definitions.by_key
     found: dict[str, _Reached] = {}
     bit, nothing = 1, digest_of(())
@@ -146,7 +156,7 @@ def _collect_reached(definitions: Definitions, given: _Given) -> dict[str, _Reac
 
 
 def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
-    """Return the functions in their order, grouped by shared parts that must not exist in two modules."""
+    """Group functions that share an item which must not exist in two modules. The order of the functions is kept."""
     found: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
         own, names = reached.own, [name]
@@ -162,7 +172,7 @@ def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
 
 
 def _stored_data(source: ModuleSource) -> list[bytes]:
-    """Return the data that is stored together with each function of a source."""
+    """Return the entries of data and the owner of a source as parts for a digest."""
     entries = [part for kind, data in sorted((source.entries or {}).items()) for part in (kind.encode("utf-8", "surrogatepass"), data)]
     return [(source.part_of or "").encode("utf-8", "surrogatepass"), *entries]
 

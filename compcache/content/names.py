@@ -80,7 +80,7 @@ class SealedSource:
 
 
 def seal(given: Any) -> SealedSource:
-    """Return a copy of a source, or of LLVM code, that later changes do not affect.
+    """Return a sealed copy of a source or of LLVM code. Later changes of the argument do not affect it.
 
     Raises:
         CompileError: `given` is neither a source nor LLVM code.
@@ -95,14 +95,15 @@ def seal(given: Any) -> SealedSource:
 
 
 def encode_names(names: Mapping[str, str]) -> bytes:
-    """Return the data of an entry of the kind `NAMES`: the func_names, each a plain name, a dash and a digest."""
+    """Encode func_names as the data of a `NAMES` entry. Each func_name is a plain name, a dash and a digest."""
     return "\0".join(names.values()).encode()
 
 
 def read_names(store: Store, entry: str) -> dict[str, str] | None:
-    """Return the func_names of a source's functions by plain name, from the entry of data `entry`; None if it is not stored.
+    """Read the func_names of a source's functions from the entry of data `entry`.
 
-    The names are valid even if the functions are not stored.
+    Returns:
+        The func_names by plain name, or None if the entry is not stored. The functions themselves need not be stored.
     """
     record = store.read_entry(NAMES, entry, alone=False)
     if record is None or record.gone:
@@ -112,13 +113,15 @@ def read_names(store: Store, entry: str) -> dict[str, str] | None:
 
 
 def exported_as(value: Any, symbol: str) -> Function:
-    """Return the export options of a function, with its symbol. `value` is a value of `ModuleSource(functions=...)`."""
+    """Convert a value of `ModuleSource(functions=...)` to a `Function` with a symbol, which is `symbol` by default."""
     function = value if isinstance(value, Function) else Function(value)
     return Function(function.signature, function.symbol or symbol, function.nogil, function.shown)
 
 
 def as_source(given: Any, who: str) -> ModuleSource:
-    """Return the given source, or a source for the given LLVM code. `who` names the receiver or the giver in the message.
+    """Return `given` if it is a source; otherwise return a source for the LLVM code `given`.
+
+    `who` is the start of the error message: the function that received or returned `given`.
 
     Raises:
         CompileError: `given` is neither a source nor LLVM code.
@@ -139,9 +142,9 @@ def as_source(given: Any, who: str) -> ModuleSource:
 
 
 def source_of(given: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
-    """Return a source that exports a function under its func_name, from the return value of `build`.
+    """Convert the return value of `build` to a source that exports a function under its func_name.
 
-    With an identity, the function may have the plain label in the code and in `functions`.
+    With an identity, the code and `functions` may contain the identity's label instead of the func_name.
 
     Raises:
         CompileError: `given` is neither a source nor LLVM code.
@@ -172,7 +175,7 @@ def _contains_name(code: Any, name: str) -> bool:
 
 
 def freeze(source: ModuleSource) -> ModuleSource:
-    """Return a copy of a source whose code is text or bytes, so that later changes to llvmlite's objects do not affect it."""
+    """Return a copy of a source whose code is str or bytes. Later changes of llvmlite objects do not affect it."""
     ir = source.ir
     if isinstance(ir, (bytearray, memoryview)):
         ir = bytes(ir)
@@ -193,7 +196,7 @@ def freeze(source: ModuleSource) -> ModuleSource:
 
 
 def _module_text(module: Any) -> str:
-    """Return the text of a module, because writing bitcode would assemble inline assembly, which may abort the process."""
+    """Return the assembly text of a module. Writing bitcode would assemble inline assembly, which may abort the process."""
     if not hasattr(module, "as_bitcode"):
         return str(module)
     from compcache.images.llvm_thread import in_llvm_thread
@@ -210,20 +213,20 @@ def _is_llvmlite_module(ir: object) -> bool:
 
 
 def content_digest(source: ModuleSource) -> bytes:
-    """Return a digest of everything that decides the behaviour of a frozen source's functions.
+    """Return a digest of everything that determines the behaviour of a frozen source's functions.
 
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU.
-    For a source without a CPU, all hosts share the digest, and each kind of host has its own realization.
+    If no CPU is requested, the digest is the same on all hosts, although hosts with different CPUs have different realizations.
     """
     return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=_NAME_BYTES, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
-    """Return a digest of these parts, for a content name."""
-    given = (_VERSION, *parts)
-    if sum(map(len, given)) > _MOST_COPIED:
-        return digest(_with_lengths(given), size=_NAME_BYTES, person=_PERSON)
-    return blake2b(b"".join([b"%d:%b" % (len(part), part) for part in given]), digest_size=_NAME_BYTES, person=_PERSON).digest()
+    """Return a digest of parts for a content name."""
+    versioned = (_VERSION, *parts)
+    if sum(map(len, versioned)) > _MOST_COPIED:
+        return digest(_with_lengths(versioned), size=_NAME_BYTES, person=_PERSON)
+    return blake2b(b"".join([b"%d:%b" % (len(part), part) for part in versioned]), digest_size=_NAME_BYTES, person=_PERSON).digest()
 
 
 def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
@@ -250,7 +253,7 @@ def _as_tuple(names: Any) -> tuple[Any, ...]:
 
 
 def _archives_among(libraries: Any) -> list[str]:
-    """Return the names of static libraries among the libraries of a source."""
+    """Return the names of the static libraries among `libraries`."""
     return [name for name in map(str, _as_tuple(libraries)) if name.endswith((".a", ".rlib"))]
 
 
@@ -260,7 +263,7 @@ def has_archives(source: ModuleSource) -> bool:
 
 
 def _archive_digests(source: ModuleSource) -> list[str]:
-    """Return the names and digests of a source's static libraries. An unreadable library has no digest; linking reports it."""
+    """Return the names and digests of a source's static libraries. The digest of an unreadable library is left out; linking reports it."""
     archives = [*_archives_among(source.libraries), *_as_tuple(source.archives)]
     if not archives:
         return []
@@ -276,7 +279,7 @@ def _archive_digests(source: ModuleSource) -> list[str]:
 
 
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
-    """Return two digests of a frozen source: one without options, CPU and identity, and `content_digest`. The code is read once."""
+    """Return a digest of a frozen source without options, CPU and identity, and its `content_digest`. The code is hashed only once."""
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
     for part in _with_lengths(_code_parts(source)):
         state.update(part)
@@ -287,7 +290,7 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
-    """Return a digest of the inputs of a frozen source that decide the functions' behaviour and are not in the code."""
+    """Return a digest of a frozen source's imports, globals and libraries, which affect its functions but are not in its code."""
     given = given_parts(source)
     parts = [part for symbol in sorted(given) for part in [*_encode_texts([symbol]), *given[symbol]]]
     return digest_of([*_encode_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archive_digests(source)]), *parts])
@@ -336,7 +339,7 @@ def _global_parts(definitions: Mapping[str, Any] | None) -> Iterator[bytes]:
 
 
 def _copy_definitions(definitions: Mapping[str, Any]) -> dict[str, GlobalDefinition]:
-    """Return copies of the definitions, which later changes of the values do not affect."""
+    """Return copies of definitions. Later changes of the values do not affect the copies."""
     from compcache.globals import define
 
     return {name: define(value) for name, value in definitions.items()}
@@ -357,7 +360,7 @@ def _import_pairs(imports: Any) -> list[tuple[str, str]]:
 
 
 def _name_of(function: Any) -> str:
-    """Return the func_name for a value of `imports`, which may be a name, a call target or an identity."""
+    """Return the func_name for a value in `imports`: a name, a call target or an identity."""
     return str(getattr(function, "func_name", function))
 
 

@@ -7,12 +7,12 @@ from compcache.errors import FormatError
 __all__ = ["exported_names", "names_without_llvm", "visible_definitions", "weak_definitions"]
 
 _NOT_EXPORTED = frozenset(("internal", "private", "hidden", "available_externally"))
-_GIVING_WAY = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
-_PLAIN = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_WEAK_LINKAGES = frozenset(("linkonce", "linkonce_odr", "weak", "weak_odr"))
+_NAME_CHARACTERS = frozenset("-$._ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 
 
 def exported_names(code: str | bytes) -> tuple[str, ...]:
-    """Return the externally visible functions of LLVM code (assembly or bitcode). LLVM is used only if the code is not readable without it.
+    """Return the names of the externally visible functions in LLVM assembly or bitcode. LLVM is used only if it is necessary.
 
     Raises:
         CompileError: LLVM rejects the code.
@@ -43,15 +43,15 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
 
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:
-    """Return the visible functions that LLVM assembly defines; None if only LLVM can determine them. The code may be hand-written."""
+    """Return the names of the visible functions that LLVM assembly defines, or None if only LLVM can determine them."""
     found = _definitions(text)
     return None if found is None else tuple([name for name, words in found if _NOT_EXPORTED.isdisjoint(words)])
 
 
 def weak_definitions(code: str | bytes) -> frozenset[str]:
-    """Return the visible functions of LLVM code with weak or linkonce linkage. None are returned for code that only LLVM can read."""
+    """Return the names of functions with weak or linkonce linkage. The result is empty if only LLVM can determine them."""
     if isinstance(code, str):
-        return frozenset([name for name, words in _definitions(code) or () if not _GIVING_WAY.isdisjoint(words)])
+        return frozenset([name for name, words in _definitions(code) or () if not _WEAK_LINKAGES.isdisjoint(words)])
     from compcache.formats.bitcode import weak_functions
 
     try:
@@ -61,12 +61,12 @@ def weak_definitions(code: str | bytes) -> frozenset[str]:
 
 
 def names_without_llvm(code: str | bytes) -> tuple[str, ...] | None:
-    """Return the externally visible functions of LLVM code; None if only LLVM can determine them."""
+    """Return the names of the externally visible functions in LLVM code, or None if only LLVM can determine them."""
     return visible_definitions(code) if isinstance(code, str) else _names_in_bitcode(code)
 
 
 def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
-    """Return the names of function definitions, and the words before each name; None if only LLVM can determine them."""
+    """Return the name of each function definition with the words before it, or None if only LLVM can determine them."""
     if " alias " in text or " ifunc " in text:
         return None
     names = []
@@ -83,7 +83,7 @@ def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
 
 
 def _read_name(text: str, start: int) -> tuple[str, int]:
-    """Return the name after an ``@``, and the position of its end."""
+    """Return the global name that begins at `start`, after the ``@``, and the position of its end."""
     if text[start : start + 1] == '"':
         end = text.find('"', start + 1)
         quoted = text[start + 1 : end] if end > 0 else ""
@@ -93,6 +93,6 @@ def _read_name(text: str, start: int) -> tuple[str, int]:
             quoted = unquote(quoted)
         return quoted, end + 1
     end = start
-    while end < len(text) and text[end] in _PLAIN:
+    while end < len(text) and text[end] in _NAME_CHARACTERS:
         end += 1
     return text[start:end], end

@@ -28,7 +28,7 @@ _FAN = 2  # hexadecimal digits in the name of a directory of module files
 
 
 class Directory:
-    """The part of `Store` that reads no module: paths, trust in files, small files, the description of the host."""
+    """The part of `Store` that does not read modules: paths, trusted files, small files, and the description of the host."""
 
     __slots__ = (
         "_owners", "_processor", "_volumes", "_warned", "exposed", "files", "index", "root", "signing_key", "stamp_key", "trust",
@@ -62,7 +62,7 @@ class Directory:
         self.exposed = False  # whether other users can write here, so that only signed files are used
 
     def check_root(self) -> bool:
-        """Check who owns the directory and who can write to it. Return whether it exists.
+        """Check the owner and the permissions of the directory. Return whether the directory exists.
 
         Raises:
             UntrustedDirectoryError: other users can write to the directory, and the cache has neither `trust` nor a key.
@@ -90,9 +90,7 @@ class Directory:
         return True
 
     def keep_root(self, user: int) -> None:
-        """Open the root without checking who can write to it, because the caller has found that only this user can. Roots that replace it
-        are checked.
-        """
+        """Open the root without a check, because the caller knows that only `user` can write to it. Roots that replace it are checked."""
         self._use_files_of(user)
         try:
             self.files.status(is_trusted=True)
@@ -100,20 +98,20 @@ class Directory:
             reraise_interrupt(error)  # the first use of the root reports other errors
 
     def _use_files_of(self, *users: int) -> None:
-        """Accept files of these users, and signed files of other users. Accept derived data only from these users."""
+        """Use files of these users, and signed files of other users. Use derived data only from these users."""
         if not self.trust:
             self._owners = self.index.vouching = frozenset(users)
             self.index.owners = None if self.stamp_key else self._owners
 
     def is_foreign(self, status: os.stat_result) -> bool:
-        """Return whether the file with this status can be written by a user whose files are not used."""
+        """Return whether a user whose files are not trusted can write to the file with this status."""
         return self._owners is not None and file_ops.writer(status) not in self._owners
 
     # ------------------------------------------------------------------ paths
 
     @property
     def source(self) -> str:
-        """Return the path that the user gave: the path of the bundle if this is an unpacked bundle, else the root."""
+        """Return the path that the user specified. For an unpacked bundle this is the path of the bundle, otherwise the root."""
         return self.root
 
     @property
@@ -127,20 +125,20 @@ class Directory:
         return f"{self.root}/{MODULES.directory}/{name[:2]}/{name}{MODULES.suffix}"
 
     def directory(self, place: Place) -> str:
-        """Return the path of the directory for a kind of file."""
+        """Return the path of the directory of a place."""
         return f"{self.root}/{place.directory}"
 
     def path(self, place: Place, file_name: str = "") -> str:
-        """Return the path of a file of a kind. Omit `file_name` for a kind with a single file."""
+        """Return the path of a file in a place. Omit `file_name` for a place with a single file."""
         directory = self.directory(place) if place.directory else self.root
         return f"{directory}/{file_name or place.name}"
 
     def names(self, place: Place) -> list[str]:
-        """Return the names of the files of a kind, sorted; an empty list if the directory cannot be read. For tools."""
+        """Return the sorted names of the files in a place. The list is empty if the directory cannot be read."""
         return [name for name in self.names_in(self.directory(place)) if place.includes(name)]
 
     def names_in(self, directory: str) -> list[str]:
-        """Return the names in a directory, sorted; an empty list if the directory cannot be read."""
+        """Return the sorted names in a directory. The list is empty if the directory cannot be read."""
         try:
             return sorted(self.files.listdir(directory))
         except OSError as error:
@@ -152,9 +150,9 @@ class Directory:
         return any(self.present_names(self.directory(place)) for place in (MODULES, VOLUMES, INDEX, HOSTS, UNCACHED, BUNDLES))
 
     def module_ids(self, *fans: str) -> Iterator[bytes]:
-        """Yield the ids of all modules on disk, or of modules whose ids start with the digits `fans`, unordered.
+        """Yield the ids of all modules on disk, or of those that start with one of the prefixes `fans`, in any order.
 
-        For tools, never for look-ups.
+        This lists directories, so look-ups must not use it.
         """
         base = self.directory(MODULES)
         present = self.directories()
@@ -167,17 +165,17 @@ class Directory:
             yield from module_ids
 
     def fans(self) -> list[str]:
-        """Return the first two digits of module_ids that may exist: the digits with a directory, or all if there are volumes."""
+        """Return the possible two-digit prefixes of module_ids: those with a directory, or all if there are volumes."""
         return [f"{number:02x}" for number in range(256)] if self.volumes.are_there() else self.directories()
 
     def directories(self) -> list[str]:
-        """Return the names of the directories with module files, which are two digits each, sorted."""
+        """Return the sorted names of the directories with module files. Each name has two digits."""
         names = self.present_names(self.directory(MODULES))
         return sorted(name for name in names if len(name) == _FAN and not name.strip("0123456789abcdef"))
 
     @property
     def volumes(self) -> Volumes:
-        """Return the files that hold several modules. They are searched for modules that have no own file."""
+        """Return the volumes, which are searched for modules without their own file."""
         if self._volumes is None:
             from compcache.formats.volumes import Volumes
 
@@ -187,7 +185,7 @@ class Directory:
         return self._volumes
 
     def signatures_of(self, module_id: bytes) -> bytes:
-        """Return the content of a module's file of signatures; b"" if the module has no readable signatures."""
+        """Return the content of a module's signature file, or b"" if the module has no readable signatures."""
         content = self.read_file(SIGNATURES, SIGNATURES.file_name(module_id.hex()), authenticated=True)
         if content is not None:
             return content
@@ -211,7 +209,7 @@ class Directory:
         return status.st_size, status.st_mtime
 
     def _warn_of_damaged_volume(self, name: str, reason: str) -> None:
-        """Warn about a damaged volume, once for each path."""
+        """Issue a warning about a damaged volume, once for each path."""
         path = self.path(VOLUMES, name)
         if self.is_first_warning(path):
             from compcache.publish.quarantine import warn
@@ -219,7 +217,7 @@ class Directory:
             warn(f"damaged modules in {path} are not used and are compiled again: {reason}; 'compcache check --repair' repairs the file")
 
     def present_names(self, directory: str) -> list[str]:
-        """Return the names in a directory, unordered; an empty list if the directory does not exist.
+        """Return the names in a directory, in any order. The list is empty if the directory does not exist.
 
         Raises:
             StorageError: the directory cannot be read, and `report_unreadable` raises.
@@ -235,7 +233,7 @@ class Directory:
             return []
 
     def report_unreadable(self, path: str, error: OSError) -> None:
-        """Raise `StorageError` for a part of the directory that cannot be read. In a layer, warn instead."""
+        """Raise `StorageError` for a file or directory that cannot be read. Layers override this to issue a warning instead."""
         raise self.unreadable(path, error) from error
 
     @staticmethod
@@ -244,10 +242,9 @@ class Directory:
         return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
     def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
-        """Return the content of a file; None if it does not exist, cannot be read, or has more than `most` bytes.
+        """Return the content of a small file, or None if it cannot be read, has more than `most` bytes or is not trusted.
 
-        None also if a user whose files are not used may have written it. If `authenticated` is true, the caller checks a signature of
-        the content, and the file of any user is read.
+        With `authenticated`, files of all users are read, because the caller verifies a signature of the content.
         """
         if self.exposed and not authenticated:
             return None
@@ -258,7 +255,7 @@ class Directory:
             return None
 
     def is_first_warning(self, path: str) -> bool:
-        """Return whether this is the first call for a path. The first call records the path, so each warning is issued once."""
+        """Return whether no warning was issued for a path before, and record the path."""
         if path in self._warned:
             return False
         self._warned.add(path)
@@ -267,7 +264,7 @@ class Directory:
     # ------------------------------------------------------------------- host
 
     def processor(self) -> Processor:
-        """Return the description of this machine's processor by the processor itself (CPUID or HWCAP)."""
+        """Return the description of this host's processor, from CPUID or HWCAP. It is read at the first call."""
         if self._processor is None:
             from compcache.hit.target import load_runtime
 
@@ -275,7 +272,7 @@ class Directory:
         return self._processor
 
     def host_file(self) -> tuple[str, HostFile | None]:
-        """Return the name of the file that describes this machine, and its content.
+        """Return the name and the content of the file that describes this machine.
 
         The name is "" if the machine cannot be identified. The content is None if there is no trusted file.
         """
@@ -290,22 +287,19 @@ class Directory:
         return name, decode_host(data, name, self.signing_key) if data else None
 
     def _machine_key(self, processor: bytes) -> str | None:
-        """Return a key of this machine that is valid until its next boot; None if the machine cannot be identified."""
+        """Return a key that identifies this machine until its next boot, or None if the machine cannot be identified."""
         from compcache.formats.host_file import host_key
 
         return host_key(self.files, processor)
 
     def _read_cpu_name(self) -> str:
-        """Return the name of the CPU from the file of this machine; "" without a file."""
+        """Return the name of the CPU from the file that describes this machine, or "" if there is no file."""
         _, content = self.host_file()
         return content.cpu if content else ""
 
 
 def _is_foreign(user: int, status: os.stat_result, link: os.stat_result) -> bool:
-    """Return whether a user other than `user` can write to a directory with this status, or can change the link to it.
-
-    The superuser is trusted, because it can change the code of this process in any case.
-    """
+    """Return whether a user other than `user` and the superuser can write to a directory with this status, or change the link to it."""
     return status.st_uid not in (user, 0) or bool(status.st_mode & file_ops.WRITABLE_BY_OTHERS) or link.st_uid not in (user, 0)
 
 

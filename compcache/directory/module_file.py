@@ -30,7 +30,7 @@ _CLOSED = _Closed()
 
 
 class ModuleFile:
-    """An open, verified module. Close it after use.
+    """An open, verified module, which must be closed after use.
 
     `opened` is the open file that contains the module. `size` is the size of the module in bytes, `stored` the bytes that it takes on
     disk. The other fields without an underscore are set
@@ -57,7 +57,7 @@ class ModuleFile:
     def open(self, directory: Directory) -> os.stat_result:
         """Open the module file, or read the module from its volume. Return the status of the file or the volume.
 
-        The file is open until `close`, or until this object is deleted.
+        The file stays open until `close` is called or this object is deleted.
 
         Raises:
             FormatError: the module in the volume is damaged.
@@ -98,7 +98,7 @@ class ModuleFile:
         self.key = key
 
     def read_record(self, offset: int) -> bytes:
-        """Return the payload of the record at an offset in the section of records.
+        """Return the payload of the record at an offset in the records section.
 
         Raises:
             FormatError: there is no intact record at this offset.
@@ -112,7 +112,7 @@ class ModuleFile:
             raise self._storage_error(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes from `offset` of the file, or fewer bytes at its end.
+        """Return `size` bytes of the file, starting at `offset`, or fewer at the end of the file.
 
         Raises:
             StorageError: the file cannot be read.
@@ -138,7 +138,7 @@ class ModuleFile:
         from compcache.formats.footer import FOOTER_SIZE, decode_footer
 
         if self.size < FOOTER_SIZE:
-            raise FormatError(f"the module file has {self.size} bytes, fewer than a footer has")
+            raise FormatError(f"the module file has only {self.size} bytes, fewer than a footer")
         return decode_footer(self.read(self.size - FOOTER_SIZE, FOOTER_SIZE), self.size)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ __all__ = ["NullRecorder"]
 
 
 class NullRecorder:
-    """A recorder that records nothing. Each method does nothing in place of its namesake in `compcache.hit.recorder.Recorder`."""
+    """A recorder that records nothing. See `compcache.hit.recorder.Recorder` for the methods."""
 
     __slots__ = ("unaccounted",)
 
@@ -27,7 +27,7 @@ class NullRecorder:
         """Ignore that a function was missing."""
 
     def refused(self, name: str, reason: str) -> None:
-        """Ignore that a file is not used, or that a function was not cached."""
+        """Ignore that a file was rejected, or that a function was not cached."""
 
     def asked(self, name: str, answer: str) -> None:
         """Ignore that the remote store answered about a function."""
@@ -48,7 +48,7 @@ class NullRecorder:
         """Do nothing: there are no statistics to write."""
 
     def watch(self, loader: Loader) -> None:
-        """Ignore a loader, whose modules would be recorded."""
+        """Ignore a loader, whose modules a recorder would count as used."""
 
     def flush(self, *, now_held: bool = False) -> None:
         """Do nothing: there are no pending records."""

@@ -16,9 +16,14 @@ __all__ = [
 class Place(Record):
     """One kind of file in a cache directory.
 
-    `form` is the path below the root, with variable parts in angle brackets. The number at the end of the name of the directory or
-    file is the version of its format. `derived` files can be made again from the modules or from the system. `cleared` files are
-    removed when the cache is cleared. `name` is empty for a kind with many files, and `suffix` if their names have no common ending.
+    Attributes:
+        form: the path below the root, with variable parts in angle brackets. The number at the end of the directory or file name is the
+            version of the format.
+        directory: the name of the directory, or "" for a file in the root.
+        name: the file name, or "" for a kind with many files.
+        suffix: the common ending of the file names, or "".
+        derived: whether the files can be recreated from the modules or the system.
+        cleared: whether the files are removed when the cache is cleared.
     """
 
     __slots__ = ("form", "directory", "name", "suffix", "derived", "cleared")
@@ -44,7 +49,7 @@ class Place(Record):
         return stem + self.suffix
 
     def includes(self, file_name: str) -> bool:
-        """Return whether a file of this name is of this kind."""
+        """Return whether a file name belongs to this kind."""
         return file_name == self.name if self.name else file_name.endswith(self.suffix)
 
 
@@ -81,7 +86,7 @@ FORMER_DIRECTORIES = ("runtime-v", "catalog-v", "roster-v", "refusals-v", "notes
 
 
 def module_id_of(name: str) -> bytes | None:
-    """Return the module_id in the name of a module file; None for other names."""
+    """Return the module_id in the name of a module file, or None for other names."""
     try:
         module_id = bytes.fromhex(name[: -len(MODULES.suffix)])
     except ValueError as error:

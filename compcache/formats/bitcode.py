@@ -50,7 +50,7 @@ class _Bits:
         return chunk >> (start & 7) & (1 << width) - 1
 
     def vbr(self, width: int) -> int:
-        """Return a number from chunks of `width` bits. The highest bit of a chunk says that another chunk follows."""
+        """Return a variable-width number. The highest bit of each chunk of `width` bits says whether another chunk follows."""
         value = shift = 0
         more = 1 << width - 1
         while True:
@@ -67,7 +67,7 @@ class _Bits:
         self.at = (self.at + _WORD - 1) // _WORD * _WORD
 
     def blob(self, size: int) -> bytes:
-        """Return `size` bytes from the next multiple of 32 bits on."""
+        """Return `size` bytes, starting at the next multiple of 32 bits."""
         self.align()
         start = self.at >> 3
         self.at += 8 * size
@@ -78,7 +78,7 @@ class _Bits:
 
 
 def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
-    """Return the names of the externally visible functions that bitcode defines, in file order; None if only LLVM can determine them.
+    """Return the names of the visible functions that bitcode defines, in file order, or None if only LLVM can determine them.
 
     Raises:
         FormatError: the data is not bitcode, or is damaged.
@@ -88,7 +88,7 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
 
 
 def weak_functions(bitcode: bytes) -> frozenset[str]:
-    """Return the names of the visible functions with weak or linkonce linkage; none if only LLVM can determine them.
+    """Return the names of visible functions with weak or linkonce linkage. The set is empty if only LLVM can determine them.
 
     Raises:
         FormatError: the data is not bitcode, or is damaged.
@@ -123,7 +123,7 @@ def _unwrap(bitcode: bytes) -> bytes:
 
 
 def _enter_block(bits: _Bits) -> tuple[int, int, int]:
-    """Read the head of a block; return its number, the width of its abbreviation ids, and the position after the block."""
+    """Read the head of a block, and return its number, the width of its abbreviation ids, and the position after the block."""
     block, width = bits.vbr(8), bits.vbr(4)
     # Alignment is relative to the magic, which has one word, so it is the same without the magic.
     bits.align()
@@ -197,7 +197,7 @@ def _read_scalar(bits: _Bits, encoding: int, data: int) -> int:
 
 
 def _visible_functions(records: list[list[int]], strings: bytes) -> list[tuple[str, int]] | None:
-    """Return the names and linkages of the visible functions; None if only LLVM can determine them."""
+    """Return the names and linkages of the visible functions, or None if only LLVM can determine them."""
     codes = {record[0] for record in records}
     if [_CODE_VERSION, _NAMES_IN_STRTAB] not in records or codes & {_CODE_ALIAS, _CODE_IFUNC}:
         return None  # names are not in the string table, or an alias may name a function

@@ -1,4 +1,4 @@
-"""The codec for bodies of small functions, which modules that import the functions may inline.
+"""The codec for bodies of small functions, which importing modules can inline.
 
 Bodies are at the end of a module file's bitcode section: a zlib stream, its size u32 and the magic. The stream is a msgpack array of the
 version and, for each function, ``[func_name, instructions, code, natives, imports]``. Code is LLVM assembly of a module that defines the
@@ -42,7 +42,7 @@ class Body(NamedTuple):
 
 
 def encode_bodies(bodies: Iterable[Body]) -> bytes:
-    """Return the bytes of the bodies for the end of a bitcode section; empty if there are no bodies."""
+    """Encode bodies for the end of a bitcode section. The result is empty if there are no bodies."""
     rows = [list(body) for body in bodies]
     if not rows:
         return b""
@@ -51,7 +51,7 @@ def encode_bodies(bodies: Iterable[Body]) -> bytes:
 
 
 def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
-    """Return the bodies in a bitcode section, by func_name; empty if it has no bodies, or bodies of another version.
+    """Decode the bodies in a bitcode section, by func_name. The result is empty if there are none, or only of another version.
 
     Args:
         read: returns `size` bytes of the section from `offset` on.
@@ -79,7 +79,7 @@ def read_bodies(read: Callable[[int, int], bytes], end: int) -> dict[str, Body]:
 
 
 def _checked_body(name: object, instructions: object, code: object, natives: object, imports: object) -> Body:
-    """Return a body from the fields of a row. Raise `TypeError` if a field has another type."""
+    """Create a body from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
     if not isinstance(natives, list) or not isinstance(imports, list) or not isinstance(instructions, int) or instructions < 0:
         raise TypeError("a field of a function's body has the wrong type")
     if not all(isinstance(text, str) for text in (name, code, *natives, *imports)):

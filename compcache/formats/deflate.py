@@ -20,7 +20,7 @@ _CHECK = Struct(">I")
 
 
 def deflate(data: bytes) -> bytes:
-    """Return a zlib stream with the data."""
+    """Compress data to a zlib stream."""
     size = len(data)
     if size <= _STORED:
         return b"".join([_HEAD.pack(b"\x78\x01", 1, size, size ^ 0xFFFF), data, _CHECK.pack(zlib.adler32(data))])

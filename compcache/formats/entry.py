@@ -62,12 +62,12 @@ def is_pack(image_kind: str) -> bool:
 
 
 def index_name(kind: str, name: str) -> str:
-    """Return the name under which the index has an entry."""
+    """Return the name of an entry in the index."""
     return f"\0{kind}\0{name}"
 
 
 def may_be_read(kind: str, *, elsewhere: bool) -> bool:
-    """Return whether entries of a kind may be read from a file. `elsewhere` says that no trusted key has signed the file."""
+    """Return whether entries of a kind may be read from a file. `elsewhere` says that the file is in an unsigned layer."""
     return not (elsewhere and kind.startswith(PICKLED))
 
 
@@ -77,7 +77,7 @@ def sequence_after(known: EntryRecord | None) -> int:
 
 
 def encode_entry(record: EntryRecord) -> bytes:
-    """Return the payload of an entry's record."""
+    """Encode an entry as the payload of its record."""
     texts = record.kind.encode("utf-8", "surrogatepass"), record.name.encode("utf-8", "surrogatepass")
     head = _HEAD.pack(
         ENTRY, record.gone, min(record.sequence, _MAX_SEQUENCE), len(record.requires), len(texts[0]), len(texts[1]), len(record.data)
@@ -86,10 +86,10 @@ def encode_entry(record: EntryRecord) -> bytes:
 
 
 def decode_entry(payload: bytes) -> EntryRecord:
-    """Return the entry in the payload of a record.
+    """Decode the entry in the payload of a record.
 
     Raises:
-        FormatError: the record is not an entry's, or is damaged.
+        FormatError: the record is not the record of an entry, or is damaged.
     """
     if len(payload) < _HEAD.size or payload[:1] != ENTRY:
         raise FormatError(f"the record of an entry has the type {payload[:1]!r}, or is truncated")
@@ -108,7 +108,7 @@ def decode_entry(payload: bytes) -> EntryRecord:
 
 
 def encode_stub(symbol: int, features: str) -> bytes:
-    """Return the data of an entry of the kind `STUB`.
+    """Encode the data of a `STUB` entry.
 
     Args:
         symbol: the number of the stub's symbol in the module table.
@@ -118,7 +118,7 @@ def encode_stub(symbol: int, features: str) -> bytes:
 
 
 def decode_stub(data: bytes) -> tuple[int, str]:
-    """Return the symbol number and the features in the data of a stub's entry (`encode_stub`).
+    """Decode the data of a `STUB` entry, and return the symbol number and the features.
 
     Raises:
         FormatError: the data is truncated, or contains invalid text.

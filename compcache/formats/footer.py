@@ -72,19 +72,19 @@ class Footer(Record):
 
 
 def module_digest(content: Iterable[bytes], image: int, records: int, graph: int, bitcode: int) -> bytes:
-    """Return the module_id for sections of these sizes. `content` yields the bytes of all sections, in parts of any size."""
+    """Compute the module_id from the sections' content and sizes. `content` yields the bytes of all sections, in parts of any size."""
     return digest([_SIZES.pack(image, records, graph, bitcode), *content], size=DIGEST_SIZE, person=_PERSON)
 
 
 def encode_container(
     image: bytes, records: bytes, graph: bytes, bitcode: bytes, notes: bytes, signing_key: bytes | None, module_id: bytes = b""
 ) -> tuple[bytes, list[bytes]]:
-    """Return the module_id and the parts of a module file, in order.
+    """Encode a module file, and return its module_id and its parts, in order.
 
     Args:
         image, records, graph, bitcode, notes: the sections.
-        signing_key: the key that signs the footer; None for an unsigned module.
-        module_id: the module_id, if it is known.
+        signing_key: the key that signs the footer, or None for an unsigned module.
+        module_id: the module_id if it is known, or b"".
     """
     sections = [image, records, graph, bitcode]
     module_id = module_id or module_digest(sections, *map(len, sections))
@@ -95,7 +95,7 @@ def encode_container(
 
 
 def decode_footer(data: bytes, file_size: int) -> Footer:
-    """Return the footer of a module file.
+    """Decode the footer of a module file.
 
     Args:
         data: the last FOOTER_SIZE bytes of the file.
@@ -119,31 +119,31 @@ def decode_footer(data: bytes, file_size: int) -> Footer:
 
 
 def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], bytes]) -> None:
-    """Check that a file contains the module in its name, and that its content matches the footer.
+    """Check that a file contains the module that its name says, and that its content matches the footer.
 
     Args:
         footer: the footer of the file.
         module_id: the module_id in the file's name.
-        read: returns `size` bytes of the file from `offset` on, fewer at its end.
+        read: returns `size` bytes of the file at `offset`, or fewer at the end.
 
     Raises:
         FormatError: the file contains another module, or its content or notes do not match the footer.
     """
     if footer.module_id != module_id:
-        raise FormatError("the module file contains another module than its name says")
+        raise FormatError("the module file contains a different module than its name says")
     content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
-        raise FormatError("the content of the module file does not have the digest in its name")
+        raise FormatError("the content of the module file does not match the digest in its name")
     if digest([read(footer.content, footer.notes)]) != footer.notes_digest:
-        raise FormatError("the notes of the module file do not have the digest in its footer")
+        raise FormatError("the notes of the module file do not match the digest in its footer")
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
-    """Check the content of a whole module file, and return its footer.
+    """Verify the content of a module file, and return its footer.
 
     Args:
         data: the bytes of the file.
-        module_id: the expected module_id; None accepts any.
+        module_id: the expected module_id, or None to accept any module.
 
     Raises:
         FormatError: the bytes are not an intact module file, or contain another module.
@@ -164,7 +164,7 @@ def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes
 
 
 def is_signed_with(footer: Footer, signing_key: bytes) -> bool:
-    """Return whether a footer has the signature of a key. The comparison takes constant time."""
+    """Return whether a footer has a valid MAC by a key. The comparison takes constant time."""
     expected = mac(footer.signed, signing_key)
     difference = 0
     for a, b in zip(expected, footer.mac, strict=True):

@@ -66,13 +66,13 @@ class ModuleGraph(NamedTuple):
 
 
 def encode_graph(nodes: Iterable[SymbolNode]) -> bytes:
-    """Return the graph section of a module."""
+    """Encode the graph section of a module."""
     rows = [list(node) for node in nodes]
     return deflate(msgpack.packb(rows, use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_graph(section: bytes) -> ModuleGraph:
-    """Return the graph in a graph section.
+    """Decode the graph section of a module.
 
     Raises:
         FormatError: the section is damaged.
@@ -88,7 +88,7 @@ def decode_graph(section: bytes) -> ModuleGraph:
 
 
 def _checked_node(symbol: object, kind: object, func_name: object, signature: object, references: object) -> SymbolNode:
-    """Return a node from the fields of a row. Raise `TypeError` if a field has another type."""
+    """Create a node from the decoded fields of a row. Raise `TypeError` if a field has the wrong type."""
     texts = (symbol, kind, "" if func_name is None else func_name, signature)
     if not isinstance(references, list) or not all(isinstance(text, str) for text in (*texts, *references)):
         raise TypeError("a field of a node is not text")
@@ -96,13 +96,13 @@ def _checked_node(symbol: object, kind: object, func_name: object, signature: ob
 
 
 def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], contents: bytes = b"") -> bytes:
-    """Return the notes section of a new module, with the current time.
+    """Encode the notes section of a new module, with the current time.
 
     Args:
         seconds: the processor time of the compilation, in seconds.
         identity: the identity of the module, a mapping of components, or None.
         digests: the known digests of the source (`SOURCE_DIGESTS`), by name. Empty digests are left out.
-        contents: the digests of functions (`compcache.formats.order`); empty if unknown.
+        contents: the content digests of the functions (`compcache.formats.order`), or b"" if they are unknown.
     """
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:
@@ -113,13 +113,13 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
 
 
 def pack_notes(notes: Mapping[str, Any]) -> bytes:
-    """Return the notes section with these notes; the inverse of `decode_notes`."""
+    """Encode notes as a notes section. This is the inverse of `decode_notes`."""
     packed: bytes = msgpack.packb(dict(notes), use_bin_type=True)
     return packed
 
 
 def decode_notes(section: bytes) -> dict[str, Any]:
-    """Return the notes in a notes section. Invalid times and identities are left out.
+    """Decode the notes section of a module. Invalid times and identities are left out.
 
     Raises:
         FormatError: the section is damaged.

@@ -43,14 +43,14 @@ class Group(NamedTuple):
 
 
 def encode_group(digest: str, members: Iterable[GroupMember]) -> bytes:
-    """Return the data of a group's entry."""
+    """Encode the data of a `GROUP` entry."""
     rows = [[label, code, list(names)] for label, code, names in members]
     packed: bytes = msgpack.packb([digest, rows], use_bin_type=True, unicode_errors="surrogatepass")
     return packed
 
 
 def decode_group(data: bytes) -> Group:
-    """Return the description in the data of a group's entry.
+    """Decode the data of a `GROUP` entry.
 
     Raises:
         FormatError: the data is damaged.

@@ -65,13 +65,13 @@ class Processor:
         self.accepted: set[bytes] = set()
 
     def cpu(self) -> str:
-        """Return LLVM's name of the processor, from a file that is read once; empty if no process has asked LLVM since the boot."""
+        """Return LLVM's name of the processor, from a file that is read once, or "" if no process has asked LLVM since the boot."""
         if self._cpu is None:
             self._cpu = self._ask_cpu()
         return self._cpu
 
     def meets(self, features: str) -> bool:
-        """Return whether this processor has all features in a text ``names;words``; False for a malformed text."""
+        """Return whether this processor has all features in a text ``names;words``. The result is False for a malformed text."""
         met: bool = runtime.processor_meets(features, self.words, self.identity, self._ask)
         return met
 
@@ -153,7 +153,7 @@ def target_id(requirement: str) -> bytes:
 
 
 def this_libc() -> str:
-    """Return the C library of this process, in the form of requirements: for example ``glibc 2.36`` or ``musl``; empty if unknown."""
+    """Return the C library of this process, as in requirements: ``glibc 2.36`` or ``musl``, for example, or "" if it is unknown."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError) as error:  # other C libraries do not have this setting
@@ -162,7 +162,7 @@ def this_libc() -> str:
 
 
 def platform_serves(requirement: str) -> bool:
-    """Return whether this process has the platform and the C library of a requirement. The CPU is not checked."""
+    """Return whether this process meets a requirement's platform and C library. The CPU is not checked."""
     serves: bool = runtime.platform_serves(requirement, _PLATFORM, this_libc())
     return serves
 

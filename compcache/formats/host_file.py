@@ -25,7 +25,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def host_key(files: Files, processor: bytes) -> str | None:
-    """Return a name for the current boot of this host and a processor; None if the system does not report boots.
+    """Return a name for the current boot of this host and a processor, or None if the system does not report boots.
 
     `processor` is the processor's own description, which differs in emulators.
     """
@@ -54,13 +54,13 @@ class HostFile(Record):
 
 
 def encode_host(host: HostFile, name: str, signing_key: bytes | None = None) -> bytes:
-    """Return the bytes of a host file with this name, signed if there is a key."""
+    """Encode a host file with this name. It is signed if a key is given."""
     text = f"{host.cpu}\0{host.llvm_version}\0{host.features}\0{host.library}".encode()
     return _seal(text, name, signing_key) + text
 
 
 def decode_host(data: bytes, name: str, signing_key: bytes | None = None) -> HostFile | None:
-    """Return the content of a host file; None if its bytes are damaged, belong to another name, or lack the key's signature."""
+    """Decode a host file. Return None if it is damaged, belongs to another name, or is not signed with the key."""
     text = data[CHECK_SIZE:]
     if _seal(text, name, signing_key) != data[:CHECK_SIZE]:
         return None

@@ -78,12 +78,12 @@ class Stamp(Record):
 
     @staticmethod
     def of(status: os.stat_result) -> Stamp:
-        """Return the stamp of a file from its `stat` result."""
+        """Create the stamp of a file from its `stat` result."""
         return Stamp(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     @staticmethod
     def packed(status: os.stat_result) -> bytes:
-        """Return the stamp of a file in its encoded form, from its `stat` result."""
+        """Create the encoded stamp of a file from its `stat` result."""
         return _STAMP.pack(*_stamp(status))
 
 
@@ -116,13 +116,13 @@ class ModuleEntry(Record):
 
     @staticmethod
     def decode(data: bytes) -> ModuleEntry:
-        """Return the entry in its encoded form (`encode`)."""
+        """Decode the result of `encode`."""
         stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
         return ModuleEntry(data[:DIGEST_SIZE], Stamp(*stamp), *fields)
 
 
 def entry_for(data: bytes, module_id: bytes, status: os.stat_result) -> list[Trusted]:
-    """Return the fields of an encoded entry as `Index.verified` does; empty if it belongs to another module or state of the file."""
+    """Decode an entry to the fields that `Index.verified` yields. The result is empty if the module or the file's state differs."""
     stamp, fields = runtime.module_entry(data[DIGEST_SIZE:])
     return [fields] if data.startswith(module_id) and stamp == _stamp(status) else []
 
@@ -132,7 +132,7 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def in_order(found: list[Numbered], is_near: Callable[[bytes], bool] | None) -> list[tuple[bytes, int]]:
-    """Sort the realizations of a plain name in `found` by preference, in place; return their (module_id, record offset).
+    """Sort the realizations of a plain name in `found` by preference, in place, and return their (module_id, record offset).
 
     The latest addition is first; within an addition, the realization that fits this host best. Realizations with the content of the first
     one are equivalent. Among them, realizations in near modules are first, then realizations that fit best.
@@ -150,7 +150,7 @@ def requirement_number(text: str) -> bytes:
 
 
 class Segment:
-    """A segment file, opened on first use. Small segments are read whole, larger segments piece by piece."""
+    """A segment file, which is opened on first use. Small segments are read completely, larger segments in parts."""
 
     __slots__ = ("_directory", "_files", "_owners", "_read_rows", "_tables", "_texts", "greatest", "listed", "name", "owner")
 
@@ -215,7 +215,7 @@ class Segment:
         return self._tables
 
     def _open_file(self) -> tuple[file_ops.Opened, int]:
-        """Open the file; return it and its size. Raise `FormatError` if it is not a regular file of a trusted user."""
+        """Open the file, and return it and its size. Raise `FormatError` if it is not a regular file of a trusted user."""
         try:
             opened = self._files.open_owned(f"{self._directory}/{self.name}", file_ops.READ_FLAGS)
         except OSError as error:
@@ -313,7 +313,7 @@ class Index:
         return self._segments
 
     def refresh(self) -> bool:
-        """List the directory again; return whether its segments have changed. A failure sets `problem`."""
+        """List the directory again, and return whether its segments have changed. After a failure, `problem` is set."""
         before, self.problem = self.problem, ""
         names = self._list_names()
         old = {segment.name: segment for segment in self._segments or ()}
@@ -394,7 +394,7 @@ class Index:
                 rest.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
-        """Return every realization of a plain name from all segments, without duplicates, unordered."""
+        """Return the realizations of a plain name from all segments, without duplicates, in any order."""
         found: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
@@ -431,7 +431,7 @@ class Index:
             self._ranks[number] = NATIVE
 
     def _rank(self, segment: Segment, number: bytes) -> int:
-        """Return the rank of the requirement with a number on this host; 0 if the segment does not contain the requirement."""
+        """Return the rank on this host of the requirement with a number, or 0 if the segment does not contain the requirement."""
         known = self._ranks.get(number)
         if known:
             return known
@@ -466,9 +466,9 @@ class Index:
                     yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:
-        """Return the values for a key in a segment's module or function table; None if the segment has been removed.
+        """Return the values for a key in a segment's module or function table, or None if the segment has been removed.
 
-        A damaged segment is set aside, and an unreadable segment sets `problem`; both have no values.
+        A damaged segment is set aside, and an unreadable segment sets `problem`. Both have no values.
         """
         try:
             return (segment.modules if modules else segment.functions).find(key)
@@ -485,7 +485,7 @@ class Index:
             return []
 
     def set_aside(self, segment: Segment, error: FormatError) -> None:
-        """Stop using a segment that cannot be decoded, and add it to `damaged` with the reason, or to `ignored`."""
+        """Stop using a segment that cannot be decoded. Add it to `damaged` with the reason, or to `ignored`."""
         from compcache.formats.unread_segment import segment_error
 
         reason = segment_error(self.files, f"{self.directory}/{segment.name}", segment.name[3 : 3 + 2 * NAME_SIZE], error)

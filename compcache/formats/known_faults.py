@@ -32,7 +32,7 @@ FAULTS: tuple[KnownFault, ...] = ()
 
 
 def fault_of(makers: Iterable[Maker]) -> str:
-    """Return a description of the first known fault in code of these makers; empty if no fault is known."""
+    """Return a description of the first known fault of these makers, or "" if no fault is known."""
     if FAULTS:
         for maker in makers:
             for fault in FAULTS:
@@ -42,5 +42,5 @@ def fault_of(makers: Iterable[Maker]) -> str:
 
 
 def state() -> bytes:
-    """Return a digest of the table for stamps; empty if the table is empty."""
+    """Return a digest of the table for stamps, or an empty value if the table is empty."""
     return digest(["\0".join(fault).encode() + b"\n" for fault in FAULTS]) if FAULTS else b""

@@ -50,14 +50,14 @@ class Closure(Record):
 
 
 def encode_closure(closure: Closure) -> bytes:
-    """Return the data of the entry for a linked closure."""
+    """Encode the data of a linked closure's entry."""
     rows = [f"{number} {name}" for name, number in sorted(closure.bindings.items())]
     roots = [f"+{name}" for name in closure.roots]
     return "\0".join([closure.label, str(closure.homes), *roots, *rows]).encode("utf-8", "surrogatepass")
 
 
 def decode_closure(data: bytes) -> Closure:
-    """Return the linked closure in the data of its entry (`encode_closure`).
+    """Decode the data of a linked closure's entry.
 
     Raises:
         FormatError: the data is damaged.

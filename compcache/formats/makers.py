@@ -52,7 +52,7 @@ class Maker(NamedTuple):
 
 
 def makers_text(makers: Iterable[Maker]) -> str:
-    """Return the lines of a record of makers, sorted, without duplicates.
+    """Return the lines of a makers record, sorted and without duplicates.
 
     Raises:
         ValueError: a name or a version has invalid characters.
@@ -67,15 +67,15 @@ def makers_text(makers: Iterable[Maker]) -> str:
 
 
 def encode_makers(text: str) -> bytes:
-    """Return the payload of a record of makers with these lines."""
+    """Encode lines as the payload of a makers record."""
     return MAKERS + text.encode()
 
 
 def decode_makers(payload: bytes) -> str:
-    """Return the lines in the payload of a record of makers.
+    """Decode the payload of a makers record, and return its lines.
 
     Raises:
-        FormatError: the record is not a record of makers, or is damaged.
+        FormatError: the record is not a makers record, or is damaged.
     """
     if payload[:1] != MAKERS:
         raise FormatError(f"the record of makers has the type {payload[:1]!r}")
@@ -89,12 +89,12 @@ def decode_makers(payload: bytes) -> str:
 
 
 def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...]:
-    """Return all makers of a module, LLVM included; none for a pack.
+    """Return all makers of a module, including LLVM. A pack has no makers.
 
     Args:
-        image_kind: the kind in the module record.
-        llvm_version: the version of LLVM in the module record.
-        text: the lines of the record of makers; empty if the module has no such record.
+        image_kind: the image kind in the module record.
+        llvm_version: the LLVM version in the module record.
+        text: the lines of the makers record, or "" if the module has no such record.
     """
     if is_pack(image_kind):
         return ()
@@ -103,7 +103,7 @@ def makers_of(image_kind: str, llvm_version: str, text: str) -> tuple[Maker, ...
 
 
 def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, ...]:
-    """Return all makers of a module, LLVM included; none for a pack.
+    """Read all makers of a module, including LLVM. A pack has no makers.
 
     Args:
         read_record: returns the payload of the record at an offset.
@@ -127,7 +127,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Return the versions that a text describes: a name, optionally followed by conditions separated by commas.
+        """Parse a specification: a name, optionally followed by conditions separated by commas.
 
         Raises:
             ValueError: the text does not have this form.
@@ -170,7 +170,7 @@ def _version_parts(version: str) -> tuple[str, ...]:
 
 
 def _version_key(version: str) -> tuple[tuple[int, ...], int, int] | None:
-    """Return a version in a comparable form: its numbers without trailing zeros, and its stage of release. None for other texts."""
+    """Return a sort key for a version (its numbers without trailing zeros, and its release stage), or None for other texts."""
     match = _VERSION.match(version)
     if match is None:
         return None

@@ -155,12 +155,12 @@ class NeedsRecord(Record):
 
 
 def decode_function(payload: bytes) -> FunctionRecord:
-    """Return the function record in a payload. Raise `FormatError` if it is malformed."""
+    """Decode a function record. Raise `FormatError` if it is malformed."""
     return FunctionRecord(*runtime.function_record(payload))
 
 
 def decode_needs(payload: bytes) -> NeedsRecord:
-    """Return the needs record in a payload. Raise `FormatError` if it is malformed."""
+    """Decode a needs record. Raise `FormatError` if it is malformed."""
     return NeedsRecord(*runtime.needs_record(payload))
 
 

@@ -59,7 +59,7 @@ def image_flag(kind: str) -> int:
 
 
 def _encode_text(value: str) -> bytes:
-    """Return an encoded text, preceded by its length in bytes."""
+    """Encode a text, preceded by its length in bytes."""
     data = value.encode("utf-8", "surrogatepass")
     return _U32.pack(len(data)) + data
 
@@ -70,7 +70,7 @@ def _encode_blob(value: bytes) -> bytes:
 
 
 def encode_module(record: ModuleRecord) -> bytes:
-    """Return the payload of a module record."""
+    """Encode a module record."""
     texts = (
         record.image_kind, record.triple, record.cpu, "\n".join(record.features), record.libc, record.machine_features,
         record.llvm_version, record.made_for, record.made_on,
@@ -79,14 +79,14 @@ def encode_module(record: ModuleRecord) -> bytes:
 
 
 def encode_function(record: FunctionRecord) -> bytes:
-    """Return the payload of a function record: type, numbers, lengths of the texts, texts, and the link type if it is known."""
+    """Encode a function record: type, numbers, lengths of the texts, texts, and the link type if it is known."""
     texts = [text.encode("utf-8", "surrogatepass") for text in (record.name, record.symbol, record.signature)]
     head = FUNCTION_HEAD.pack(FUNCTION, record.function, record.entry, record.needs, record.target_id, *map(len, texts))
     return b"".join([head, *texts, record.link_type])
 
 
 def encode_needs(record: NeedsRecord) -> bytes:
-    """Return the payload of a needs record."""
+    """Encode a needs record."""
     parts = [NEEDS, _U32.pack(len(record.imports))]
     for slot, name in record.imports:
         parts += [_U32.pack(slot), _encode_text(name)]
@@ -98,12 +98,12 @@ def encode_needs(record: NeedsRecord) -> bytes:
 
 
 def encode_link_type(text: str) -> bytes:
-    """Return the payload of a link type record."""
+    """Encode a link type record."""
     return LINK_TYPE + _encode_text(text)
 
 
 def encode_global(record: GlobalRecord) -> bytes:
-    """Return the payload of a global record."""
+    """Encode a global record."""
     numbers = _PAIR.pack(record.slot, record.size)
     texts = map(_encode_text, (record.name, record.form, record.kind))
     return b"".join([GLOBAL, numbers, *texts, _encode_blob(record.payload)])
@@ -134,7 +134,7 @@ class ManifestWriter:
 
 
 def _key_in(payload: bytes) -> bytes:
-    """Return the key in the payload of a module record; empty for other payloads."""
+    """Return the key in the payload of a module record, or b"" for other payloads."""
     return payload[_KEY_AT : _KEY_AT + KEY_SIZE] if payload[:1] == MODULE else b""
 
 
@@ -155,7 +155,7 @@ def iterate_frames(section: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class WholeManifest:
-    """A whole records section, whose frames are verified. The methods decode the records of a type. `header` is the module record.
+    """A complete records section. Its frames are verified when it is created. `header` is the module record.
 
     Raises:
         FormatError: a record is damaged, or the first record is not a module record. All methods raise it.
@@ -189,7 +189,7 @@ class WholeManifest:
         return tuple(dict.fromkeys(name for record in needs for _, name in record.imports))
 
     def is_pickled(self) -> bool:
-        """Return whether loading a global of the module, or reading one of its entries, unpickles data."""
+        """Return whether loading a global variable of the module, or reading one of its entries, unpickles data."""
         if any(decode_global(payload).kind == PICKLED_GLOBAL for _, payload in self._payloads_of(GLOBAL)):
             return True
         return any(record.kind.startswith(PICKLED) for _, record in self.entries())

@@ -23,13 +23,13 @@ _NO_CONTENT = bytes(CONTENT_SIZE)
 
 
 class Order(NamedTuple):
-    """The number of an addition, and the digests of its functions, `CONTENT_SIZE` bytes each, in the order of their records."""
+    """An addition number, and the content digests of the functions, `CONTENT_SIZE` bytes each, in the order of their records."""
 
     number: int
     contents: bytes = b""
 
     def content(self, position: int) -> bytes:
-        """Return the digest of the function at a position; zeros if the digest is unknown."""
+        """Return the content digest of the function at a position, or zeros if the digest is unknown."""
         return self.contents[position * CONTENT_SIZE : (position + 1) * CONTENT_SIZE] or _NO_CONTENT
 
 
@@ -37,7 +37,7 @@ UNNUMBERED = Order(0)
 
 
 def order_of(notes: Mapping[str, Any]) -> Order:
-    """Return the order of a module from its notes. Invalid values are replaced by 0 and no digests."""
+    """Return the order of a module from its notes. Invalid values count as 0 and as missing digests."""
     number, contents = notes.get(_NUMBER), notes.get(_CONTENTS)
     known = isinstance(number, int) and 0 <= number <= GREATEST_NUMBER
     usable = isinstance(contents, bytes) and len(contents) % CONTENT_SIZE == 0
@@ -56,5 +56,5 @@ def inherit_order(notes: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[s
 
 
 def with_number(notes: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return the notes of a module with another number, limited to `GREATEST_NUMBER`."""
+    """Return a module's notes with a new number, which is limited to `GREATEST_NUMBER`."""
     return {**notes, _NUMBER: min(number, GREATEST_NUMBER)}

@@ -45,7 +45,7 @@ class ModuleRecord(Record):
     abi: int
 
     def requirement(self, features: str = "") -> str:
-        """Return the requirement of functions that need these processor features; without features, for mapping the module."""
+        """Return the requirement of functions with these processor features, or by default the requirement for mapping the module."""
         return requirement(self.abi, self.triple, self.libc, self.cpu, self.made_for, self.made_on, features)
 
     def features_of(self, record: FunctionRecord) -> str:
@@ -57,7 +57,7 @@ class ModuleRecord(Record):
         for text in self.features:
             if target_id(self.requirement(text)) == record.target_id:
                 return text
-        raise FormatError(f"the record of the function {record.name!r} names a requirement that its module does not have")
+        raise FormatError(f"the record of the function {record.name!r} refers to a requirement that its module does not have")
 
 
 class GlobalRecord(Record):
@@ -123,7 +123,7 @@ class _Reader:
 
 
 def decode_module(payload: bytes) -> ModuleRecord:
-    """Return the module record in a payload. Raise `FormatError` if it is malformed."""
+    """Decode a module record. Raise `FormatError` if it is malformed."""
     reader = _Reader(payload, MODULE, "module")
     abi = reader.u32()
     key = reader.blob()
@@ -135,7 +135,7 @@ def decode_module(payload: bytes) -> ModuleRecord:
 
 
 def decode_link_type(payload: bytes) -> str:
-    """Return the link type in the payload of its record. Raise `FormatError` if the record is malformed."""
+    """Decode a link type record. Raise `FormatError` if it is malformed."""
     reader = _Reader(payload, LINK_TYPE, "link type")
     text = reader.text()
     reader.end()
@@ -143,12 +143,12 @@ def decode_link_type(payload: bytes) -> str:
 
 
 def decode_global(payload: bytes) -> GlobalRecord:
-    """Return the global record in a payload, with the serialized definition. Raise `FormatError` if it is malformed."""
+    """Decode a global record. Its definition stays encoded. Raise `FormatError` if the record is malformed."""
     return GlobalRecord(*runtime.global_record(payload))
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """Return a version of LLVM, from a module record or a setting, in a comparable form, for example (21, 1, 8).
+    """Parse an LLVM version from a module record or a setting, for comparisons: (21, 1, 8), for example.
 
     Raises:
         ValueError: the text is not a version.

@@ -45,7 +45,7 @@ _MAX_INDEX = 1 << 30
 
 
 def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
-    """Yield the items of sorted sources in order. If several sources have a key, only the item of the first source is yielded."""
+    """Merge sorted sources. If several sources have the same key, only the item of the first source is yielded."""
     last = None
     for item in heapq.merge(*sources, key=_key_of):
         if item[0] != last:
@@ -102,11 +102,11 @@ class SortedKeys:
     """An open file of sorted keys. `summary` is the writer's summary.
 
     Args:
-        read: returns `size` bytes of the file from `offset` on, fewer at its end.
+        read: returns `size` bytes of the file at `offset`, or fewer at the end.
         size: the size of the file in bytes.
 
     Raises:
-        FormatError: the file is not a file of sorted keys, or is damaged. All methods raise it.
+        FormatError: the file is not a file of sorted keys, or is damaged. All methods may raise this exception.
     """
 
     __slots__ = ("_blocks", "_firsts", "_index", "_read", "summary")

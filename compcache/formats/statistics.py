@@ -51,7 +51,7 @@ _MAX_AMOUNT = 1e15  # the limit of a count, so that no sum of counts is infinite
 _USE = Struct("<16s16sQd")
 _MAGIC = b"CCSTATS1"
 _CHUNK = 1 << 20
-_PAGE = 128  # the number of uses that are read at a time
+_PAGE = 32  # the number of uses that are read at a time
 #: A suffix that is greater than all name keys.
 _BEHIND_ALL = b"\xff" * (KEY_SIZE + 1)
 
@@ -74,18 +74,18 @@ class StatsFile(Record):
 
 
 def counter_of(counter: str, store: str) -> str:
-    """Return the name of a counter for a remote store, from its general name and the store's address: ``remote_hits@s3://bucket``."""
+    """Return the name of a counter for one remote store, for example ``remote_hits@s3://bucket``."""
     return f"{counter}{_AT}{'%20'.join(store.split())}"
 
 
 def store_of(counter: str) -> tuple[str, str]:
-    """Return the general name of a counter and the address of its remote store; the address is empty for other counters."""
+    """Split the name of a counter into its general name and the address of its remote store, which is "" for other counters."""
     name, _, store = counter.partition(_AT)
     return name, store
 
 
 def encode_stats(counters: Counters, uses: Uses, inputs: Iterable[str] = ()) -> bytes:
-    """Return the bytes of a sum. `UsesInSum` requires that `uses` are in the order of module_ids, then of name keys."""
+    """Encode a sum. `uses` must be sorted by module_id and name key, because `UsesInSum` requires this order."""
     packed = b"".join([_USE.pack(*key, *value) for key, value in uses.items()])
     return b"".join(encode_sum(counters, len(packed), [packed], inputs))
 
@@ -116,7 +116,7 @@ def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
 
 
 def decode_stats(data: bytes) -> StatsFile:
-    """Return the content of a statistics file. Incomplete batches of a journal are ignored.
+    """Decode a statistics file. Incomplete batches of a journal are ignored.
 
     Raises:
         FormatError: the file is a damaged sum.
@@ -146,7 +146,7 @@ def decode_stats(data: bytes) -> StatsFile:
 
 
 def decode_journal(data: bytes) -> StatsFile:
-    """Return the counts in the complete batches of a journal. Incomplete and damaged batches are left out."""
+    """Decode a journal. Incomplete and damaged batches are ignored."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
     for part in data.split(b"\n\n"):  # an empty line precedes each batch, and no batch contains one
@@ -183,7 +183,7 @@ class UsesInSum:
     """Looks up uses in a sum without reading the whole file, and therefore without verifying its checksum (`require_intact`).
 
     Args:
-        read: returns `size` bytes of the file from `offset` on, fewer at its end.
+        read: returns `size` bytes of the file at `offset`, or fewer at the end.
         size: the size of the file in bytes.
 
     Raises:
@@ -207,7 +207,7 @@ class UsesInSum:
         self.inputs = read_inputs(read)
 
     def require_intact(self) -> None:
-        """Read the whole file and verify its checksum.
+        """Read the complete file, and verify its checksum.
 
         Raises:
             FormatError: the file is damaged.
@@ -267,7 +267,7 @@ def is_sum(head: bytes) -> bool:
 
 
 def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
-    """Return the names of the files whose counts are in a sum; none for other files. `read(offset, size)` returns bytes of the file."""
+    """Return the names of the files whose counts are in a sum. Other files have none. `read(offset, size)` returns bytes of the file."""
     head = read(0, _HEAD.size)
     if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
         return ()

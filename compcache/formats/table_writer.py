@@ -61,5 +61,5 @@ def _bits(count: int) -> int:
 
 
 def encoded_size(size: int, width: int) -> int:
-    """Return the size in bytes of a table. `size` is the total size of its entries, `width` the size of an entry."""
+    """Return the size of a table in bytes. `size` is the total size of its entries, and `width` the size of one entry."""
     return _HEADER.size + CHECK_SIZE + (_BUCKET.size << _bits(size // width)) + size

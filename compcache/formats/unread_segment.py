@@ -22,13 +22,13 @@ _CHUNK = 1 << 20
 
 
 def segment_error(files: file_ops.Files, path: str, named: str, error: FormatError) -> FormatError:
-    """Return the error for a segment that cannot be decoded: `UnknownVersionError` if the segment is intact, otherwise `error`.
+    """Return the exception for a segment that cannot be decoded: `UnknownVersionError` if the segment is intact, otherwise `error`.
 
     Args:
         files: the operations to use.
         path: the path of the segment.
         named: the digest in its name, in hexadecimal. It matches the content of an intact segment.
-        error: the error of decoding the segment.
+        error: the exception that decoding the segment raised.
     """
     try:
         actual = digest(_read_chunks(files, path), size=len(named) // 2).hex()

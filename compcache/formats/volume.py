@@ -51,7 +51,7 @@ _RAW = -15
 
 
 def encode_gone(module_id: bytes) -> bytes:
-    """Return the row for a removed module in the list of a volume."""
+    """Encode a removed module as a row of a volume's list."""
     return module_id + _checksum(module_id)
 
 
@@ -83,7 +83,7 @@ class Volume:
         directory: the path of its directory.
         name: the name of its file.
         suffixes: the suffixes of the names of volumes, and of their lists.
-        owners: the users whose files are used; None for all users.
+        owners: the users whose files are used, or None for all users.
 
     Raises:
         OSError: the file cannot be read.
@@ -184,7 +184,7 @@ class Volume:
         return frozenset(_decode_gone(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
 
     def find(self, module_id: bytes) -> "Member | None":
-        """Return the place of a module in this volume; None if the volume does not contain it, or it was removed.
+        """Return the place of a module in this volume, or None if the volume does not contain the module or it was removed.
 
         Raises:
             OSError: the volume or its list cannot be read.
@@ -197,9 +197,9 @@ class Volume:
         return member
 
     def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
-        """Yield (module_id, place) of the modules that were not removed, in order. Raise the errors of `find`.
+        """Yield (module_id, place) of the modules that were not removed, in order. See `find` for the exceptions.
 
-        `first` limits them to module_ids that begin with this byte.
+        `first` limits the result to module_ids that begin with this byte.
         """
         gone = self.gone()
         for number in range(256) if first is None else (first,):

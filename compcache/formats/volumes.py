@@ -92,7 +92,7 @@ class Volumes:
         return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
 
     def is_own(self, volume: Volume) -> bool:
-        """Return whether only users in `vouching` can have written a volume. None stands for all users."""
+        """Return whether only users in `vouching` can have written a volume. If `vouching` is None, all users are trusted."""
         if self.vouching is None:
             return True
         from compcache.files import writer
@@ -100,7 +100,7 @@ class Volumes:
         return writer(volume.status) in self.vouching
 
     def known(self, name: str) -> Volume | None:
-        """Return the open volume with a name; None if no volume has this name, or the volume is damaged."""
+        """Return the open volume with a name, or None if there is no such volume or it is damaged."""
         return self._known.get(name)
 
     def _all_known(self) -> list[Volume]:
@@ -124,7 +124,7 @@ class Volumes:
             self._state, self._settled = state, status.st_mtime_ns < time.time_ns() - tick
 
     def _list(self) -> bool:
-        """List the directory and open its volumes; return False if a volume disappeared meanwhile, because it was replaced."""
+        """List the directory and open its volumes. Return False if a volume disappeared in the meantime, because it was replaced."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
         known, whole = {}, True
@@ -182,7 +182,7 @@ class Volumes:
             return None
 
     def find(self, module_id: bytes) -> "tuple[Volume, Member] | None":
-        """Return the volume of a module, and the module's place in it; None if no readable volume contains the module.
+        """Return the volume of a module and the module's place in it, or None if no readable volume contains the module.
 
         Raises:
             OSError: a volume cannot be read.
@@ -191,7 +191,7 @@ class Volumes:
         return found[0] if found else None
 
     def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
-        """Return the bytes of a module file, its size in the volume, and the volume's status; None if no volume contains the module.
+        """Return the bytes of a module file, its size in the volume, and the volume's status, or None if no volume contains it.
 
         Raises:
             FormatError: the member is damaged.
@@ -201,7 +201,7 @@ class Volumes:
         return None if found is None else (found[0].content(found[1])[0], found[1][1] + found[0].share, found[0].status)
 
     def signatures(self, module_id: bytes) -> bytes:
-        """Return the signatures of a module; empty if it has none, or they cannot be read."""
+        """Return the signatures of a module, or b"" if it has none or they cannot be read."""
         try:
             found = self.find(module_id)
             return b"" if found is None else found[0].content(found[1])[1]
@@ -210,7 +210,7 @@ class Volumes:
             return b""
 
     def status_of(self, module_id: bytes) -> tuple[int, float] | None:
-        """Return the size of a module in its volume, in bytes, and its modification time; None if no volume contains the module.
+        """Return the size in bytes of a module in its volume, and its modification time, or None if no volume contains the module.
 
         Raises:
             OSError: a volume cannot be read.

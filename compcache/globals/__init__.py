@@ -1,4 +1,4 @@
-"""Definitions of global variables: the values for a module's `external global` when code is loaded.
+"""Definitions of global variables: the values that a module's `external global` variables receive when code is loaded.
 
 Each kind of definition is a small frozen class. `encode` and `decode` convert it to bytes and back. `load` returns the bytes for the
 variable's storage, and the objects that must live as long as the bytes are in use. It raises `GlobalValidationError` if the definition is
@@ -41,7 +41,7 @@ __all__ = [
     "register",
 ]
 
-_HOMES = {
+_DEFINING_MODULES = {
     "Boolean": "scalars",
     "Buffer": "blocks",
     "Bytes": "blocks",
@@ -64,8 +64,7 @@ def define(value: object) -> GlobalDefinition:
     """Return the definition for a plain value. A definition is returned unchanged.
 
     Args:
-        value: a number, a truth value, text, bytes, an object with a buffer, an object that a module contains under a name, or a
-            definition.
+        value: an int, a float, a bool, a str, bytes, an object with a buffer, a named object in a module, or a definition.
 
     Raises:
         GlobalValidationError: the value cannot be stored without pickle.
@@ -95,10 +94,10 @@ def define(value: object) -> GlobalDefinition:
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _DEFINING_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value: object = getattr(import_module(f"{__name__}.{_DEFINING_MODULES[name]}"), name)
     globals()[name] = value
     return value

@@ -1,4 +1,4 @@
-"""Blocks of memory: bytes, texts and copies of buffers. The variable contains a block or a pointer to it."""
+"""Definitions that are blocks of memory: bytes, str and copies of buffers. The variable contains the block or a pointer to it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ADDRESSES = frozenset("POzZX&")
 
 
 def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Return the bytes for a variable whose value is a block of memory, and the object that keeps the block alive.
+    """Return the bytes for a variable whose value is a block of memory, and an object that keeps the block alive, or None.
 
     Args:
         data: the block.
-        count: the length for a span, in elements.
-        storage: the storage of the variable. It contains the block, or a pointer to a copy of it that belongs to this load.
+        count: the number of elements, which a span contains as its length.
+        storage: the storage of the variable. It contains the block, or a pointer to a copy of the block.
         context: the services for loading.
 
     Raises:
@@ -40,10 +40,10 @@ def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) 
     if storage.form not in ("pointer", "span"):
         hint = "use a number as the value, or declare a pointer, an array or {ptr, i64}"
         raise invalid_error(f"a block of {len(data)} bytes does not fit the variable's storage ({storage}): {hint}")
-    keep = bytearray(data + b"\0")
-    address = context.address_of(keep).to_bytes(_POINTER_SIZE, "little")
+    block = bytearray(data + b"\0")
+    address = context.address_of(block).to_bytes(_POINTER_SIZE, "little")
     length = count.to_bytes(8, "little") if storage.form == "span" else b""
-    return address + length, memoryview(keep)  # the view keeps the bytearray from being resized
+    return address + length, memoryview(block)  # the view keeps the bytearray from being resized
 
 
 @register
@@ -94,7 +94,7 @@ class Text(GlobalDefinition):
 
 
 def _without_names(format_: str) -> str:
-    """Return a format without the names of fields and complex numbers, whose letters look like addresses."""
+    """Remove field names and complex numbers, whose letters look like addresses, from a buffer format."""
     plain = "".join(format_.split(":")[::2])
     for number in ("Zf", "Zd", "Zg"):
         plain = plain.replace(number, "")
@@ -120,14 +120,15 @@ class Buffer(GlobalDefinition):
 
     @classmethod
     def of(cls, exporter: Any) -> Buffer:
-        """Return a copy of the content of an object with a buffer, in C order.
+        """Copy the content of a buffer, in C order.
 
         Args:
-            exporter: bytes, an array of NumPy or of `array`, or a `memoryview`, of any shape and any element type of `struct`.
+            exporter: an object that supports the buffer protocol, such as bytes, `array.array`, a NumPy array or a `memoryview`, with
+                any shape and any element type of `struct`.
 
         Raises:
-            GlobalValidationError: the elements are addresses, such as objects, or pointers and functions of ctypes. Addresses are valid
-                only in one process.
+            GlobalValidationError: the elements are addresses, such as Python objects or ctypes pointers, which are valid in only one
+                process.
         """
         with memoryview(exporter) as view:
             if _ADDRESSES.intersection(_without_names(view.format)):
@@ -136,7 +137,7 @@ class Buffer(GlobalDefinition):
 
     @property
     def itemsize(self) -> int:
-        """The size of an element in bytes; 1 if the module `struct` does not know the format."""
+        """The size of an element in bytes, or 1 if the `struct` module does not support the format."""
         try:
             return calcsize(self.format)
         except StructError:

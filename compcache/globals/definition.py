@@ -1,4 +1,4 @@
-"""The base class of all kinds of global variables, their storage, and the registry of kinds."""
+"""The base class of all kinds of definitions, the storage of variables, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ __all__ = [
 _MAX_SHOWN_BITS = 256
 
 #: The Python modules that register kinds when they are imported, by kind. A load imports only the modules of the kinds that it needs.
-_HOMES = {
+_DEFINING_MODULES = {
     "boolean": "compcache.globals.scalars",
     "buffer": "compcache.globals.blocks",
     "bytes": "compcache.globals.blocks",
@@ -100,7 +100,7 @@ class GlobalDefinition(Record):
 
     @classmethod
     def decode(cls, payload: bytes) -> GlobalDefinition:
-        """Return the definition in a payload. Raise any exception if the payload is malformed.
+        """Decode a definition. This may raise any exception if the payload is malformed.
 
         Args:
             payload: the bytes that `encode` returned, possibly of another version of the class, or damaged.
@@ -108,7 +108,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the bytes for the storage, exactly `storage.size` bytes, and an object that keeps them valid, or None.
+        """Return the `storage.size` bytes for the variable, and an object that must live as long as they are used, or None.
 
         Args:
             storage: the form and the size of the variable.
@@ -120,7 +120,7 @@ class GlobalDefinition(Record):
         raise NotImplementedError
 
     def is_same(self, known: object, found: object) -> bool:
-        """Return whether two objects returned by `load` are equivalent although their addresses differ. Then the first object stays in use.
+        """Return whether two objects that `load` returned are interchangeable. If so, the variable keeps the first object.
 
         Args:
             known: the object of the first load.
@@ -133,26 +133,29 @@ _kinds: dict[str, type[GlobalDefinition]] = {}
 
 
 def register(cls: _Kind) -> _Kind:
-    """Register a kind of definitions in this process; return the class, so that `register` is usable as a decorator.
+    """Register a class of definitions in this process. Can be used as a class decorator.
 
-    A class that is defined again, for example by a notebook's cell or by reloading a module, replaces the earlier class.
+    A class that is defined again, for example by a notebook cell or by reloading a module, replaces the earlier class.
+
+    Returns:
+        The class.
 
     Raises:
         ValueError: the `kind` of the class is empty, or another class has the same `kind`.
     """
-    home = cls.__module__, cls.__qualname__
+    full_name = cls.__module__, cls.__qualname__
     known = _kinds.get(cls.kind)
-    taken = cls.kind in _HOMES and _HOMES[cls.kind] != cls.__module__
+    is_reserved = cls.kind in _DEFINING_MODULES and _DEFINING_MODULES[cls.kind] != cls.__module__
     if not cls.kind:
-        raise ValueError(f"the class {cls.__qualname__} has no `kind`: give the class a `kind` of its own")
-    if taken or (known is not None and (known.__module__, known.__qualname__) != home):
+        raise ValueError(f"the class {cls.__qualname__} has no `kind`: set its `kind` to a unique name")
+    if is_reserved or (known is not None and (known.__module__, known.__qualname__) != full_name):
         raise ValueError(f"the kind {cls.kind!r} of the class {cls.__qualname__} is in use by another class: choose another kind")
     _kinds[cls.kind] = cls
     return cls
 
 
 def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
-    """Return the definition of a stored global.
+    """Decode the stored definition of a global variable.
 
     Args:
         kind: the `kind` of the definition's class.
@@ -161,8 +164,8 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
     Raises:
         GlobalValidationError: the kind is not registered in this process, or the payload is malformed.
     """
-    if kind not in _kinds and kind in _HOMES:
-        import_module(_HOMES[kind])
+    if kind not in _kinds and kind in _DEFINING_MODULES:
+        import_module(_DEFINING_MODULES[kind])
     cls = _kinds.get(kind)
     if cls is None:
         raise invalid_error(f"the kind {kind!r} is not registered in this process: import the package that registers it")
@@ -177,7 +180,7 @@ def decode_definition(kind: str, payload: bytes) -> GlobalDefinition:
 
 
 def encoded(definition: GlobalDefinition) -> bytes:
-    """Return the result of a definition's `encode`, which may be code of the program.
+    """Call a definition's `encode`, which the program may have implemented, and return the result.
 
     Raises:
         GlobalValidationError: the result is not bytes, or `encode` raised an exception.
@@ -193,10 +196,10 @@ def encoded(definition: GlobalDefinition) -> bytes:
 
 
 def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-    """Return the result of a definition's `load`, which may be code of the program.
+    """Call a definition's `load`, which the program may have implemented, and return the result.
 
     Raises:
-        GlobalValidationError: the result does not have the size of the storage, or `load` raised an exception.
+        GlobalValidationError: the size of the result differs from the size of the storage, or `load` raised an exception.
     """
     try:
         data, kept = definition.load(storage, context)
@@ -210,14 +213,14 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
 
 
 def _wrapped_error(error: Exception, what: str) -> GlobalValidationError:
-    """Return the error for an exception in a class of the program. Raise errors of the package and `MemoryError` again."""
+    """Return a `GlobalValidationError` for an exception that a definition raised. Reraise package errors and `MemoryError`."""
     if isinstance(error, (CompcacheError, MemoryError)):
         raise error
     return invalid_error(f"{what}: {error!r}")
 
 
 def invalid_error(reason: str) -> GlobalValidationError:
-    """Return the exception for a definition that is not valid, with this reason."""
+    """Return the exception for an invalid definition. Its message and its `reason` are `reason`."""
     return GlobalValidationError(reason, reason=reason)
 
 
@@ -227,7 +230,7 @@ def misfit_error(what: str, storage: Storage) -> GlobalValidationError:
 
 
 def pack_integer(value: int, storage: Storage) -> bytes:
-    """Return an integer as the bytes of a storage.
+    """Convert an integer to the bytes for a variable.
 
     Raises:
         GlobalValidationError: the integer does not fit the storage.
@@ -241,13 +244,13 @@ def pack_integer(value: int, storage: Storage) -> bytes:
 
 
 def shown(value: int) -> str:
-    """Return the description of an integer for messages. Long integers are described by their number of bits."""
+    """Describe an integer for a message. A long integer is described by its number of bits."""
     bits = value.bit_length()
     return f"the integer {value}" if bits <= _MAX_SHOWN_BITS else f"an integer of {bits} bits"
 
 
 def pack_object(value: object, storage: Storage) -> tuple[bytes, object]:
-    """Return the address of an object as the bytes of a storage, and the object, which must live as long as the bytes.
+    """Return the address of an object as the bytes for a variable, and the object, which must live as long as the bytes are used.
 
     Raises:
         GlobalValidationError: the storage cannot contain an address.

@@ -1,4 +1,4 @@
-"""Checks whether a value fits the elements of an array, when a module is added. Loads rely on this check."""
+"""Checks that values match the elements of array variables when a module is added. Loads rely on this check."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ELEMENTS = {
 
 
 def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> None:
-    """Check that bytes, a text or a buffer fit a variable that is an array of numbers. Other values and variables are not checked.
+    """Check that the value for an array of numbers has the right type and length. Other values and variables are not checked.
 
-    A buffer must have the number and the type of the array's elements. Bytes, texts and buffers of bytes must have the array's size. In an
-    array of bytes, bytes and texts may be shorter, as in C.
+    A buffer must have the number and the type of the array's elements. Bytes, str and buffers of bytes must have the array's size. For an
+    array of bytes, bytes and str may be shorter, as in C.
 
     Args:
         definition: the value.
@@ -37,7 +37,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
         size: the size of the variable in bytes.
 
     Raises:
-        GlobalValidationError: the value does not fit.
+        GlobalValidationError: the value does not fit the array.
     """
     count, element = _flatten_type(llvm_type)
     if element not in _ELEMENTS or not isinstance(definition, (Buffer, Bytes, Text)):
@@ -56,7 +56,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
 
 
 def _flatten_type(llvm_type: str) -> tuple[int, str]:
-    """Return the number of elements of an array or vector over all dimensions, and the LLVM type of an element."""
+    """Return the total number of elements of an array or vector type, and the LLVM type of an element."""
     count = 1
     while match := _LEVEL.match(llvm_type):
         count *= int(match[1])
@@ -65,7 +65,7 @@ def _flatten_type(llvm_type: str) -> tuple[int, str]:
 
 
 def _kind_and_size(buffer: Buffer) -> tuple[str, int]:
-    """Return the kind and the size of a buffer's elements. The kind is empty unless the format is one number in native byte order."""
+    """Return the kind and the size of a buffer's elements. The kind is "" unless they are numbers in native byte order."""
     letter = _letter(buffer.format)
     kinds = [kind for kind, letters in _KINDS.items() if len(letter) == 1 and letter in letters]
     return kinds[0] if kinds else "", buffer.itemsize

@@ -13,9 +13,9 @@ __all__ = ["NativeSymbol"]
 
 @register
 class NativeSymbol(GlobalDefinition):
-    """The address of a native symbol of the process, or of a shared library that is loaded for it.
+    """The address of a native symbol in the process or in a shared library, which is loaded if necessary.
 
-    It defines an external global, or a function that the module declares.
+    It can define an external global variable or a function that the module declares.
 
     Args:
         name: the name of the symbol.

@@ -1,4 +1,4 @@
-"""Definitions that are Python objects, which are found by their names when code is loaded."""
+"""Definitions that refer to Python objects by name. The objects are looked up when code is loaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["DictMember", "ObjectIdentity", "PythonObject"]
 
 
 def _find_object(module: str, qualname: str) -> object:
-    """Import a module, and return the object with this qualified name. Raise `GlobalValidationError` if it is not found."""
+    """Import a module, and return its object with a qualified name. Raise `GlobalValidationError` if it is not found."""
     try:
         __import__(module)
         found: object = sys.modules[module]
@@ -32,7 +32,7 @@ def _find_object(module: str, qualname: str) -> object:
 
 
 def _name_of(value: object) -> tuple[str, str]:
-    """Return the module and the qualified name with which `_find_object` finds an object. Raise `GlobalValidationError` if it has none."""
+    """Return the module and the qualified name of an object for `_find_object`. Raise `GlobalValidationError` if it has none."""
     for module, qualname in _possible_names(value):
         if _is_found(module, qualname, value):
             return module, qualname
@@ -43,10 +43,10 @@ def _name_of(value: object) -> tuple[str, str]:
 
 
 def _possible_names(value: object) -> Iterator[tuple[str, str]]:
-    """Yield possible modules and names of an object.
+    """Yield pairs of a module and a qualified name that an object may have.
 
-    These are the name to which it reduces (numpy's ufuncs) or its qualified name, the name of a method in its class, and, for objects
-    without their module's name (`numpy.random.normal`), their names in loaded modules.
+    These are the name to which the object reduces (NumPy ufuncs) or its qualified name, the name of a method in its class, and the names in
+    loaded modules of an object that does not know its module (`numpy.random.normal`).
     """
     try:
         reduced = value.__reduce__()
@@ -66,7 +66,7 @@ def _possible_names(value: object) -> Iterator[tuple[str, str]]:
 
 
 def _modules_with(value: object, qualname: str) -> list[str]:
-    """Return the names of the loaded modules that contain an object under a name. Modules of the object's package are first."""
+    """Return the names of the loaded modules that contain an object under a name, those of the object's package first."""
     top = type(value).__module__.partition(".")[0]
     loaded = [name for name, module in list(sys.modules.items()) if module is not None]
     loaded.sort(key=lambda name: (name != top, name.count("."), name))
@@ -81,14 +81,14 @@ def _is_found(module: str, qualname: str, value: object) -> bool:
 
 
 def _is_same_object(found: object, value: object) -> bool:
-    """Return whether two objects are the same. Each look-up of a class's method creates a new object, so methods are compared."""
+    """Return whether two objects are identical. Bound class methods are compared by equality, because each look-up creates a new object."""
     is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
     return found is value or (is_method and found == value)  # methods are equal if their function and class are the same
 
 
 @register
 class PythonObject(GlobalDefinition):
-    """The object that a module contains under a qualified name. The variable is a `PyObject *`, and the code keeps the object alive.
+    """The object with a qualified name in a module. The variable is a `PyObject *`. The loaded code keeps the object alive.
 
     Args:
         module: the name of the module.
@@ -130,7 +130,7 @@ class PythonObject(GlobalDefinition):
 
 @register
 class ObjectIdentity(PythonObject):
-    """The identity (`id`) of an object that a module contains, for code that only compares the identity.
+    """The identity (`id`) of an object in a module, for code that only compares identities.
 
     Args:
         module: the name of the module.
@@ -148,8 +148,7 @@ class ObjectIdentity(PythonObject):
             value: an object that a module contains.
 
         Raises:
-            GlobalValidationError: no module contains the object under a name, or it is a method of a class. Methods have no identity,
-                because each look-up creates a new object.
+            GlobalValidationError: no module contains the object under a name, or each look-up creates a new object, as for a class method.
         """
         module, qualname = _name_of(value)
         if _find_object(module, qualname) is not value:

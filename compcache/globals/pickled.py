@@ -15,9 +15,9 @@ __all__ = ["Pickled"]
 
 @register
 class Pickled(GlobalDefinition):
-    """A pickled object, for caches that are opened with `allow_pickle=True`. `Pickled.of` pickles a value.
+    """A pickled object, for caches that are opened with `allow_pickle=True`. Use `Pickled.of` to pickle a value.
 
-    Unpickling runs code that the writer of the pickle has chosen. Every load unpickles a new object.
+    A pickle can execute arbitrary code when it is loaded. Every load unpickles a new object.
 
     Args:
         data: the pickle.

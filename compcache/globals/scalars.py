@@ -1,4 +1,4 @@
-"""Definitions that are numbers or truth values, which the variable contains."""
+"""Definitions that are numbers or booleans. The variable contains the value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _F64 = Struct("<d")
 
 @register
 class Integer(GlobalDefinition):
-    """An integer, for variables of integer or floating-point types that can represent it.
+    """An integer, for integer or floating-point variables that can represent it.
 
     Args:
         value: the number.
@@ -48,10 +48,10 @@ class Integer(GlobalDefinition):
 
 @register
 class Boolean(GlobalDefinition):
-    """A truth value, for integer variables, as 0 or 1.
+    """A boolean, for integer variables, as 0 or 1.
 
     Args:
-        value: the truth value.
+        value: the boolean.
     """
 
     __slots__ = ("value",)

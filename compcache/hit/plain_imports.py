@@ -8,15 +8,15 @@ from compcache import hit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any, Literal, TypeAlias
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
 
     from compcache.hit import LoadedModule, PlainLoader
 
     #: Of an import: its key, its name, its places, and the link type of the use.
     Use: TypeAlias = "tuple[int | str, str, bytes, bytes]"
 
-__all__ = ["Part", "Parts", "collect_imports", "unique_places"]
+__all__ = ["Part", "Parts", "collect_imports"]
 
 #: The values of `compcache.formats.manifest`.
 _NO_SLOT, _STARTUP = 0xFFFFFFFF, "startup"
@@ -54,14 +54,6 @@ class Part:
         self.loaded: Any = None
         self.start: int | None = None
 
-    def targets(self, parts: "Parts") -> "dict[int | str, tuple[LoadedModule, bytes, int]]":
-        """Return for each import the mapped module that provides it, its places, and the number of the function there."""
-        found = {key: (parts[name].loaded, places, parts[name].record[4]) for key, (name, places) in self.imports.items()}
-        for other, rows in self.together:
-            loaded = other.loaded
-            found |= {key: (loaded, places, number) for key, places, number in rows}
-        return found
-
 
 class Parts(dict[str, Part]):
     """The functions of a plain load, by name."""
@@ -92,16 +84,16 @@ class Parts(dict[str, Part]):
         stores, updates = [], []
         for part in self.values():
             slots: dict[Any, Any] = part.loaded.slots
-            targets = part.targets(self)
-            imports = {key: target for key, target in targets.items() if key not in slots} if slots else targets
-            if imports:
+            rows = [(key, places, self[name].loaded, self[name].record[4]) for key, (name, places) in part.imports.items()]
+            rows += [(key, places, other.loaded, number) for other, found in part.together for key, places, number in found]
+            if slots:
+                rows = [row for row in rows if row[0] not in slots]
+            if rows:
                 image = part.loaded.image
-                bound = [
-                    (key if isinstance(key, int) else -1, places, loaded.image, number) for key, (loaded, places, number) in imports.items()
-                ]
+                bound = [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, places, loaded, number in rows]
                 stores.append(runtime.bind(image, bound))
                 runtime.require_writable(image, stores[-1])
-                updates += [slots, {key: loaded for key, (loaded, _, _) in imports.items()}]
+                updates += [slots, {row[0]: row[2] for row in rows}]
         return b"".join(stores), updates
 
     def provider_updates(self, loader: "PlainLoader") -> "list[dict[Any, Any]]":
@@ -187,39 +179,26 @@ def _look_up_together(
     An import is looked up here if its only realization fits and needs nothing. Return the other imports, and at least one of each
     module. The errors are those of `collect_imports`.
     """
-    modules: dict[bytes, list[tuple[Use, int]]] = {}
-    for use, place in zip(uses, unique_places(runtime, loader._functions, [use[1] for use in uses]), strict=True):
+    modules: dict[bytes, tuple[list[Use], list[int]]] = {}
+    for use, place in zip(uses, runtime.places_of_names(loader._functions, [use[1] for use in uses]), strict=True):
         if place and place[1] < hit._LINKED:
-            modules.setdefault(place[0], []).append((use, place[1]))
+            wanted, offsets = modules.get(place[0]) or modules.setdefault(place[0], ([], []))
+            wanted.append(use)
+            offsets.append(place[1])
     done = set()
-    for module_id, wanted in modules.items():
-        other = find(wanted[0][0][1]) if len(wanted) >= _MANY else None
+    for module_id, (wanted, offsets) in modules.items():
+        other = find(wanted[0][1]) if len(wanted) >= _MANY else None
         if other is None or other.module_id != module_id or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
             continue
         image, size, _, _, _, key, _ = other.where[3]
         numbers = runtime.plain_functions(
-            loader._files.pread(other.where[0].number, size, image), key, [use[1] for use, _ in wanted], [offset for _, offset in wanted],
-            [use[3] for use, _ in wanted], loader._accepted,
+            loader._files.pread(other.where[0].number, size, image), key, [use[1] for use in wanted], offsets, [use[3] for use in wanted],
+            loader._accepted,
         )  # fmt: skip
-        rows = [(use[0], use[2], number) for (use, _), number in zip(wanted[1:], numbers[1:], strict=True) if number is not None]
+        rows = [(use[0], use[2], number) for use, number in zip(wanted[1:], numbers[1:], strict=True) if number is not None]
         part.together.append((other, rows))
         done.update([row[0] for row in rows])
     return [use for use in uses if use[0] not in done]
-
-
-def unique_places(runtime: "Any", tables: "Iterable[Any]", names: "list[str]") -> "list[tuple[bytes, int] | Literal[False] | None]":
-    """Return, for each name, the module_id and the record offset of its only realization in all tables.
-
-    A name without a realization has None, and a name with several has False.
-    """
-    places: list[Any] = [None] * len(names)
-    for table in tables:
-        also = runtime.places_of_names(table, names)
-        places = [
-            place if other is None or other == place else other if place is None else False
-            for place, other in zip(places, also, strict=True)
-        ]
-    return places
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
@@ -250,4 +229,4 @@ def _record_start(loader: "PlainLoader", runtime: "Any", part: Part, offsets: "t
 
 def _has_one_realization(loader: "PlainLoader", runtime: "Any", name: str) -> bool:
     """Return whether a name has exactly one realization. For variables, the newest one need not be the right one."""
-    return bool(unique_places(runtime, loader._functions, [name])[0])
+    return bool(runtime.places_of_names(loader._functions, [name])[0])

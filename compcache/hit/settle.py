@@ -10,7 +10,6 @@ from __future__ import annotations
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.formats.manifest import LINKED, decode_function
-from compcache.hit.plain_imports import unique_places
 from compcache.store import Store, is_ordered
 
 TYPE_CHECKING = False
@@ -81,7 +80,7 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
 
 def _group_by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
     """Return, by module_id, the imports with exactly one realization in all segments, each with the offset of its record."""
-    places = unique_places(runtime, [segment.functions for segment in segments], [item[1] for item in imports])
+    places = runtime.places_of_names(tuple([segment.functions for segment in segments]), [item[1] for item in imports])
     found: dict[bytes, list[tuple[Import, int]]] = {}
     for item, place in zip(imports, places, strict=True):
         if place and place[1] < LINKED:

@@ -1,1 +1,1 @@
-"""Images of compiled code: makes and loads them. Each kind has a folder; ELF files, linkers, symbols and LLVM's thread serve all kinds."""
+"""Creates and loads images of compiled code. Each kind of image has a folder. The other modules serve all kinds."""

@@ -1,4 +1,4 @@
-"""Files without a name, for code that cannot be stored, or cannot be mapped from its file."""
+"""Anonymous files, for code that cannot be stored or cannot be mapped from its file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["anonymous_file"]
 
 
 def anonymous_file(*parts: bytes) -> Opened:
-    """Create a file without a name in memory, or on disk where memory files are not available, and write these parts to it.
+    """Create an anonymous file in memory, or on disk if memory files are not available, and write these parts to it.
 
-    The descriptor is closed with the last reference to the returned object. The content is freed once no mapping uses it.
+    The descriptor is closed when the returned object is deleted. The content is freed once no mapping uses it.
 
     Raises:
         OSError: memory or the disk is full, or the process has too many open files.
@@ -30,14 +30,14 @@ def anonymous_file(*parts: bytes) -> Opened:
 
 
 def _create_in_memory() -> Opened | None:
-    """Create a memory file; return None if the system does not support memory files.
+    """Create a memory file, or return None if the system does not support memory files.
 
     The native runtime creates the file, because an interrupt could lose the descriptor that `os.memfd_create` returns.
     """
     from compcache.hit.target import load_runtime
 
     try:
-        made: Opened = load_runtime().memory_file("compcache")
+        opened: Opened = load_runtime().memory_file("compcache")
     except ImportError:
         return None
     except OSError as error:
@@ -45,7 +45,7 @@ def _create_in_memory() -> Opened | None:
         if error.errno in (errno.ENOSYS, errno.EPERM):  # an old system, or a sandbox that forbids the call
             return None
         raise
-    return made
+    return opened
 
 
 def _create_on_disk() -> Opened:

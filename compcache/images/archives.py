@@ -53,14 +53,14 @@ def is_archive(name: str) -> bool:
 
 
 def open_archive(name: str) -> Archive:
-    """Find a static library, and read which symbols it defines.
+    """Find a static library, and read its symbol table.
 
     Args:
         name: the path of the library, or its file name (``libflang_rt.runtime.a``). A file name is searched in $LIBRARY_PATH and in the
             usual directories of compilers.
 
     Raises:
-        LibraryError: the library is not found or not readable, is not an archive, or has no list of symbols.
+        LibraryError: the library is not found, cannot be read, is not an archive, or has no symbol table.
     """
     path = os.path.abspath(_find_archive(name))
     try:
@@ -72,7 +72,7 @@ def open_archive(name: str) -> Archive:
 
 
 def _file_state(path: str) -> tuple[int, ...] | None:
-    """Return a value that changes with the file at a path; None if the file has changed too recently for such a value."""
+    """Return a value that identifies the current version of a file, or None if the file has changed too recently."""
     status = os.stat(path)
     if abs(time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns)) < _SETTLED:
         return None
@@ -92,7 +92,7 @@ def _read_archive(path: str, name: str) -> Archive:
 
 
 def _find_archive(name: str) -> str:
-    """Return the path of an archive; return a path unchanged. Raise `LibraryError` if no directory contains the archive."""
+    """Return the path of an archive. A path is returned unchanged. Raise `LibraryError` if no directory contains the archive."""
     if "/" in name or os.path.exists(name):
         return name
     places = [*os.environ.get("LIBRARY_PATH", "").split(os.pathsep), *_PLACES]
@@ -106,7 +106,7 @@ def _find_archive(name: str) -> str:
 
 
 def _read_symbol_list(data: bytes, name: str) -> frozenset[str]:
-    """Return the symbols in an archive's list. Raise `LibraryError` if the bytes are not an archive, or have no list."""
+    """Return the symbols in an archive's symbol table. Raise `LibraryError` if the bytes are not an archive, or have no symbol table."""
     if not data.startswith(_MAGICS):
         raise LibraryError(f"the file {name!r} is not an archive: pass a static library", library=name)
     header = data[8 : 8 + _HEADER]
@@ -119,7 +119,7 @@ def _read_symbol_list(data: bytes, name: str) -> frozenset[str]:
         size = -1
     table = data[8 + _HEADER : 8 + _HEADER + size]
     if width is None or size < width or len(table) != size:
-        raise LibraryError(f"the archive {name!r} has no list of its symbols: run ranlib on it", library=name)
+        raise LibraryError(f"the archive {name!r} has no symbol table: run ranlib on it", library=name)
     count = int.from_bytes(table[:width], "big")
     names = table[width * (1 + count) :].split(b"\0")[:count]
     return frozenset([text.decode("utf-8", "surrogateescape") for text in names])

@@ -41,7 +41,7 @@ def holds_machine_code(data: bytes) -> bool:
 
 
 def embedded_bitcode(data: bytes) -> tuple[bytes, ...]:
-    """Return the bitcode modules of an object file or archive, in file order: at least one.
+    """Return the bitcode modules in an object file or archive, in file order. There is at least one.
 
     Raises:
         FormatError: the file is malformed, of an unsupported format, or has no bitcode. The message describes "the file".

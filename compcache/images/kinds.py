@@ -1,9 +1,9 @@
-"""The kinds of images, by their names in module records, and the Python modules that handle them.
+"""The registry of image kinds, by their names in module records.
 
-A Python module loads the images of a kind for hits, and another one makes them with LLVM (`LoadSide` and `MakeSide` in
-`compcache.images.sides`). If the native runtime maps images of a kind out of the module's file, `MAPPED_IN_PLACE` in
-`compcache.formats.manifest` also contains the kind's number, and hits import neither Python module. Cached modules of unknown kinds are
-stored, listed, shown, pruned and passed on like cached modules of known kinds.
+For each kind, one Python module loads images for hits, and another creates images with LLVM (`LoadSide` and `MakeSide` in
+`compcache.images.sides`). If the native runtime maps images of a kind directly from module files, `MAPPED_IN_PLACE` in
+`compcache.formats.manifest` also contains the kind's number, and hits import neither Python module. Cached modules of unknown kinds can be
+stored, listed, shown, pruned and copied like other modules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS = {
 
 
 class Table(Record):
-    """The module table that the records of a module expect in its image: its key, its ABI version, and its least number of symbols."""
+    """The module table that a module's records expect in its image: the key, the ABI version, and the minimum number of symbols."""
 
     __slots__ = ("key", "abi", "symbols")
     key: bytes
@@ -42,7 +42,7 @@ class Table(Record):
 
 
 def register(kind: str, load_module: str, make_module: str) -> None:
-    """Register a kind of images in this process. Registering the same kind again has no effect.
+    """Register an image kind in this process. Registering the same kind again has no effect.
 
     Args:
         kind: the kind's name in module records.
@@ -54,13 +54,13 @@ def register(kind: str, load_module: str, make_module: str) -> None:
     """
     sides = load_module, make_module
     if not kind:
-        raise ValueError("the name of a kind of images must not be empty")
+        raise ValueError("the name of an image kind must not be empty")
     if _KINDS.setdefault(kind, sides) != sides:
-        raise ValueError(f"the kind of images {kind!r} is already registered with other modules; choose another name")
+        raise ValueError(f"the image kind {kind!r} is already registered with other modules; choose another name")
 
 
 def is_mapped(kind: str) -> bool:
-    """Return whether images of the kind are mapped unchanged. Only then can one image contain the code of several modules."""
+    """Return whether images of a kind are mapped unchanged. Only such images can contain the code of several modules."""
     return kind == "shared"
 
 
@@ -95,7 +95,7 @@ def load_image(runtime: Any, file: ImageFile) -> Any:
 
 
 def check_image(kind: str, image: bytes, table: Table) -> None:
-    """Check that the bytes of an image are of its kind. Images of unknown kinds are not checked.
+    """Check that an image is valid for its kind. Images of unknown kinds are not checked.
 
     Raises:
         FormatError: the bytes are not an image of the kind, or lack symbols that the module's records name.
@@ -105,7 +105,7 @@ def check_image(kind: str, image: bytes, table: Table) -> None:
 
 
 def require_table(image: bytes, table: Table) -> None:
-    """Raise `FormatError` if an image does not contain the module table. A table of another ABI version is not checked."""
+    """Raise `FormatError` if an image does not contain its module table. Tables of other ABI versions are not checked."""
     if table.abi == ABI_VERSION and not has_table(image, table.key, table.abi, table.symbols):
         raise FormatError("the module's image does not contain the symbols that its records name")
 

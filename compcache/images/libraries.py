@@ -104,12 +104,12 @@ class Library(NamedTuple):
     handle: ctypes.CDLL
 
     def file(self) -> str | None:
-        """Return the path of the library; None if it is unknown."""
+        """Return the path of the library, or None if it is unknown."""
         name = str(self.handle._name)
         return name if "/" in name else mapped_path(os.path.basename(name))
 
     def path_of(self, symbol: str) -> str | None:
-        """Return the path of the library that defines a symbol: this library or one of its dependencies. None if neither defines it."""
+        """Return the path of the library that defines a symbol, this library or a dependency, or None if there is no such library."""
         try:
             address = ctypes.addressof(ctypes.c_char.in_dll(self.handle, symbol))
         except (ValueError, UnicodeEncodeError) as error:
@@ -128,14 +128,14 @@ class Library(NamedTuple):
 
 @functools.cache
 def _defined_symbols(path: str) -> frozenset[str]:
-    """Return the symbols that a shared library defines; none if it cannot be read."""
+    """Return the symbols that a shared library defines. The set is empty if the library cannot be read."""
     with suppress(OSError, FormatError):
         return frozenset(dynamic_defined(_read_file(path)))
     return frozenset()
 
 
 def _needed_names(path: str) -> tuple[str, ...]:
-    """Return the names of the direct dependencies of a shared library; none if it cannot be read."""
+    """Return the names of a shared library's direct dependencies. The tuple is empty if the library cannot be read."""
     with suppress(OSError, FormatError):
         return needed_libraries(_read_file(path))
     return ()
@@ -147,7 +147,7 @@ def _read_file(path: str) -> bytes:
 
 
 def open_libraries(names: tuple[str, ...]) -> tuple[Library | Archive, ...]:
-    """Open libraries without adding their symbols to the process's global scope. Shared libraries stay open until the process ends.
+    """Open libraries without adding their symbols to the global scope. Shared libraries stay open until the process ends.
 
     Raises:
         LibraryError: a library is not found, or cannot be opened. The message lists the failed attempts.
@@ -189,9 +189,9 @@ def _open_if_loaded(name: str) -> Library | None:
 
 
 def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
-    """Return the first of these libraries that defines a symbol itself, under its soname; None if no library defines the symbol.
+    """Return the first library that itself defines a symbol, opened by its soname, or None if no library defines the symbol.
 
-    Libraries that the dynamic linker does not find by name alone are ignored.
+    Libraries that the dynamic linker cannot find by soname are ignored.
     """
     for library in libraries:
         defined_in = library.path_of(symbol)
@@ -203,7 +203,7 @@ def library_with(symbol: str, libraries: Iterable[Library]) -> Library | None:
 
 
 def _mapped_libraries() -> list[str]:
-    """Return the sorted paths of mapped libraries in the system's directories; none without /proc."""
+    """Return the sorted paths of mapped libraries in the system's directories. The list is empty without /proc."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             paths = {"/" + line.rstrip("\n").partition("/")[2] for line in maps if ".so" in line}
@@ -229,7 +229,7 @@ def _is_system_directory(directory: str) -> bool:
 
 
 def advice_on_runtime_library(symbol: str) -> str | None:
-    """Return advice about a missing symbol of a compiler's runtime library, for a message; return None for other symbols."""
+    """Return advice for a message about a missing symbol of a compiler's runtime library, or None for other symbols."""
     if symbol.startswith("_R") and any(crate in symbol for crate in _RUST_CRATES):
         symbol = _RUST_NAMES[0]
     if symbol.startswith("__ubsan_handle_") and symbol.endswith(("_minimal", "_minimal_abort")):
@@ -285,9 +285,9 @@ def demangle(symbol: str) -> str:
 
 
 def _demangle_with_program(symbol: str) -> str:
-    """Run the first installed demangling program, because no library of the system demangles Rust's names.
+    """Demangle a symbol with the first installed demangling program, because no system library demangles Rust names.
 
-    Return the symbol unchanged if no program is installed, or the program fails.
+    The symbol is returned unchanged if no program is installed, or if the program fails.
     """
     path = next(filter(None, map(shutil.which, _FILTERS)), None)
     if path is None:

@@ -68,7 +68,7 @@ _stack_lock = threading.Lock()
 
 
 def in_llvm_thread(work: Callable[[], _T]) -> _T:
-    """Run `work` in an LLVM thread if the caller is the main thread; return the result, or raise the exception of `work`.
+    """Run `work` in an LLVM thread if the caller is the main thread, and return its result or raise its exception.
 
     `work` runs to its end. After an interrupt, `work` runs to its next `check_abandoned`, and the interrupt is raised then. Other threads
     run no signal handlers, and call `work` directly. So does the main thread if LLVM has called it, or if no thread can be started.
@@ -85,7 +85,7 @@ def time_spent() -> float:
 
 
 def call_in_caller(function: Callable[..., _T], *arguments: Any) -> _T:
-    """Call a function in the thread that waits for this LLVM thread, and return its result; call it directly in other threads.
+    """Call a function in the thread that waits for this LLVM thread, and return its result. Other threads call it directly.
 
     If the function raises, the work in the LLVM thread ends, and `in_llvm_thread` raises the exception.
     """
@@ -136,7 +136,7 @@ class _Task(Generic[_T]):
             del outcome, interrupt  # otherwise the traceback refers to itself until the garbage collector runs
 
     def _start(self) -> BaseException | None:
-        """Start the work; return an exception that was raised while it started."""
+        """Start the work. Return an exception that was raised while it started, or None."""
         is_starting = False
         try:
             with _stack_lock, _stack_size(_STACK_BYTES):
@@ -154,7 +154,7 @@ class _Task(Generic[_T]):
         return None
 
     def _answer_requests(self) -> BaseException | None:
-        """Run the requests of the LLVM thread until it has ended; return the last exception raised in the meantime, or None."""
+        """Run the requests of the LLVM thread until it has ended. Return the last exception raised in the meantime, or None."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -252,7 +252,7 @@ def _stack_size(size: int) -> Iterator[None]:
 
 
 def _llvm_lock() -> Any:
-    """Return the lock that llvmlite holds during every call into LLVM; None if this version of llvmlite has no such lock."""
+    """Return the lock that llvmlite holds during every call into LLVM, or None if this version of llvmlite has no such lock."""
     return getattr(getattr(llvm.ffi.lib, "_lock", None), "_lock", None)
 
 

@@ -75,7 +75,7 @@ def make_image(
     libraries: Sequence[Library | Archive],
     shared_object: bool,
 ) -> ModuleImage:
-    """Return the image made from an object. Warn (`CacheWarning`) if the named linker fails and the image is written without it.
+    """Create an image from an object. Issue a `CacheWarning` if the named linker fails and the image is written without it.
 
     Args:
         obj: the object of a module.
@@ -156,7 +156,7 @@ def _make_object_image(obj: bytes, needs_linker: Sequence[str]) -> ModuleImage:
 
 
 def usual_kind() -> str:
-    """Return the name of the kind of images that this process makes. Raise the errors of `makes_shared_objects`."""
+    """Return the name of the image kind that this process creates. See `makes_shared_objects` for the exceptions."""
     return shared.KIND if makes_shared_objects() else objects.KIND
 
 

@@ -52,13 +52,13 @@ def platform_library(symbol: str) -> str | None:
 
 
 def versioned_name(symbol: str) -> str | None:
-    """Return ``SYMBOL@VERSION`` for a symbol of the platform that only a look-up with a version finds; None for other symbols."""
+    """Return ``SYMBOL@VERSION`` for a symbol of the platform that only a look-up with a version finds, or None for other symbols."""
     version = only_version(symbol)
     return None if version is None else f"{symbol}@{version}"
 
 
 def only_version(symbol: str) -> str | None:
-    """Return the version of a symbol of the platform that only a look-up with a version finds; None for other symbols."""
+    """Return the version of a symbol of the platform that only a look-up with a version finds, or None for other symbols."""
     return _VERSIONED[symbol][1] if symbol in _VERSIONED and _versioned_address(symbol) else None
 
 
@@ -113,7 +113,7 @@ def _has_symbol(library: ctypes.CDLL, symbol: str) -> bool:
 
 @functools.cache
 def mapped_path(name: str) -> str | None:
-    """Return the path of a mapped library with this file name; None if this process has not mapped one, or has no /proc."""
+    """Return the path of a mapped library with this file name, or None if this process has not mapped one, or has no /proc."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             for line in maps:

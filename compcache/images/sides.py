@@ -21,7 +21,7 @@ class ImageFile(Protocol):
     image: int
 
     def read(self, offset: int, size: int, /) -> bytes:
-        """Return `size` bytes of the file, from `offset` on."""
+        """Return `size` bytes of the file at `offset`."""
 
     def read_record(self, offset: int, /) -> bytes:
         """Return the payload of the record at an offset of the manifest."""
@@ -48,7 +48,7 @@ class MakeSide(Protocol):
     LOADED: str
 
     def requires(self, image: bytes) -> str:
-        """Return the kind and the least version of the C library that an image needs, as in ``glibc 2.14``; empty if it needs none."""
+        """Return the C library that an image needs, with the minimum version, like ``glibc 2.14``, or "" if it needs none."""
 
     def is_comparable(self, obj: bytes) -> bool:
         """Return whether the image made from this object contains the object's machine code, so that the code can be compared."""

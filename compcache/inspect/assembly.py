@@ -22,17 +22,23 @@ _END = re.compile(r"^\.Lfunc_end\d+:$")
 def function_ir(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """Return the LLVM assembly of a function or of its whole module. See `Cache.ir`."""
     chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
-    return _llvm_ir(store, chosen_id, None if whole_module else symbol)
+    return _render_llvm_ir(store, chosen_id, None if whole_module else symbol)
 
 
 def function_asm(store: Store, loader: Loader, func_name: str, module_id: str | None, *, whole_module: bool) -> str:
     """Return the native assembly of a function or of its whole module. See `Cache.asm`."""
     chosen_id, symbol = _choose_realization(store, loader, func_name, module_id)
-    return _assembly(store, chosen_id, None if whole_module else symbol)
+    return _render_assembly(store, chosen_id, None if whole_module else symbol)
 
 
 def _choose_realization(store: Store, loader: Loader, func_name: str, module_id: str | None) -> tuple[str, str]:
-    """Return the module_id and the symbol of the realization whose module_id starts with `module_id`; of the best for None.
+    """Return the module_id and the symbol of a realization.
+
+    Args:
+        store: the cache directory.
+        loader: the loader, which decides whether this host can use a realization.
+        func_name: the function.
+        module_id: the first digits of the realization's module_id; None for the realization that a load would choose.
 
     Raises:
         NotCachedError: no realization matches, or several realizations match.
@@ -45,10 +51,10 @@ def _choose_realization(store: Store, loader: Loader, func_name: str, module_id:
     else:
         matching = [copy for copy in copies if copy.module_id.startswith(module_id)]
         if len(matching) != 1:
-            known = ", ".join(copy.module_id for copy in copies)
+            module_ids = ", ".join(copy.module_id for copy in copies)
             problem = f"{len(matching)} realizations match" if matching else "no realization matches"
             raise NotCachedError(
-                f"{problem} the module_id {module_id!r} of function {func_name!r} in the cache {store.root}: give one of {known}",
+                f"{problem} the module_id {module_id!r} of function {func_name!r} in the cache {store.root}: give one of {module_ids}",
                 func_name=func_name,
                 cache_dir=store.root,
             )
@@ -56,8 +62,8 @@ def _choose_realization(store: Store, loader: Loader, func_name: str, module_id:
     return chosen.module_id, chosen.link_name.rpartition("@")[0]
 
 
-def _llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the optimized LLVM assembly of the function with a symbol; of the whole module if `symbol` is None.
+def _render_llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
+    """Return the optimized LLVM assembly of a function, or of the whole module if `symbol` is None.
 
     Raises:
         NoCodeError: the module was stored without its code.
@@ -73,10 +79,13 @@ def _llvm_ir(store: Store, module_id: str, symbol: str | None) -> str:
     return codegen.run(to_text)
 
 
-def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
-    """Return the native assembly of the function with a symbol; of the whole module if `symbol` is None.
+def _render_assembly(store: Store, module_id: str, symbol: str | None) -> str:
+    """Return the native assembly of a function, or of the whole module if `symbol` is None.
 
-    It is the assembly of the image if this process has the LLVM that made the image. Raises the same exceptions as `_llvm_ir`.
+    With the same LLVM that compiled the image, the assembly is that of the image. With another LLVM it may differ.
+
+    Raises:
+        NoCodeError, FileNotFoundError, FormatError: see `_render_llvm_ir`.
     """
     code = read_code(store, module_id)
     level = code.level() if code.is_comparable() else None
@@ -85,7 +94,7 @@ def _assembly(store: Store, module_id: str, symbol: str | None) -> str:
 
 
 def _extract_function(text: str, symbol: str) -> str:
-    """Return a function of an assembly file, from its label to the end that LLVM marks; the whole file if it has no such label."""
+    """Return the lines of a function in an assembly file, from its label to LLVM's end label; the whole file if the label is missing."""
     lines = text.splitlines()
     plain, quoted = f"{symbol}:", f'"{symbol}":'
     start = next((number for number, line in enumerate(lines) if line.split("#")[0].rstrip() in (plain, quoted)), None)

@@ -55,7 +55,7 @@ class _Module:
 
 
 def _is_shown(kind: str, symbol: str, func_name: str | None) -> bool:
-    """Return whether a node is shown: not a private function, and not a constant that a compiler has named."""
+    """Return whether a graph shows a node. Private functions and compiler-named constants are not shown."""
     if kind == "function":
         return func_name is not None
     return kind != "variable" or func_name is not None or not symbol.startswith(_ANONYMOUS)
@@ -72,10 +72,10 @@ class _Builder:
         self._waiting: list[tuple[int, _Module, str]] = []
 
     def add_function(self, func_name: str) -> int:
-        """Return the number of the node of a function or an exported variable. Add the node if it is new; `walk` adds its successors."""
-        known = self._numbers.get(("function", func_name, ""))
-        if known is not None:
-            return known
+        """Add the node of a function or an exported variable if it is new, and return its number. `walk` adds its successors."""
+        existing = self._numbers.get(("function", func_name, ""))
+        if existing is not None:
+            return existing
         realization = self._find_realization(func_name)
         if realization is None:
             return self._add_node(("function", func_name, ""), GraphNode("missing", func_name, "", "", "not in the cache"))
@@ -88,22 +88,22 @@ class _Builder:
         return number
 
     def walk(self) -> None:
-        """Add all nodes that the added nodes reach, and their edges."""
+        """Add all nodes that are reachable from the added nodes, and the edges between them."""
         while self._waiting:
             number, module, symbol = self._waiting.pop()
             for successor in module.successors(symbol):
                 self._edges[number, self._add_reference(module, successor)] = None
 
     def _add_reference(self, module: _Module, symbol: str) -> int:
-        """Return the number of the node for a symbol of a module. Add the node if it is new."""
+        """Add the node of a module's symbol if it is new, and return its number."""
         node = module.graph[symbol]
         if node.kind in ("function", "import") or (node.kind == "variable" and node.func_name is not None):
             return self.add_function(node.func_name or symbol)
         owner = "" if node.kind == "native" else node.signature if node.kind == INLINED else module.module_id
         name = node.func_name or symbol
-        known = self._numbers.get((node.kind, name, owner))
-        if known is not None:
-            return known
+        existing = self._numbers.get((node.kind, name, owner))
+        if existing is not None:
+            return existing
         number = self._add_node((node.kind, name, owner), GraphNode(node.kind, name, "", owner, ""))
         if node.kind == INLINED and self._find_realization(name) is not None:
             self._edges[number, self.add_function(name)] = None  # an edge to the function whose body was inlined
@@ -158,35 +158,46 @@ def function_graph(store: Store, loader: Loader, roots: Sequence[str]) -> Functi
 def cache_graph(
     store: Store, loader: Loader, names: Iterable[str] | None, *, reverse: bool, progress: Progress | None = None
 ) -> FunctionGraph:
-    """Return the graph of some functions (None: of all), or with `reverse` of the functions that use them. See `Cache.graph`."""
+    """Return the graph of the functions `names` and their dependencies. See `Cache.graph`.
+
+    Args:
+        store: the cache directory.
+        loader: the loader, which knows the realizations that this process would use.
+        names: the func_names; None for all functions.
+        reverse: whether to return the functions that use the named functions instead of the dependencies.
+        progress: called now and then with the numbers of read modules and of all modules.
+
+    Raises:
+        NotCachedError: a named function is not in the cache.
+    """
     if names is None:
         graph = whole_graph(store, progress)
-        return FunctionGraph(graph.nodes, tuple([(needed, user) for user, needed in graph.edges])) if reverse else graph
+        return FunctionGraph(graph.nodes, tuple([(dependency, user) for user, dependency in graph.edges])) if reverse else graph
     roots = list(dict.fromkeys(names))
     if not reverse:
         return function_graph(store, loader, roots)
     # A function with a content name may be inlined into modules that do not import it. The lists have only imports.
-    among = None if any(map(is_content_name, roots)) else _related_modules(store, roots)
-    return _reversed_graph(whole_graph(store, progress, among), store, roots)
+    summaries = None if any(map(is_content_name, roots)) else _related_modules(store, roots)
+    return _reversed_graph(whole_graph(store, progress, summaries), store, roots)
 
 
 def _related_modules(store: Store, roots: Iterable[str]) -> list[ModuleSummary]:
-    """Return the modules that hold the roots, and all modules that import them, directly or indirectly."""
+    """Return the modules that contain the roots, and all modules that import the roots directly or indirectly."""
     related: dict[str, ModuleSummary] = {}
     all_lists = [ModuleLists(layer) for layer in (store, *store.layers)]
     names = set(roots)
-    new = {module_id for lists in all_lists for name in names for module_id in lists.holders(name) | lists.importers(name)}
-    while new:
-        rows = listings.modules_of(store, new)
+    new_ids = {module_id for lists in all_lists for name in names for module_id in lists.holders(name) | lists.importers(name)}
+    while new_ids:
+        rows = listings.modules_of(store, new_ids)
         related.update({row.module_id: row for row in rows})
         names = {name for row in rows for name, _ in row.functions}
         users = {module_id for lists in all_lists for name in names for module_id in lists.importers(name)}
-        new = {module_id for module_id in users if module_id.hex() not in related} - new
+        new_ids = {module_id for module_id in users if module_id.hex() not in related} - new_ids
     return list(related.values())
 
 
 def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) -> FunctionGraph:
-    """Return the roots and the nodes of a graph that refer to the roots, directly or indirectly, with the edges reversed.
+    """Return the part of a graph that reaches the roots, with its edges reversed.
 
     Raises:
         NotCachedError: a root is not in the cache.
@@ -194,20 +205,20 @@ def _reversed_graph(graph: FunctionGraph, store: Store, roots: Sequence[str]) ->
     numbers = {node.name: number for number, node in enumerate(graph.nodes) if node.kind == "variable"}
     numbers |= {node.name: number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")}
     users: dict[int, list[int]] = {}
-    for user, needed in graph.edges:
-        users.setdefault(needed, []).append(user)
+    for user, dependency in graph.edges:
+        users.setdefault(dependency, []).append(user)
     order: dict[int, int] = {}
     for name in roots:
         if name not in numbers:
             raise NotCachedError(f"function {name!r} is not in the cache {store.root}", func_name=name, cache_dir=store.root)
         order.setdefault(numbers[name], len(order))
-    waiting = list(order)
-    for number in waiting:  # the loop appends to the list
+    pending = list(order)
+    for number in pending:  # the loop appends to the list
         for user in users.get(number, ()):
             if user not in order:
                 order[user] = len(order)
-                waiting.append(user)
-    edges = [(order[needed], order[user]) for needed in order for user in users.get(needed, ())]
+                pending.append(user)
+    edges = [(order[dependency], order[user]) for dependency in order for user in users.get(dependency, ())]
     return FunctionGraph(tuple(graph.nodes[number] for number in order), tuple(edges))
 
 

@@ -131,7 +131,7 @@ class _OneRealization(Loader):
     def candidates(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """Return only the one realization for its function, and all realizations for other functions."""
+        """Return the one realization for its function. For other functions, return all realizations."""
         return iter((self._candidate,)) if func_name == self._name else super().candidates(func_name, is_near, again=again, linked=linked)
 
 
@@ -149,24 +149,24 @@ def explain(
         store: the cache directory.
         loader: the loader of the cache, whose settings are used.
         func_name: the function.
-        identity: the `Identity` with which the function was requested; None: the stored identity is compared.
+        identity: the requested `Identity`, which is compared with the stored identities; None compares the identity stored last.
         progress: called now and then with the numbers of read files and of all files.
-        remote: the answer of the remote store.
+        remote: the answer of the remote store; None without a remote store.
     """
     copies = {bytes.fromhex(copy.module_id): copy for copy in realizations(store, loader, func_name)}
     verdicts = []
     for module_id, offset in store.find_all(func_name):
         if module_id in copies:
-            alone = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
-            error = _try_load(alone, func_name)
+            single_loader = _OneRealization(store, func_name, (module_id, offset), allow_pickle=loader.allow_pickle)
+            error = _load_error(single_loader, func_name)
             reason = "" if error is None else miss_reason(error)
             skipped = describe_passed_over(store, module_id, offset)
             inlined = describe_inlined(store, module_id, offset)
             verdicts.append(Verdict(copies[module_id], reason, "" if error is None else str(error), skipped, inlined))
-    error = _try_load(Loader(store, allow_pickle=loader.allow_pickle), func_name)
-    components = identity.components() if identity is not None else _stored_components(store, copies)
+    error = _load_error(Loader(store, allow_pickle=loader.allow_pickle), func_name)
+    components = identity.components() if identity is not None else _read_identity_components(store, copies)
     label = identity.label if identity is not None else label_of(func_name) or func_name
-    refusals = _refusals(store, label)
+    refusals = _read_label_refusals(store, label)
     same_label = _functions_of_label(store, func_name, label, progress)
     overloads = _overloads(store, loader, func_name, same_label) if error is not None and not copies else ()
     reason, message = ("", "") if error is None else (miss_reason(error), str(error))
@@ -186,9 +186,9 @@ def explain(
 
 
 def newest_of_label(store: Store, name: str) -> str:
-    """Return the newest function of a label; `name` unchanged if it is the name of a stored function, or not a label.
+    """Return the newest function with the label `name`. Return `name` itself if it names a stored function or is not a label.
 
-    The label of a Numba function may omit the types of its arguments if functions for only one combination of types are stored.
+    The label of a Numba function may omit the argument types if the cache stores functions for only one combination of types.
     """
     if any(True for _ in store.find_all(name)):
         return name
@@ -201,13 +201,13 @@ def _is_of_label(name: str | None, label: str) -> bool:
     return name is not None and (name == label or name.startswith(f"{label}("))
 
 
-def _refusals(store: Store, label: str) -> tuple[Refusal, ...]:
-    """Return the stored refusals of functions of a label, the latest first."""
+def _read_label_refusals(store: Store, label: str) -> tuple[Refusal, ...]:
+    """Return the stored refusals of the functions with a label, the latest first."""
     return tuple([refusal for refusal in read_refusals(store) if _is_of_label(refusal.name, label)])
 
 
-def _try_load(loader: Loader, func_name: str) -> Exception | None:
-    """Load a function as a hit does, and release it. Return the error of the load; None if it succeeds."""
+def _load_error(loader: Loader, func_name: str) -> Exception | None:
+    """Try to load a function as a hit does, close the loader, and return the error of the load; None if the load succeeds."""
     try:
         loader.load(func_name)
     except (CompcacheError, OSError) as error:
@@ -218,8 +218,8 @@ def _try_load(loader: Loader, func_name: str) -> Exception | None:
     return None
 
 
-def _stored_components(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
-    """Return the identity components of the first module that was stored with an `Identity`; None if no module was."""
+def _read_identity_components(store: Store, modules: Mapping[bytes, object]) -> dict[str, str] | None:
+    """Return the identity components in the first module that has them; None if no module was stored with an `Identity`."""
     for module_id in modules:
         try:
             with store.open_module(module_id) as module:
@@ -248,12 +248,12 @@ def _functions_of_label(store: Store, func_name: str, label: str, progress: Prog
 
 
 def _older_additions(func_name: str, copies: Mapping[bytes, Realization]) -> list[_Addition]:
-    """Return the additions of a plain name except the newest addition."""
+    """Return all additions of a plain name except the newest, in the order of `copies`."""
     return [(copy.created, func_name, module_id) for module_id, copy in list(copies.items())[1:]]
 
 
 def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Addition]) -> tuple[Overload, ...]:
-    """Return the latest function for each combination of argument types of a function, sorted by label."""
+    """Return the latest stored function for each combination of argument types, sorted by label."""
     by_label: dict[str, list[_Addition]] = {}
     for addition in additions:
         label = label_of(addition[1]) or ""
@@ -261,17 +261,17 @@ def _overloads(store: Store, loader: Loader, func_name: str, additions: list[_Ad
             by_label.setdefault(label, []).append(addition)
     overloads = []
     for label, ((_, name, module_id), *older) in sorted(by_label.items()):
-        error = _try_load(Loader(store, allow_pickle=loader.allow_pickle), name)
-        before = _compare_variants(store, older[:1], _stored_components(store, {module_id: None}))
-        overloads.append(Overload(label, name, error is None, "" if error is None else str(error), before[0] if before else None))
+        error = _load_error(Loader(store, allow_pickle=loader.allow_pickle), name)
+        previous = _compare_variants(store, older[:1], _read_identity_components(store, {module_id: None}))
+        overloads.append(Overload(label, name, error is None, "" if error is None else str(error), previous[0] if previous else None))
     return tuple(overloads)
 
 
 def _compare_variants(store: Store, additions: list[_Addition], components: dict[str, str] | None) -> list[Variant]:
-    """Compare the first 64 additions with the components of an identity, and return the results."""
+    """Compare the identities of additions with the components of an identity. Only the first 64 additions are compared."""
     variants = []
     for created, name, module_id in additions[:_MAX_COMPARED]:
-        stored = _stored_components(store, {module_id: None})
+        stored = _read_identity_components(store, {module_id: None})
         differences = None if components is None or stored is None else compare(components, stored)
         variants.append(Variant(name, module_id.hex(), created, differences))
     return variants

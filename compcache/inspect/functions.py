@@ -33,7 +33,7 @@ __all__ = ["cache_info", "dependencies", "describe_function", "realizations"]
 
 
 def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realization, ...]:
-    """Return all stored, undamaged copies of a function. Copies in linked closures come last."""
+    """Return the stored copies of a function. Copies in linked closures come last. Damaged copies are left out."""
     loaded = {module.module_id for module in loader.loaded_modules()}
     copies = []
     linked = [(module_id, offset ^ LINKED) for module_id, offset in store.find_here(func_name, linked=True) if offset & LINKED]
@@ -44,7 +44,7 @@ def realizations(store: Store, loader: Loader, func_name: str) -> tuple[Realizat
 
 
 def _describe_copy(loader: Loader, module: ModuleFile, offset: int, *, loaded: bool) -> Realization:
-    """Return the description of the copy whose record is at an offset of an open module."""
+    """Return the description of the copy whose record is at `offset` in an open module."""
     record = decode_function(module.read_record(offset))
     header = decode_module(module.read_record(0))
     problem = ""
@@ -78,10 +78,10 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
         NotCachedError: the function is not in the cache.
     """
     order: dict[str, None] = {}
-    waiting = [func_name]
-    seen = {func_name}
-    while waiting:
-        name = waiting.pop(0)
+    pending = [func_name]
+    visited = {func_name}
+    while pending:
+        name = pending.pop(0)
         direct = _direct_dependencies(store, loader, name)
         if direct is None:
             if name == func_name:
@@ -89,23 +89,23 @@ def dependencies(store: Store, loader: Loader, func_name: str, *, transitive: bo
             continue
         for dependency in direct:
             order[dependency] = None
-            if transitive and dependency not in seen:
-                seen.add(dependency)
-                waiting.append(dependency)
+            if transitive and dependency not in visited:
+                visited.add(dependency)
+                pending.append(dependency)
     return tuple(order)
 
 
 def _direct_dependencies(store: Store, loader: Loader, func_name: str) -> list[str] | None:
-    """Return the func_names to which a function refers in the first readable module; None if there is no such module."""
+    """Return the func_names to which a function refers, from its first readable module; None if no module can be read."""
     for module_id, offset in loader.candidates(func_name):
         with suppress(FileNotFoundError, CompcacheError), store.open_module(module_id) as module:
             symbol = decode_function(module.read_record(offset)).symbol
-            return _named_successors(_graph_with(module, symbol), symbol)
+            return _named_successors(_read_graph_with(module, symbol), symbol)
     return None
 
 
-def _graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
-    """Return the dependency graph of an open module, which contains a symbol.
+def _read_graph_with(module: ModuleFile, symbol: str) -> ModuleGraph:
+    """Return the dependency graph of an open module after checking that it contains a symbol.
 
     Raises:
         FormatError: the graph is damaged, or does not contain the symbol.
@@ -130,12 +130,12 @@ def _named_successors(graph: ModuleGraph, symbol: str) -> list[str]:
 
 
 def cache_info(store: Store, maps_files: int, max_size: int | None = None, progress: Progress | None = None) -> CacheInfo:
-    """Return a summary of a cache directory; see `CacheInfo`. The counts come from module lists, which may have to be made first.
+    """Return a summary of a cache directory; see `CacheInfo`. Outdated module lists are made again first, because they hold the counts.
 
     Args:
         store: the cache directory.
-        maps_files: the argument of `Loader` with this name.
-        max_size: the size limit that was given to `Cache`; None: the limit in the settings.
+        maps_files: the argument `maps_files` of `Loader`.
+        max_size: the size limit passed to `Cache`, in bytes; None for the limit in the settings.
         progress: called now and then with the numbers of read files and of all files while lists are made.
     """
     from compcache import __version__
@@ -175,7 +175,7 @@ def cache_info(store: Store, maps_files: int, max_size: int | None = None, progr
 
 
 def _describe_loader(store: Store, maps_files: int) -> str:
-    """Return the way in which images are loaded, as text."""
+    """Describe how images are loaded, for `CacheInfo.loader`."""
     from compcache.hit.target import load_runtime
     from compcache.images.kinds import is_mapped, make_side
     from compcache.images.making import usual_kind
@@ -186,14 +186,14 @@ def _describe_loader(store: Store, maps_files: int) -> str:
 
 
 def _total_size(root: str, *, leave_out: set[str]) -> int:
-    """Return the total size of the files below a directory in bytes, without its subdirectories `leave_out`."""
+    """Return the total size in bytes of the files below a directory. Subdirectories of the root in `leave_out` are not counted."""
     total = 0
     with suppress(FileNotFoundError):  # the directory may not exist
         for directory, directories, files, descriptor in os.fwalk(root):
             if directory == root:
                 directories[:] = set(directories) - leave_out
             for name in files:
-                with suppress(OSError):  # the file may have been removed since
+                with suppress(OSError):  # the file may have been removed in the meantime
                     total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
     return total
 
@@ -217,7 +217,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
     with store.open_module(module_id) as module:
         record = decode_function(module.read_record(offset))
         globals_ = _filled_globals(module, record.needs)
-        graph = _graph_with(module, record.symbol)
+        graph = _read_graph_with(module, record.symbol)
         notes = read_notes(module)
         has_code = module.footer().bitcode > 0
     identity = notes.get("identity")
@@ -238,32 +238,34 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
         parts=tuple(parts),
         entries=tuple(entries),
-        provenance=tuple([_provenance_of(store, copy) for copy in copies]),
+        provenance=tuple([_read_provenance(store, copy) for copy in copies]),
     )
 
 
-def _provenance_of(store: Store, copy: Realization) -> Provenance:
+def _read_provenance(store: Store, copy: Realization) -> Provenance:
     """Open the module of a copy, and return its origin."""
     with store.open_module(bytes.fromhex(copy.module_id)) as module:
         return provenance(store, module)
 
 
-def _filled_globals(module: ModuleFile, needs: int) -> tuple[GlobalReport, ...]:
-    """Return the globals that a load of a function fills, in the function and its closure inside the module, sorted by name.
+def _filled_globals(module: ModuleFile, needs_offset: int) -> tuple[GlobalReport, ...]:
+    """Return the globals that a load of a function fills, sorted by name.
 
-    `needs` is the offset of the record with the function's needs; 0: there are no needs.
+    Args:
+        module: the module that contains the function and its closure.
+        needs_offset: the offset of the function's needs record; 0 if the function has no needs.
     """
     reports: dict[int, GlobalReport] = {}
-    waiting = [needs] if needs else []
-    seen = set(waiting)
-    while waiting:
-        record = decode_needs(module.read_record(waiting.pop()))
+    pending = [needs_offset] if needs_offset else []
+    visited = set(pending)
+    while pending:
+        record = decode_needs(module.read_record(pending.pop()))
         for offset in record.globals:
             stored = decode_global(module.read_record(offset))
             if stored.kind != STARTUP:
                 reports.setdefault(offset, _describe_global(stored))
-        waiting += [child for child in record.children if child not in seen]
-        seen.update(record.children)
+        pending += [child for child in record.children if child not in visited]
+        visited.update(record.children)
     return tuple(sorted(reports.values(), key=lambda report: report.name))
 
 

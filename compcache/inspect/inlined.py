@@ -17,9 +17,15 @@ __all__ = ["describe_inlined"]
 
 
 def describe_inlined(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return the function and module, as text, of each function that may be inlined into a realization.
+    """Describe each function of another module that may be inlined into a realization.
 
-    The record of the realization is at `offset` of the module. The result is empty if the module cannot be read.
+    Args:
+        store: the cache directory.
+        module_id: the module that contains the realization.
+        offset: the offset of the realization's record in the module.
+
+    Returns:
+        The name and the module of each inlined function, as one text; empty if the module cannot be read.
     """
     try:
         with store.open_module(module_id) as module:

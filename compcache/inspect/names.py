@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.store import Store
 
-__all__ = ["ending_in", "labelled", "names_starting_with", "suggestion"]
+__all__ = ["labelled", "labels_ending_in", "names_starting_with", "suggestion"]
 
 T = TypeVar("T")
 _MAX_COMPARED = 2_000  # names
@@ -36,17 +36,17 @@ def labelled(store: Store, label: str) -> tuple[str, ...]:
     return _stored_names(store, matches, *[f"{base}\0" for base in (label, head) if base])
 
 
-def ending_in(store: Store, part: str) -> set[str]:
-    """Return the labels of stored functions, or plain names, that are equal to `part` or end with a dot and `part`.
+def labels_ending_in(store: Store, part: str) -> set[str]:
+    """Return the labels and plain names of stored functions whose last components are `part`.
 
-    They may have argument types after `part`. Only lists of names are read.
+    Argument types may follow `part`. Only lists of names are read.
     """
-    last = last_part_of(part)
+    last_part = last_part_of(part)
     bases = set[str]()
     for lists in map(ModuleLists, (store, *store.layers)):
         for end in ("\0", "("):
             bases.update(lists.bases(f"{part}{end}"))
-            bases.update([base for _, base in lists.last_parts(f"{last}{end}")])
+            bases.update([base for _, base in lists.last_parts(f"{last_part}{end}")])
     matching = set[str]()
     for base in bases:
         labels = {label for label in (base, base.partition("(")[0]) if label == part or label.endswith(f".{part}")}
@@ -56,7 +56,7 @@ def ending_in(store: Store, part: str) -> set[str]:
 
 
 def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -> tuple[str, ...]:
-    """Return the names of stored functions that `select` accepts, among functions whose bases begin with a prefix, sorted."""
+    """Return the sorted names of stored functions that `select` accepts. Only functions whose bases begin with a prefix are considered."""
     names: set[str] = set()
     for layer in (store, *store.layers):
         lists = ModuleLists(layer)
@@ -82,16 +82,16 @@ def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:
 
 
 def suggestion(store: Store, name: str) -> str:
-    """Return the end of a message about a name that is a miss, with a separator: stored names with this label, or a similar name.
+    """Return a suggestion to append to the message of a miss: a stored name with this label, or a similar name.
 
-    Return "" if the name is stored and this host cannot use it, or if no similar name is stored.
+    The suggestion begins with a semicolon. It is "" if the function is stored but unusable, or if no stored name is similar.
     """
     if any(True for _ in store.find(name)):
         return ""
     same_label = labelled(store, name)
     if same_label:
-        more = f" and {len(same_label) - 1} more" if len(same_label) > 1 else ""
-        return f"; there is {same_label[0]!r}{more}, named by content: give the full name, or the Identity or source of the function"
+        others_text = f" and {len(same_label) - 1} more" if len(same_label) > 1 else ""
+        return f"; there is {same_label[0]!r}{others_text}, named by content: give the full name, or the Identity or source of the function"
     similar = _most_similar(store, name)
     if similar == name:  # the list of modules has the name, the index does not
         return "; a stored module defines the function, but its file or the index cannot be read: run 'compcache check'"
@@ -99,26 +99,26 @@ def suggestion(store: Store, name: str) -> str:
 
 
 def _most_similar(store: Store, name: str) -> str | None:
-    """Return the stored name or label most similar to `name`, which may lack its package; None if no name is similar."""
+    """Return the stored name or label that is most similar to `name`; None if none is. `name` may omit the package."""
     from difflib import get_close_matches
 
     parts: dict[str, str] = {}  # full names by their last parts
-    known: dict[str, None] = {}
+    names: dict[str, None] = {}
     for lists in [ModuleLists(layer) for layer in (store, *store.layers)]:
-        known.update(dict.fromkeys(_candidates(name, lists.bases, str)))
+        names.update(dict.fromkeys(_candidates(name, lists.bases, str)))
         parts.update(_candidates(name, lists.last_parts, itemgetter(0)))
-    matches: list[str] = get_close_matches(name, known, n=1, cutoff=_LEAST_LIKE)
+    matches: list[str] = get_close_matches(name, names, n=1, cutoff=_LEAST_LIKE)
     if matches:
         return matches[0]
-    parts.update({label.rpartition(".")[2]: label for label in known})
+    parts.update({label.rpartition(".")[2]: label for label in names})
     return next((parts[part] for part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
 
 
 def _candidates(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:
-    """Return some items whose text is about as long as `name`, items with the same beginning first.
+    """Return at most 2,000 items whose text is about as long as `name`. Items with the longest common prefix come first.
 
     Args:
-        name: the name.
+        name: the name to compare with.
         starting_with: returns the items whose text starts with a prefix.
         text: returns the text of an item.
     """

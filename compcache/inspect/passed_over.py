@@ -19,39 +19,47 @@ __all__ = ["describe_passed_over"]
 
 
 def describe_passed_over(store: Store, module_id: bytes, offset: int) -> tuple[str, ...]:
-    """Return a text for each realization of a function's imports that does not have the expected link type.
+    """Describe each realization of a function's imports that a load skips because of its link type.
 
-    The record of the function is at `offset` of the module. The result is empty if the module cannot be read.
+    Args:
+        store: the cache directory.
+        module_id: the module that contains the function.
+        offset: the offset of the function's record in the module.
+
+    Returns:
+        One text for each realization; empty if the module cannot be read.
     """
     texts = []
     try:
         with store.open_module(module_id) as module:
-            uses = {name: read_type(module.read_record, kind) for name, kind in _import_types(module, offset)}
+            expected_types = {name: read_type(module.read_record, kind) for name, kind in _read_import_types(module, offset)}
     except (FileNotFoundError, CompcacheError, FormatError) as error:
         reraise_interrupt(error)
         return ()
-    for name, used in uses.items():
-        for provider, defined in _realization_types(store, name) if used else ():
-            does_fit, reason = fits(defined, used)
-            if not does_fit:
-                texts.append(f"{name!r} of module {provider.hex()} is {defined}, and module {module_id.hex()} uses it as {used}: {reason}")
+    for name, expected in expected_types.items():
+        for provider, actual in _read_realization_types(store, name) if expected else ():
+            is_fitting, reason = fits(actual, expected)
+            if not is_fitting:
+                texts.append(
+                    f"{name!r} of module {provider.hex()} is {actual}, and module {module_id.hex()} uses it as {expected}: {reason}"
+                )
     return tuple(texts)
 
 
-def _import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the imports of a function and its closure in the module, with their link types."""
-    waiting = [decode_function(module.read_record(offset)).needs]
-    seen = {0, *waiting}
-    while waiting:
-        needs = waiting.pop()
-        record = decode_needs(module.read_record(needs)) if needs else None
+def _read_import_types(module: ModuleFile, offset: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the expected link type of each import of a function and of its closure in the module."""
+    pending = [decode_function(module.read_record(offset)).needs]
+    visited = {0, *pending}
+    while pending:
+        needs_offset = pending.pop()
+        record = decode_needs(module.read_record(needs_offset)) if needs_offset else None
         if record is not None:
             yield from [(name, kind) for (_, name), kind in zip(record.imports, record.link_types, strict=False)]
-            waiting += [child for child in record.children if child not in seen]
-            seen.update(record.children)
+            pending += [child for child in record.children if child not in visited]
+            visited.update(record.children)
 
 
-def _realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
+def _read_realization_types(store: Store, name: str) -> Iterator[tuple[bytes, str]]:
     """Yield the module_id and the link type of each readable realization of a function."""
     for module_id, offset in store.find_all(name):
         try:

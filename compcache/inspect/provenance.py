@@ -33,7 +33,7 @@ def provenance(store: Store, module: ModuleFile) -> Provenance:
     """
     notes = read_notes(module)
     holder = next((layer for layer in store.layers if module.path.startswith(f"{layer.root}/")), store)
-    added, owner = _time_and_owner(store, module)
+    added, owner = _read_time_and_owner(store, module)
     return Provenance(
         module_id=module.module_id.hex(),
         makers=read_makers(module.read_record, module.records),
@@ -44,12 +44,12 @@ def provenance(store: Store, module: ModuleFile) -> Provenance:
         origin=str(notes.get(ORIGIN, "compiled")),
         layer="" if holder is store else holder.source,
         order=order_of(notes).number,
-        signers=_signers(store, holder, module),
-        keyed_digest=_keyed_digest(store, module),
+        signers=_check_signers(store, holder, module),
+        keyed_digest=_keyed_digest_status(store, module),
     )
 
 
-def _time_and_owner(store: Store, module: ModuleFile) -> tuple[float, str]:
+def _read_time_and_owner(store: Store, module: ModuleFile) -> tuple[float, str]:
     """Return the time when the module file was written, and the name or numeric id of its owner.
 
     Return 0.0 and "" for a module in memory, and if the status cannot be read.
@@ -69,8 +69,8 @@ def _time_and_owner(store: Store, module: ModuleFile) -> tuple[float, str]:
     return status.st_mtime, owner
 
 
-def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
-    """Return the names in the file of signatures, each with the result of the check of its signature."""
+def _check_signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, ...]:
+    """Check the signatures of a module, and return the name and the result for each key that the signature file names."""
     from compcache.signing.signatures import is_signed, signers
 
     content = holder.signatures_of(module.module_id)
@@ -80,7 +80,7 @@ def _signers(store: Store, holder: Store, module: ModuleFile) -> tuple[Signer, .
     requirement = decode_module(module.read_record(0)).requirement()
 
     def status_of(name: str) -> str:
-        """Return the result of the check of the signatures in the name of a key."""
+        """Check the signatures under a key's name, and return the result."""
         keys = [key for key in _accepted_keys(store) if key.name == name]
         if not keys:
             return "unknown"
@@ -97,8 +97,8 @@ def _accepted_keys(store: Store) -> Iterable[PublicKey]:
     return (*store.trusted_keys, *([store.publish_key.public()] if store.publish_key is not None else []))
 
 
-def _keyed_digest(store: Store, module: ModuleFile) -> str:
-    """Return "" for a module without a keyed digest, "own" for a digest made with this cache's signing key, else "other"."""
+def _keyed_digest_status(store: Store, module: ModuleFile) -> str:
+    """Return "own" for a keyed digest by this cache's signing key, "other" for another key, and "" for a module without one."""
     footer = module.footer()
     if not any(footer.mac):
         return ""

@@ -27,7 +27,7 @@ _CONSTANT = "constant"
 
 @dataclass(frozen=True, slots=True)
 class SeparateState:
-    """A variable that two functions share in the source and not in memory. `func_name` and `other` use it in different modules."""
+    """A variable that two functions share in the source, but not in memory: `func_name` and `other` use it in different modules."""
 
     func_name: str
     variable: str
@@ -44,7 +44,7 @@ class SeparateState:
 
 
 def find_separate_state(store: Store, loader: Loader, func_name: str) -> tuple[SeparateState, ...]:
-    """Return the variables that a function would not share with functions of its module if these functions were loaded now."""
+    """Return the variables that a function would not share with the other functions of its module if all were loaded now."""
     module_id = _providing_module(store, loader, func_name)
     graph = _read_graph(store, module_id) if module_id is not None else None
     if module_id is None or graph is None:
@@ -65,7 +65,7 @@ def find_separate_state(store: Store, loader: Loader, func_name: str) -> tuple[S
 
 
 def _providing_module(store: Store, loader: Loader, func_name: str) -> bytes | None:
-    """Return the module_id of the loaded target of a function, else of its first realization that exists, else None."""
+    """Return the module_id of a function's loaded call target, otherwise of its first existing realization; None without one."""
     reference = loader.targets.get(func_name)
     target = reference() if reference is not None else None
     if target is not None and target._context is not None:
@@ -85,7 +85,7 @@ def _read_graph(store: Store, module_id: bytes) -> ModuleGraph | None:
 
 
 def _mutable_variables(graph: ModuleGraph, func_name: str) -> set[str]:
-    """Return the mutable variables that a function of a module reaches, without variables that all modules share."""
+    """Return the mutable variables that a function of a module uses directly or indirectly, without variables that all modules share."""
     nodes = graph.nodes
     roots = [node.symbol for node in nodes.values() if node.kind == "function" and node.func_name == func_name]
     reached = DependencyGraph({node.symbol: node.references for node in nodes.values()}).closure(roots)

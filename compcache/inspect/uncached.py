@@ -35,7 +35,7 @@ _MAX_TIME = 1e11  # seconds since the epoch; the comparison with it also exclude
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A function that was compiled and not cached. `created` is in seconds since the epoch."""
+    """A function that was compiled but not cached. `created` is the time of the record, in seconds since the epoch."""
 
     name: str
     reason: str
@@ -43,7 +43,7 @@ class Refusal:
 
     @property
     def text(self) -> str:
-        """Return a message with name and reason. A reason that begins with "was" is the rest of a sentence about the function."""
+        """Return a message with the name and the reason. A reason that begins with "was" continues the sentence about the function."""
         if self.reason.startswith("was "):
             return f"{self.name} {self.reason}"
         return f"{self.name} was compiled and not cached: {self.reason}"
@@ -54,12 +54,15 @@ def _file_name(name: str) -> str:
 
 
 def record_refusal(store: Store, name: str, reason: str) -> None:
-    """Store the reason why a function is not cached, in place of an earlier reason. Do nothing in a read-only cache."""
+    """Store the reason why a function is not cached, and replace an earlier reason. Do nothing in a read-only cache.
+
+    A file that cannot be written is not an error.
+    """
     name, reason = name[:_MAX_TEXT], reason[:_MAX_TEXT]
     if store.readonly:
         return
-    known = _read_refusal(store, _file_name(name))
-    if known is not None and (known.name, known.reason) == (name, reason):
+    stored = _read_refusal(store, _file_name(name))
+    if stored is not None and (stored.name, stored.reason) == (name, reason):
         return
     packed: bytes = msgpack.packb([name, reason, time.time()], unicode_errors="surrogatepass")
     with contextlib.suppress(StorageError):
@@ -95,7 +98,7 @@ def _read_refusal(store: Store, file_name: str) -> Refusal | None:
 
 
 def _remove_oldest(store: Store) -> None:
-    """Remove the oldest files until the number of files is at most the maximum."""
+    """Remove the oldest files until at most `_MAX_KEPT` files remain."""
     names = store.names(UNCACHED)
     if len(names) <= _MAX_KEPT:
         return

@@ -41,7 +41,7 @@ _FLAGS_OFFSET = 4 * 8 + 2 * 8 + 8  # in a module entry without its key: after th
 
 
 def layer_paths(layers: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Return the argument `layers` of a `Cache` as a list of path texts.
+    """Return the argument `layers` of `Cache` as a list of paths.
 
     Raises:
         TypeError: `layers` is not an iterable of paths, or is a single path.
@@ -86,7 +86,7 @@ class _Layer(Store):
         return self._above.processor()
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
-        """Return whether the file has a valid stamp in this layer or in the writable directory; set the module's fields from the stamp."""
+        """Return whether a file has a valid stamp in this layer or in the writable directory; if so, set the module's fields from it."""
         above = self._above
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
             return not above.exposed and super()._recognize(module, status, above.verified)
@@ -107,7 +107,7 @@ class _Layer(Store):
         return module
 
     def report_unreadable(self, path: str, error: OSError) -> None:
-        """Warn, once for each path, that a part of the layer cannot be read. The other parts are used."""
+        """Warn, once for each path, that a file of the layer cannot be read. The layer's other files are used."""
         from compcache.publish.verify import warn_about_layer
 
         warn_about_layer(self, self.source, f"{path} cannot be read: {error.strerror or error}")
@@ -208,7 +208,7 @@ class LayeredStore(Store):
         write_layer_segment(self, name)
 
     def _find_merged_layer(self, module_id: bytes) -> Store | None:
-        """Return the layer of a module, and record the module's entry; None if the segment of all layers does not contain the module."""
+        """Return the layer of a module and record the module's entry; None if the segment of all layers lacks the module."""
         assert self.merged is not None
         for segment in self.merged.segments:
             for value in self.merged.look_up(segment, module_id, modules=True) or ():
@@ -223,38 +223,38 @@ class LayeredStore(Store):
     def find(
         self, func_name: str, is_near: IsNear | None = None, *, again: bool = False, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
-        """See `Store`. For a content name, code for exactly this host comes first, then the best other code, from any directory."""
+        """See `Store`. For a content name, code for exactly this host comes first, then the best other code of all directories."""
         if self._memory_names:
             yield from list(self._memory_names.get(func_name, ()))
-        found = False
+        is_found = False
         if again and self.index.is_listed:
             self._renew_index()
         if not self._is_merged_opened:
             self._open_merged()
         if self.merged is not None:
             for candidate in self._find_in(self.merged, func_name, is_near, linked=linked):
-                found = True
+                is_found = True
                 yield candidate
-        if not found:
+        if not is_found:
             self.merged = None  # an addition to a layer within the resolution of its clock would go unnoticed
             yield from self._find_in_each(func_name, is_near, linked=linked)
 
     def _find_in_each(self, func_name: str, is_near: IsNear | None, *, linked: bool) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a function from the index of each layer, without the segment of all layers."""
-        found = False
+        is_found = False
         listed = [store.index.is_listed for store in (self, *self.layers)]
         for candidate in self._find_in(None, func_name, is_near, linked=linked):
-            found = True
+            is_found = True
             yield candidate
-        if not found and self._renew_all(listed):
+        if not is_found and self._renew_all(listed):
             for candidate in self._find_in(None, func_name, is_near, linked=linked):
-                found = True
+                is_found = True
                 yield candidate
-        if not found:
+        if not is_found:
             self._warn_of_unreadable_layers()
 
     def _warn_of_unreadable_layers(self) -> None:
-        """Warn of layers that this user cannot read completely, because their functions are compiled again."""
+        """Warn about layers with unreadable files, because their functions are compiled again."""
         for layer in self.layers:
             if layer.index.problem:
                 from compcache.publish.verify import warn_about_layer
@@ -268,18 +268,18 @@ class LayeredStore(Store):
 
     def _renew_all(self, were_listed: list[bool]) -> bool:
         """Renew the indexes of this directory and its layers. Return whether one of them has changed."""
-        return any([store._renew_index(look=known) for store, known in zip((self, *self.layers), were_listed, strict=True)])  # noqa: C419 - all of them
+        return any([store._renew_index(look=was_listed) for store, was_listed in zip((self, *self.layers), were_listed, strict=True)])  # noqa: C419 - all of them
 
     def _find_in(
         self, merged: Index | None, func_name: str, is_near: IsNear | None = None, *, linked: bool = False
     ) -> Iterator[tuple[bytes, int]]:
         """Return the realizations of a function in this directory and in `merged`; in the index of each layer if `merged` is None."""
         indexes, key = self._indexes(merged), name_key(func_name)
-        found = self._find_ordered(indexes, key, is_near) if is_ordered(func_name) else self._find_best(indexes, key)
-        return found if linked else (row for row in found if row[1] < LINKED)
+        candidates = self._find_ordered(indexes, key, is_near) if is_ordered(func_name) else self._find_best(indexes, key)
+        return candidates if linked else (row for row in candidates if row[1] < LINKED)
 
     def _indexes(self, merged: Index | None) -> list[tuple[Store | None, Index]]:
-        """Return the indexes to search, in order, each with its store; None is the store of `merged`, which has all layers."""
+        """Return the indexes to search, in order, each with its store. The store of `merged` is None, because it covers all layers."""
         of_layers: list[tuple[Store | None, Index]] = [(layer, layer.index) for layer in self.layers]
         return [(self, self.index), *([(None, merged)] if merged is not None else of_layers)]
 
@@ -289,7 +289,7 @@ class LayeredStore(Store):
 
     @staticmethod
     def _numbered_rows(indexes: list[tuple[Store | None, Index]], key: bytes) -> list[tuple[Store | None, Numbered]]:
-        """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes have greater addition numbers."""
+        """Return the rows of a name in all indexes, with their stores. Rows of earlier indexes get greater addition numbers."""
         rows: dict[bytes, tuple[Store | None, Numbered]] = {}
         for number, (store, index) in enumerate(indexes):
             for order, rank, module_id, offset, content in index.find_numbered(key):
@@ -305,21 +305,21 @@ class LayeredStore(Store):
 
     def _find_best(self, indexes: list[tuple[Store | None, Index]], key: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of a content name, the best for this host first."""
-        seen = set()
+        yielded = set()
         fallbacks: list[tuple[int, Store | None, tuple[bytes, int]]] = []
         for store, index in indexes:
             ranked: list[tuple[int, tuple[bytes, int]]] = []
             for candidate in index.find(key, ranked):
-                if candidate[0] not in seen:
-                    seen.add(candidate[0])
+                if candidate[0] not in yielded:
+                    yielded.add(candidate[0])
                     self._remember_store(candidate[0], store)
                     yield candidate
             fallbacks += [(rank, store, candidate) for rank, candidate in ranked]
         if len(fallbacks) > 1:
             fallbacks.sort(key=lambda row: -row[0])  # the sort is stable: candidates of equal rank stay in the order of their indexes
         for _, store, candidate in fallbacks:
-            if candidate[0] not in seen:
-                seen.add(candidate[0])
+            if candidate[0] not in yielded:
+                yielded.add(candidate[0])
                 self._remember_store(candidate[0], store)
                 yield candidate
 
@@ -371,7 +371,7 @@ class LayeredStore(Store):
             assert failure is not None
             raise failure
         finally:
-            failure = None  # breaks a reference cycle with this frame, which would keep modules of callers alive
+            failure = None  # breaks a reference cycle with this frame, which would keep callers' modules alive
 
     def remember_layer(self, entry: ModuleEntry) -> None:
         """Remember that a file of a layer was verified, unless this cache is read-only."""

@@ -26,7 +26,7 @@ _DAY = 86400.0
 
 
 def ensure_unpacked(path: str, store: Store) -> str:
-    """Unpack a bundle that is a layer of `store`, unless it is already unpacked. Return the directory with its modules.
+    """Unpack a bundle that is a layer of `store` unless it is already unpacked, and return the directory with its modules.
 
     Raises:
         FormatError: the file is not a bundle, or is damaged or truncated.
@@ -44,8 +44,8 @@ def ensure_unpacked(path: str, store: Store) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file, and return its descriptor; an opener for `open`."""
-    return os.open(path, flags | os.O_NONBLOCK)  # the file may have been replaced by a pipe
+    """Open a file without blocking, and return its descriptor. For use as the `opener` of `open`."""
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe may have replaced the file
 
 
 def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:
@@ -61,16 +61,16 @@ def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:
 
 
 def unpacked_name(path: str, status: os.stat_result) -> str:
-    """Return the name of the directory for a bundle at `path` whose file has this status."""
+    """Return the name of the directory for an unpacked bundle. The name changes with the path and the status of the bundle's file."""
     state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
     return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
 
 
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
-    """Check that no other user could have written a bundle, unless the store has `trust` or requires signatures.
+    """Check that other users cannot have written a bundle. A store that trusts the directory or requires signatures skips the check.
 
     Raises:
-        UntrustedDirectoryError: another user owns the file or a link to it, or can write to the file.
+        UntrustedDirectoryError: another user owns the file, owns a symbolic link to it, or can write to it.
     """
     if store.trust or store.stamp_key:
         return
@@ -88,14 +88,14 @@ def _require_trust(path: str, status: os.stat_result, store: Store) -> None:
 
 
 def touch_if_unpacked(store: Store, place: str) -> bool:
-    """Record the use of an unpacked bundle: set its modification time, at most once a day.
+    """Update the modification time of an unpacked bundle, at most once a day, to record its use.
 
-    Return whether `place` is a directory of a user whose files are used. If not, it is not touched.
+    Return whether `place` is a directory whose owner is trusted. Otherwise leave it unchanged.
     """
     try:
         status = store.files.stat(place)
         if not stat.S_ISDIR(status.st_mode) or store.is_foreign(status):
-            return False  # this package has not made it for this user: it may be a link or a file
+            return False  # a link, a file or another user's directory, which this user's cache did not create
         if status.st_mtime < time.time() - _DAY and not store.readonly:
             descriptor = store.files.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

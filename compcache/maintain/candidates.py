@@ -1,4 +1,4 @@
-"""The modules that a prune may remove, and the modules that affect the decision. Other modules are read and not kept in memory.
+"""The modules that a prune may remove, and the modules that affect the decision. Other modules are not kept in memory.
 
 `Chooser.choose` returns the plan that `compcache.maintain.policy` would make from all modules. Candidates are a superset of the modules
 that will be removed. For limits, candidates are the least recently used modules. The decision also depends on the importers of candidates,
@@ -42,7 +42,13 @@ _FRESH = object()
 
 
 class Census:
-    """The number of modules in the slices added so far, without packs; the packs; and their total size in bytes."""
+    """Counts of the modules in the slices added so far.
+
+    Attributes:
+        modules: the number of modules, without packs.
+        packs: the ids of the packs.
+        size: the total size of modules and packs in bytes.
+    """
 
     def __init__(self) -> None:
         self.modules = self.size = 0
@@ -57,7 +63,7 @@ class Census:
 
 
 class Chooser:
-    """Chooses the modules that a prune removes. Set up once for each prune.
+    """Chooses the modules that a prune removes. Each prune has its own chooser.
 
     Args:
         store: the cache directory.
@@ -65,8 +71,8 @@ class Chooser:
         policy: the policy of the prune.
         now: the time from which ages count, in seconds since the epoch.
         census: the counts of all modules.
-        spare: modules that are kept as if they were pinned.
-        progress: called now and then with the numbers of read modules and of all modules.
+        spare: the modules to keep as if they were pinned.
+        progress: called from time to time with the number of modules read so far and the number of all modules.
     """
 
     def __init__(
@@ -121,15 +127,15 @@ class Chooser:
     def _make_plan(self, found: dict[bytes, Entry], fresh: Container[object], horizon: float) -> Plan:
         """Return the plan of the policy for the candidates and the modules that affect the decision."""
 
-        def close(entry: Entry) -> Entry:
-            """Return an entry without parts outside the candidates, and with the common generation if it is fresh."""
-            if entry.parts:  # parts outside the candidates stay; the entry itself replaces them, because it must have parts
+        def limit_to_candidates(entry: Entry) -> Entry:
+            """Return an entry without parts outside the candidates. If its generation is fresh, it is replaced by `_FRESH`."""
+            if entry.parts:  # parts outside the candidates stay: the entry's own id replaces them, because it must have parts
                 parts = [part for part in entry.parts if part in found or not self._store.exists(part)]
                 entry = entry._replace(parts=(*parts, entry.module_id))
             return entry._replace(generation=_FRESH) if entry.generation in fresh else entry
 
-        entries = [close(found[key]) for key in sorted(found)]
-        found.clear()  # a prune of many modules would hold the table as well
+        entries = [limit_to_candidates(found[key]) for key in sorted(found)]
+        found.clear()  # otherwise a prune of many modules would keep a second table in memory
         packs = sum(entry.is_pack for entry in entries)
         outside = Outside(
             self._census.size - sum(entry.size for entry in entries), self._census.modules - (len(entries) - packs), horizon, _FRESH
@@ -139,7 +145,7 @@ class Chooser:
     # ------------------------------------------------------------------------------------------ entries
 
     def _read_part_uses(self) -> dict[bytes, float]:
-        """Return the last use of each module through linked closures: a use of a closure counts as a use of its parts."""
+        """Return when the parts of linked closures were last used through a closure, in seconds since the epoch."""
         used = self._uses.of(self._linked).last_uses()
         found: dict[bytes, float] = {}
         for module_id, entry in self._linked.items():
@@ -148,7 +154,7 @@ class Chooser:
         return found
 
     def _entries(self, slices: Slices) -> Iterator[Entry]:
-        """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and imports."""
+        """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and no imports."""
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for slice_ in slices:
             used = _last_uses(self._uses, slice_.first)
@@ -197,9 +203,9 @@ class Chooser:
         return row.module_id in self._spare or (bool(self._pins) and not self._pins.isdisjoint(row.names))
 
     def _platform_facts(self, platform: Platform) -> tuple[int, int, tuple[Maker, ...], str]:
-        """Return a number for the target of a platform, a number for its generation, its makers, and their known fault or "".
+        """Return numbers for a platform's target and generation, its makers, and the known fault of a maker or "".
 
-        Numbers are faster to compare than platforms.
+        Targets and generations are numbered, because numbers are faster to compare than platforms.
         """
         known = self._platforms.get(id(platform))  # rows share their platform objects
         if known is None:
@@ -211,16 +217,16 @@ class Chooser:
         return known[1]
 
     def _read_entries(self, slices: Slices, module_ids: Iterable[bytes]) -> dict[bytes, Entry]:
-        """Return the entries of the existing modules among these module_ids, by module_id."""
+        """Return the entries of these modules by module_id, without modules that do not exist."""
         present = statuses_of(self._store, sorted(module_ids))
         rows = slices.lists.rows(present)
         rows.update({module_id: slices.unlisted[module_id] for module_id in present if module_id in slices.unlisted})
         return {entry.module_id: entry for entry in self._entries_of(present, rows, self._uses.of(present).last_uses())}
 
-    # -------------------------------------------------------------------------------------- what may go
+    # -------------------------------------------------------------------------------------- selection
 
     def _select_or_offer(self, entry: Entry, fresh: Container[object], copies: Container[bytes], oldest: _LeastRecentlyUsed) -> bool:
-        """Return whether a criterion of the policy may select an entry. If not, add the entry to `oldest`, the candidates for limits."""
+        """Return whether a criterion of the policy may select an entry. If not, add the entry to the candidates for limits, `oldest`."""
         policy = self._policy
         if entry.fault:
             return True
@@ -249,7 +255,7 @@ class Chooser:
         return frozenset([key for key, used in newest.items() if used >= cutoff(self._policy.stale, self._now)])
 
     def _duplicate_modules(self) -> frozenset[bytes]:
-        """Return the modules with functions that other modules also realize."""
+        """Return the ids of the modules with functions that other modules also realize."""
         slices = Slices(self._store, self._progress)
         for slice_ in slices:
             slice_.kinds()
@@ -261,7 +267,7 @@ class Chooser:
         return frozenset(found - slices.gone)
 
     def _add_related(self, slices: Slices, found: dict[bytes, Entry]) -> None:
-        """Add to `found` the modules that import functions of its modules or realize the same functions, and so on for these modules."""
+        """Add to `found` the importers and the duplicates of its modules, and transitively those of the added modules."""
         lists = slices.lists
         if not (self._policy.duplicates or lists.has_imports() or slices.unlisted):
             return
@@ -296,10 +302,10 @@ def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
 
 
 class _Pack:
-    """Collects the data for the entry of a pack.
+    """Collects the fields of a pack's entry.
 
-    A pack is as young and as recently used as the newest module of its entries, and protected if one of these modules is protected. It is
-    removed without its modules, because entries can be made again.
+    The age and the last use of a pack are those of the newest module that its entries require. The pack is protected if one of these
+    modules is protected. It is removed without the modules, because entries can be created again.
     """
 
     def __init__(self) -> None:
@@ -308,12 +314,12 @@ class _Pack:
         self._protected = False
 
     def set_status(self, status: FileStatus, last: float) -> None:
-        """Set the size, the creation and the last use of the pack itself, which exists."""
+        """Set the size, the creation time and the last use of the pack's own file."""
         self.size, self._created = status
         self._last = max(self._last, last)
 
     def add_requirement(self, created: float, last: float, *, protected: bool) -> None:
-        """Take into account that an entry of the pack requires a module with this creation, last use and protection."""
+        """Add a module that an entry of the pack requires, given by its creation time, last use and protection."""
         self._newest = max(self._newest, created)
         self._last = max(self._last, last)
         self._protected = self._protected or protected
@@ -325,7 +331,10 @@ class _Pack:
 
 
 class _LeastRecentlyUsed:
-    """The least recently used entries with `size` bytes and `count` modules in total. `horizon` is the recency of the next entry."""
+    """Collects the least recently used entries that together have at least `size` bytes and `count` modules.
+
+    `horizon` is the recency of the least recently used entry that was dropped, or infinity.
+    """
 
     def __init__(self, size: int, count: int) -> None:
         self._size = size
@@ -334,7 +343,7 @@ class _LeastRecentlyUsed:
         self.horizon = inf
 
     def add(self, recency: float, entry: Entry) -> None:
-        """Add an entry, and drop the most recently used entries that are not needed for the totals."""
+        """Add an entry, and drop the most recently used entries that the totals do not need."""
         if (not self._size and not self._count) or recency >= self.horizon:
             return
         heap = self._heap

@@ -1,7 +1,7 @@
-"""Checks of a cache in named, timed steps. Each step returns the number of items that it checked, and further counts.
+"""Checks a cache in named, timed steps. Each step returns the number of items that it checked, and further counts.
 
-Nothing is changed unless repair is requested. Then damaged modules are moved to quarantine, the index is rebuilt, leftovers are
-removed, and permissions are corrected. A step that verifies modules reads their files, and trusts neither stamps nor stored rows.
+A check changes nothing unless repair is requested. A repair moves damaged modules to quarantine, rebuilds the index, removes leftovers
+and corrects permissions. Steps that verify modules read their files, and trust neither stamps nor stored rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Step = Callable[[CheckState], tuple[int, dict[str, int]]]
 
-__all__ = ["STEPS", "check", "report_absence"]
+__all__ = ["STEPS", "absent_cache_report", "check"]
 
 #: The steps in order. Later steps skip modules in which an earlier step found damage.
 STEPS: dict[str, Step] = {
@@ -40,8 +40,8 @@ STEPS: dict[str, Step] = {
 }
 
 
-def report_absence(store: Store) -> CheckReport:
-    """Return the report of a check of a directory that is not a cache: one error."""
+def absent_cache_report(store: Store) -> CheckReport:
+    """Return the check report for a directory that is not a cache. It has one error."""
     message = f"there is no cache at {store.root}"
     return CheckReport((), (Finding("directory", "absent", "error", store.root, message),))
 
@@ -49,14 +49,14 @@ def report_absence(store: Store) -> CheckReport:
 def check(
     store: Store, *, repair: bool = False, checksums: bool = True, recompile: bool = False, progress: Progress | None = None
 ) -> CheckReport:
-    """Check a cache directory, and return the problems found.
+    """Check a cache directory, and return a report of its problems.
 
     Args:
         store: the cache directory.
         repair: repair the problems that can be repaired.
-        checksums: read every module in full, compare it with its digest, and compare its image with its records.
-        recompile: recompile the stored bitcode of the modules, and compare the code with the images.
-        progress: called now and then with the numbers of read modules and of all modules.
+        checksums: verify the digest of every module, and compare its image with its records.
+        recompile: recompile the stored bitcode of every module, and compare the code with the image.
+        progress: called from time to time with the number of modules read so far and the number of all modules.
 
     Raises:
         StorageError: `repair` is set and the cache is read-only.

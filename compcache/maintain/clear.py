@@ -1,4 +1,4 @@
-"""Removal of all modules of a cache and the files derived from modules. Other files are not touched."""
+"""Removes all modules of a cache, and the files derived from modules. Other files are not touched."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["clear"]
 
 
 def clear(store: Store) -> int:
-    """Remove all modules, and the files that `compcache.directory.places.PLACES` marks as cleared. Return the number of removed modules.
+    """Remove all modules and derived files (see `Place.cleared`). Return the number of removed modules.
 
-    Modules are removed before the index. An index entry without its module is an ordinary miss, but a module without its index entry would
-    be lost. The description of the host stays, because it does not depend on modules.
+    Modules are removed before the index, because an index entry without its module is only a miss, but a module without its index entry
+    would be lost. The description of the host stays, because it does not depend on modules.
 
     Raises:
         StorageError: the cache is read-only.
-        OSError: a module could not be removed. The modules before it were removed.
+        OSError: a module could not be removed. Other modules may have been removed before.
     """
     store.require_writable()
     # The files are listed first. Files that other processes add or merge in the meantime have other names, and stay.

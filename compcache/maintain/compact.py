@@ -1,4 +1,4 @@
-"""Packing of small modules into few files, and removal of modules that realize the same functions with the same content.
+"""Compaction: packs small modules into few files, and removes modules whose functions newer modules realize with the same content.
 
 A process that compacts may be killed at any point. A volume becomes visible by one rename, without modules that another process has
 removed in the meantime (`compcache.publish.volumes.write_volume`). The files of its modules are removed after the rename.
@@ -42,7 +42,7 @@ _RANGE = 1 << 13  # index entries in memory at a time
 
 
 def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = None) -> CompactReport:
-    """Pack the small modules of a cache; see `Cache.compact`.
+    """Compact a cache, and return a report; see `Cache.compact`.
 
     Raises:
         StorageError: the cache is read-only, another process compacts it, or a file cannot be written.
@@ -57,7 +57,7 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
     started = time.perf_counter()
     with _storage_errors(store), wait_lock(store, "compact", timeout=_LOCK_SECONDS) as owned:
         if owned is False:
-            raise StorageError(f"another process compacts the cache {store.root}: try again when that process has ended", path=store.root)
+            raise StorageError(f"another process is compacting the cache {store.root}; try again later", path=store.root)
         before = _measure(store)
         merged = _merge_duplicates(store)
         packing = Packing(store, progress)
@@ -76,14 +76,14 @@ def compact(store: Store, *, grace: float = GRACE, progress: Progress | None = N
 
 
 def compact_apart(root: str, *, trust: bool) -> None:
-    """Compact a directory in this process, which an addition has started for the compaction (see `size_limit`)."""
+    """Compact a directory with low priority. This is the main function of the process that an addition starts (see `size_limit`)."""
     os.nice(5)
     compact(Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener()), grace=GRACE)
 
 
 @contextmanager
 def _storage_errors(store: Store) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `StorageError`."""
+    """Convert an `OSError` that the block raises into a `StorageError`."""
     try:
         yield
     except OSError as error:
@@ -95,7 +95,7 @@ def _storage_errors(store: Store) -> Iterator[None]:
 
 
 class _Measured(NamedTuple):
-    """The number of modules, their total size, the number of the files that hold them, and the size of these files; sizes in bytes."""
+    """Numbers and total sizes in bytes of the modules and of the files that hold them."""
 
     modules: int
     size_of_modules: int
@@ -104,7 +104,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(store: Store) -> _Measured:
-    """Return the numbers and sizes of the modules and of their files."""
+    """Count the modules of a cache and their files, and add up their sizes."""
     modules = size = 0
     for _, found in modules_by_directory(store):
         modules += len(found)
@@ -121,9 +121,12 @@ def _measure(store: Store) -> _Measured:
 
 
 def _merge_duplicates(store: Store) -> list[bytes]:
-    """Remove modules whose functions are all in newer modules, with the same content and for the same hosts. Return the removed modules.
+    """Remove modules whose functions are all in newer modules, with the same content and for the same hosts.
 
-    Modules with functions of unknown content stay, and so do modules that an entry of data requires.
+    Modules with functions of unknown content, and modules that an entry of data requires, stay.
+
+    Returns:
+        The ids of the removed modules.
     """
     newer: dict[bytes, set[bytes]] = {}
     for holders in _modules_by_content(store):
@@ -139,7 +142,7 @@ def _merge_duplicates(store: Store) -> list[bytes]:
 
 
 def _modules_by_content(store: Store) -> Iterator[list[bytes]]:
-    """Yield the modules that hold a function, for each content and requirement, the newest addition last."""
+    """Yield the ids of the modules that hold the same function with the same content and requirement, the newest last."""
     for _, entries in groupby(_function_entries(store), key=_content_key):
         additions = sorted([(order, module_id) for _, module_id, _, _, order, _ in map(FUNCTION.unpack, entries)])
         if additions:
@@ -147,7 +150,7 @@ def _modules_by_content(store: Store) -> Iterator[list[bytes]]:
 
 
 def _content_key(entry: bytes) -> bytes:
-    """Return a key that is equal for entries of equal content. The key of an entry of unknown content is unique."""
+    """Return a key that is equal for entries with equal name, requirement and content. An entry of unknown content has a unique key."""
     name, module_id, offset, needs, _, content = FUNCTION.unpack(entry)
     key: bytes = name + needs + content
     return key if any(content) else key + module_id + offset.to_bytes(4, "little")

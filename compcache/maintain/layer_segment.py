@@ -1,4 +1,4 @@
-"""Merging of the indexes of all layers into one segment in the writable directory. On the miss path."""
+"""Merges the indexes of all layers into one segment in the writable directory. On the miss path."""
 
 from __future__ import annotations
 
@@ -30,15 +30,20 @@ _MODULE_ID = slice(KEY_SIZE, KEY_SIZE + DIGEST_SIZE)
 
 
 def write_layer_segment(store: LayeredStore, name: str) -> None:
-    """Write the segment for the state of the layers that `name` identifies.
+    """Write the merged segment of the layers.
 
-    Write nothing if the layers are too large, cannot be read, or have changed. A failure to write is ignored.
+    Nothing is written if the layers have too many functions, cannot be read, or no longer have the state that `name` identifies. A failure
+    to write is ignored.
+
+    Args:
+        store: the cache directory with its layers.
+        name: the file name of the segment, which identifies the state of the layers.
     """
     functions: set[bytes] = set()
     modules: dict[bytes, bytes] = {}
     requirements: set[str] = set()
     for number, layer in enumerate(store.layers):
-        mine: dict[bytes, bytes] = {}
+        newest: dict[bytes, bytes] = {}
         behind = (_MOST_LAYERS - number) << ORDER_BITS
         try:
             for segment in layer.index.segments:
@@ -49,11 +54,11 @@ def write_layer_segment(store: LayeredStore, name: str) -> None:
                 functions.update([with_order(e, in_layer) for e in function_entries(segment) if e[_MODULE_ID] not in modules])
                 requirements.update(segment.requirements.values())
                 for data in entries_of_modules(layer.index, segment):
-                    keep_newest(mine, data)
+                    keep_newest(newest, data)
         except (FormatError, OSError) as problem:
             reraise_interrupt(problem)
             return
-        for module_id, data in mine.items():
+        for module_id, data in newest.items():
             entry = ModuleEntry.decode(data)
             fields = [getattr(entry, field) for field in ModuleEntry.__slots__]
             if store.known_faults and layer._entry_mac(*fields[:-1]) != entry.mac:  # verified with another table of known faults

@@ -1,4 +1,4 @@
-"""Packing of small module files and small volumes into a volume, and removal of the packed files and volumes."""
+"""Packs small module files and small volumes into one volume, and removes the packed files and volumes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _DESCRIBED = Struct(f"<{DIGEST_SIZE}sQQ8sQ16s")
 
 
 def free_removed(store: Store) -> None:
-    """Rewrite volumes whose modules were removed by half or more. Do nothing if another process compacts the cache.
+    """Rewrite volumes if at least half of their modules were removed. Do nothing while another process compacts the cache.
 
     Raises:
         OSError: a volume could not be written. No module is lost.
@@ -69,7 +69,12 @@ class _SmallFile(NamedTuple):
 
 
 class Packing:
-    """One run of packing. `packed` is the number of module files that were packed into the new volume, `volume`."""
+    """One run of packing.
+
+    Attributes:
+        packed: the number of module files that were packed.
+        volume: the new volume, or None if there was nothing to pack.
+    """
 
     def __init__(self, store: Store, progress: Progress | None) -> None:
         self._store = store
@@ -89,7 +94,7 @@ class Packing:
     def write(self, *, packs: bool = True) -> None:
         """Publish a volume with the modules of small files and small volumes, if there are any.
 
-        If `packs` is false, rewrite only volumes whose modules were removed by half or more.
+        If `packs` is false, only rewrite volumes if at least half of their modules were removed.
         """
         store = self._store
         added = 0
@@ -104,7 +109,7 @@ class Packing:
             self._write_stamps(Stamp.of(self.volume.status))
 
     def _small_files(self, fan: str) -> dict[bytes, _SmallFile]:
-        """Return the module files in a directory that are small enough for a volume, except packs and files of other users."""
+        """Return the small module files in a directory by module_id, except packs and files of other users."""
         return {
             module_id: _SmallFile(Stamp.packed(status), status.st_size, status.st_mtime)
             for module_id, status in files_of_directory(self._store, fan).items()
@@ -146,7 +151,7 @@ class Packing:
                     yield content
 
     def _file_content(self, module_id: bytes, file: _SmallFile) -> Content | None:
-        """Return the content of a module file; None if it cannot be used, or if a volume that stays has the same content."""
+        """Return the content of a module file, or None if the file is unusable or its content is already in a volume that stays."""
         store = self._store
         content = self._read_module(module_id, file.modified, is_file=True)
         if content is None:
@@ -162,7 +167,7 @@ class Packing:
         return content
 
     def _volume_content(self, module_id: bytes, old: list[tuple[Volume, dict[bytes, Member]]]) -> Content | None:
-        """Return the content of a module from the first old volume that has it; None if no volume has it."""
+        """Return the content of a module from the first old volume that has the module, or None if there is no such volume."""
         for volume, members in old:
             content = content_of(volume, module_id, members[module_id]) if module_id in members else None
             if content is not None:
@@ -171,7 +176,7 @@ class Packing:
         return None
 
     def _read_module(self, module_id: bytes, modified: float, *, is_file: bool) -> Content | None:
-        """Return the content of an intact module that this cache uses; None for other modules.
+        """Verify and return the content of a module, or None if the module is damaged, missing or not used by this cache.
 
         With `is_file`, also return None if the module no longer has its own file.
         """

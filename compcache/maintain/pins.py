@@ -25,7 +25,7 @@ def _file_name(func_name: str) -> str:
 
 
 def pin(store: Store, func_name: str) -> bool:
-    """Pin a function. Return whether it was not pinned before.
+    """Pin a function. Return False if it was already pinned.
 
     Raises:
         StorageError: the pin cannot be written.
@@ -69,7 +69,7 @@ def pinned(store: Store) -> tuple[str, ...]:
 
 
 def _read_pin(store: Store, path: str) -> str:
-    """Return the name in a pin; "" if it was removed since, or is not a regular file."""
+    """Return the function name in a pin file, or "" if the file was removed or is not a regular file."""
     try:
         return read_file(store.files, path, _MAX_SIZE).decode("utf-8", "replace")
     except OSError as error:

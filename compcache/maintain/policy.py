@@ -48,7 +48,7 @@ class PrunePolicy:
         older_than: remove modules created longer ago than this, even if they are used, unless a younger module needs them.
             Default None, because age makes no function wrong.
         duplicates: remove modules whose functions other modules hold for the same hosts. Default False, because duplicates are harmless,
-            and a process that has loaded the removed module must map another module.
+            and a process that has loaded a removed module must map another module.
         stale: remove code for CPUs, LLVM versions and platforms of which no module was used or added for this long, and
             directories of other formats that have not changed for this long. Default None, because other hosts that share the
             directory may be switched off for a while.
@@ -57,7 +57,7 @@ class PrunePolicy:
         made_by: remove modules made by these versions of a maker: text like ``"numba<0.66.1"`` or ``"lld>=17,<18"``, or several texts.
             Makers are compcache, llvmlite, llvm, the linker (ld, lld, mold, gold), and makers that front ends name, like numba.
         match: remove only modules whose functions all match one of these patterns; without other criteria, remove all such modules.
-            Default empty: any module.
+            Default empty: modules with any functions.
         keep: keep functions that match one of these patterns, and their dependencies, like pinned functions.
         grace: the least age of a temporary file that is a leftover. The default, one hour, is longer than any publication takes,
             even if the clocks of hosts differ.
@@ -120,7 +120,11 @@ class PrunePolicy:
 
 
 def _seconds(name: str, value: float | timedelta | str) -> float:
-    """Return a duration in seconds; raise `TypeError` or `ValueError`, with the name of the argument, if it is not valid."""
+    """Convert a duration to seconds.
+
+    Raises:
+        TypeError, ValueError: the duration is not valid. The message contains `name`, the name of the argument.
+    """
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -180,11 +184,15 @@ class Plan(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """The facts about modules outside a plan for a part of the modules.
+    """The modules that are not part of a plan, if only some modules are planned.
 
-    The planned part contains every module that imports or realizes one of its functions. `size` is the total size of the modules outside
-    in bytes, and `modules` is their number. All modules outside were used after the `horizon`; limits remove only modules last used before
-    it. The generation `fresh` is not stale.
+    No such module imports or realizes a function of the planned modules.
+
+    Attributes:
+        size: the total size of these modules in bytes.
+        modules: their number.
+        horizon: all of these modules were used after this time. Limits remove only modules that were last used before it.
+        fresh: the generation that is known not to be stale.
     """
 
     size: int = 0
@@ -203,7 +211,7 @@ def plan_prune(entries: Sequence[Entry], policy: PrunePolicy, now: float, outsid
         entries: the modules of the cache, or a part of them.
         policy: the policy of the prune.
         now: the time from which ages count, in seconds since the epoch. Later times of creation and use count as now.
-        outside: the facts about the other modules, if `entries` are a part.
+        outside: a summary of the other modules, if `entries` are only a part of the modules.
     """
     faulty = [entry for entry in entries if entry.fault and not entry.pinned]  # look-ups do not use modules with a known fault
     faulty += _derived_closures(entries, {entry.module_id for entry in faulty})
@@ -241,9 +249,15 @@ def _append(numbers: dict[str, Sequence[int]], name: str, number: int) -> None:
 
 
 class _Population:
-    """The entries by number, the providers and importers of each function, and the effective last use of each entry.
+    """The entries of a plan, referred to by their numbers.
 
-    `used` has the last uses with the uses of dependents; `rank` has the order of removal; `place` has the order of the own last uses.
+    Attributes:
+        providers: the entries that realize a function, by func_name.
+        importers: the entries that import a function, by func_name.
+        recency: the last use or the creation of each entry.
+        used: the last use of each entry or of its dependents.
+        rank: the position of each entry in the order of removal.
+        place: the position of each entry in the order of `recency`, the newest first.
     """
 
     def __init__(self, entries: Sequence[Entry], now: float) -> None:
@@ -292,24 +306,24 @@ class _Population:
             seen[root] = 1
             walk = [(root, self._dependencies(root, gone))]
             while walk:
-                number, rest = walk[-1]
-                for following in rest:
-                    if not seen[following]:
-                        seen[following] = 1
-                        walk.append((following, self._dependencies(following, gone)))
+                number, dependencies = walk[-1]
+                for dependency in dependencies:
+                    if not seen[dependency]:
+                        seen[dependency] = 1
+                        walk.append((dependency, self._dependencies(dependency, gone)))
                         break
                 else:
                     self.used[number] = self.recency[root]
                     finished.append(number)
                     walk.pop()
-        # The least recently used come first; of entries used at the same time, dependents come before dependencies.
+        # The least recently used entries come first. Among entries used at the same time, dependents come before dependencies.
         first = len(self.entries) if gone else 0
         finished.reverse()
         for place, number in enumerate(sorted(finished, key=self.used.__getitem__)):
             self.rank[number] = first + place
 
     def _dependencies(self, number: int, gone: Collection[int]) -> Iterator[int]:
-        """Yield the providers of an entry's imports: for each import, the most recently used provider not in `gone`."""
+        """Yield, for each import of an entry, the most recently used provider that is not in `gone`."""
         for name in self.entries[number].imports:
             found = self.providers.get(name, ())
             if gone:
@@ -332,7 +346,7 @@ class _Population:
         return seen
 
     def keep_needed(self, reasons: dict[int, str]) -> set[int]:
-        """Remove from `reasons` the entries that a kept entry needs and that no kept entry replaces. Return these entries."""
+        """Remove from `reasons` the entries that a kept entry needs and no kept entry replaces. Return the removed entries."""
         rescued: set[int] = set()
         if not reasons:
             return rescued
@@ -350,7 +364,7 @@ class _Population:
         return rescued
 
     def dependents(self, number: int, alive: bytearray) -> list[int]:
-        """Return an entry and the live entries that would lose an import with it, the most indirect dependent first."""
+        """Return an entry and the live entries that would lose an import without it, the most indirect dependents first."""
         if not self._has_importer(number, alive):
             return [number]  # the usual case, because the least recently used entries are removed first
         group = [number]
@@ -381,7 +395,7 @@ class _Population:
 
 
 def matcher(patterns: str | Iterable[str]) -> Callable[[str], object]:
-    """Return a predicate that is true for names that match one of these shell patterns. Without patterns, it is always false."""
+    """Return a function that tells whether a name matches one of these shell patterns. Without patterns, no name matches."""
     texts = [translate(pattern) for pattern in patterns]
     return re.compile("|".join(texts)).match if texts else lambda _: None
 
@@ -396,7 +410,7 @@ def _removable_entries(entries: Sequence[Entry], policy: PrunePolicy, protected:
 
 
 def _select_by_criteria(population: _Population, policy: PrunePolicy, now: float, removable: list[int], fresh: object) -> dict[int, str]:
-    """Return the entries that a criterion other than a limit removes, each with the reason."""
+    """Return the entries that a criterion other than a limit selects, with the reason for each."""
     entries, reasons = population.entries, dict[int, str]()
     stale = _stale_generations(population, policy, now, fresh)
     oldest = version_numbers(policy.min_llvm) if policy.min_llvm is not None else ()
@@ -425,7 +439,7 @@ def cutoff(age: object, now: float) -> float:
 
 
 def _stale_generations(population: _Population, policy: PrunePolicy, now: float, fresh: object) -> set[object]:
-    """Return the generations without a recently used entry; empty if the policy does not remove stale code."""
+    """Return the generations without a recently used entry. The result is empty if the policy does not remove stale code."""
     if policy.stale is None:
         return set()
     newest: dict[object, float] = {}
@@ -436,7 +450,7 @@ def _stale_generations(population: _Population, policy: PrunePolicy, now: float,
 
 
 def _add_duplicates(population: _Population, removable: list[int], reasons: dict[int, str]) -> None:
-    """Add to `reasons` modules whose functions are all in other modules for the same hosts, the least recently used first."""
+    """Select modules whose functions are all in other modules for the same hosts, the least recently used first; update `reasons`."""
     entries = population.entries
     several = {name for name, providers in population.providers.items() if len(providers) > 1}
     removable = [n for n in removable if n not in reasons and several.issuperset(entries[n].functions)]
@@ -454,12 +468,12 @@ def _add_duplicates(population: _Population, removable: list[int], reasons: dict
 
 
 def _derived_closures(entries: Iterable[Entry], gone: Container[bytes]) -> list[Entry]:
-    """Return the linked closures that are derived from removed modules, and are not removed themselves."""
+    """Return the linked closures that are derived from a module in `gone`, except closures in `gone`."""
     return [entry for entry in entries if entry.parts and entry.module_id not in gone and any(part in gone for part in entry.parts)]
 
 
 def _add_derived(entries: Sequence[Entry], reasons: dict[int, str]) -> None:
-    """Add to `reasons` the linked closures that are derived from modules that are removed or do not exist."""
+    """Add to `reasons` the linked closures with a part that is removed or does not exist."""
     kept = {entry.module_id for number, entry in enumerate(entries) if number not in reasons}
     lost = [number for number, entry in enumerate(entries) if entry.parts and not kept.issuperset(entry.parts)]
     reasons |= {number: "derived" for number in lost if number not in reasons}
@@ -483,7 +497,8 @@ def _removal_order(population: _Population, removable: list[int], alive: bytearr
 def _enforce_limits(population: _Population, policy: PrunePolicy, removable: list[int], reasons: dict[int, str], outside: Outside) -> str:
     """Add the least recently used entries to `reasons` until the limits are met, or no further entry may be removed.
 
-    Return the limit that is still exceeded, "size" or "count"; "" if the limits are met.
+    Returns:
+        The limit that is still exceeded, "size" or "count", or "" if the limits are met.
     """
     entries = population.entries
     alive = bytearray([number not in reasons for number in range(len(entries))])
@@ -491,7 +506,7 @@ def _enforce_limits(population: _Population, policy: PrunePolicy, removable: lis
     count = outside.modules + sum(alive) - sum(entry.is_pack for number, entry in enumerate(entries) if alive[number])
 
     def excess() -> str:
-        """Return the limit that is exceeded now; "" if there is none."""
+        """Return the limit that is exceeded now, or ""."""
         if not policy.allows(size):
             return "size"
         return "count" if policy.max_modules is not None and count > policy.max_modules else ""

@@ -1,4 +1,4 @@
-"""Prunes: planning with `compcache.maintain.policy`, removing files, rewriting the index.
+"""Prunes a cache: plans with `compcache.maintain.policy`, removes files, and rewrites the index.
 
 A process that prunes may be killed at any point. Modules are removed one by one, dependents first, and look-ups skip index entries
 whose file does not exist. Then the index is published without their entries. A process that opens a module in the meantime gets it or
@@ -71,8 +71,8 @@ def prune(
         policy: the policy of the prune.
         dry_run: only report the modules and files that would be removed.
         now: the time from which ages count, in seconds since the epoch; None: the present.
-        progress: called now and then with the numbers of read modules and of all modules.
-        spare: modules to keep as if they were pinned.
+        progress: called from time to time with the number of modules read so far and the number of all modules.
+        spare: the modules to keep as if they were pinned.
 
     Raises:
         TypeError: `policy` is not a `PrunePolicy`.
@@ -85,9 +85,10 @@ def prune(
 
 
 class PruneProposal(NamedTuple):
-    """A planned prune, which has changed nothing yet. `report` is the report of a dry run.
+    """A planned prune. Nothing was removed yet.
 
-    `begun` is the time when planning began, in seconds since the epoch. `young` are modules that were added or changed shortly before.
+    `report` is the report of a dry run. `begun` is the time when planning began, in seconds since the epoch. `young` are the modules that
+    were added or changed shortly before that time.
     """
 
     policy: PrunePolicy
@@ -108,7 +109,10 @@ def propose(
     spare: Container[bytes] = (),
     fold_statistics: bool = False,
 ) -> PruneProposal:
-    """Plan a prune; see `prune`. If `fold_statistics` is true, statistics that will be read are folded first."""
+    """Plan a prune without removing anything; see `prune` for the arguments.
+
+    With `fold_statistics`, the statistics files are folded before they are read.
+    """
     _require_policy(policy)
     started, begun = time.perf_counter(), time.time()
     now = begun if now is None else now
@@ -134,14 +138,14 @@ def propose(
 
 
 def _read_uses(store: Store, slices: Slices, now: float, *, folds: bool) -> Uses:
-    """Return the statistics of all processes. Fold the statistics files first if `folds` is true."""
+    """Return the statistics of all processes. With `folds`, fold the statistics files first."""
     if not folds:
         return Uses(store, verify=True)
     return fold(store, seconds_of(store, slices.lists), now=now, present=Present(slices))[0]
 
 
 def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
-    """Carry out a plan, and return a report. Modules that were pinned, used or imported since planning are kept.
+    """Carry out a planned prune, and return a report. Modules that were pinned, used or imported since planning are kept.
 
     Raises:
         StorageError: the cache is read-only, or a file could not be removed.
@@ -169,7 +173,7 @@ def carry_out(store: Store, proposal: PruneProposal) -> PruneReport:
 
 
 def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the makers in a policy that made no module, and all makers of modules, sorted; two empty tuples if all made modules."""
+    """Return the policy's makers that made no module, and the sorted makers of all modules. If there are none, both are empty."""
     unknown = dict.fromkeys(name for name in (Versions.parse(versions).name for versions in policy.made_by) if name not in known)
     return tuple(unknown), tuple(sorted(known)) if unknown else ()
 
@@ -177,7 +181,16 @@ def _unknown_makers(policy: PrunePolicy, known: Collection[str]) -> tuple[tuple[
 def _make_report(
     modules: int, size: int, policy: PrunePolicy, plan: Plan, leftovers: tuple[PrunedFile, ...], *, dry_run: bool
 ) -> PruneReport:
-    """Return the report of a prune that removes the modules of a plan, and leftovers."""
+    """Return the report of a prune.
+
+    Args:
+        modules: the number of modules before the prune.
+        size: the total size of modules and packs before the prune, in bytes.
+        policy: the policy of the prune.
+        plan: the removed modules, and the modules that are kept because other modules need them.
+        leftovers: the removed leftovers.
+        dry_run: whether the prune has removed nothing.
+    """
     report = PruneReport(
         dry_run=dry_run,
         removed=tuple([_describe(removal) for removal in plan.removed if not removal.entry.is_pack]),
@@ -221,7 +234,7 @@ def _exceeds_limit(policy: PrunePolicy, census: Census) -> bool:
 
 
 def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...]:
-    """Remove the planned modules except the modules that `_modules_to_keep` returns, and their index entries. Return the removals."""
+    """Remove the planned modules and their index entries, except modules that must be kept now. Return the removals."""
     from compcache.usage.size_estimate import remember_size
 
     plan = proposal.plan
@@ -248,15 +261,15 @@ def _remove_planned(store: Store, proposal: PruneProposal) -> tuple[Removal, ...
 
 
 def _rewrite_volumes(store: Store) -> None:
-    """Rewrite volumes whose modules were removed by half or more. After a failure, the removed modules still take space."""
+    """Free the space of removed modules in volumes. Failures are ignored; the modules then still take space."""
     with suppress(CompcacheError, OSError):
         free_removed(store)
 
 
 def _modules_to_keep(store: Store, proposal: PruneProposal) -> set[bytes]:
-    """Return the modules of a plan that must stay, and the modules of the plan that they import.
+    """Return the modules of a plan that must be kept because of changes since planning, with their planned dependencies.
 
-    These are modules that were pinned or used since planning, and modules that provide imports of modules added since planning.
+    These are modules that were pinned or used, and modules that new modules import functions from.
     """
     plan = proposal.plan
     providers: dict[str, list[Entry]] = {}
@@ -288,17 +301,21 @@ def _changed_since(store: Store, when: float) -> Iterator[bytes]:
 
 
 def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = False) -> None:
-    """Publish the index without the entries of removed modules, and remove entries of data that require these modules.
+    """Publish the index without entries of modules that do not exist, and remove entries of data that require removed modules.
 
-    Entries of other modules that do not exist are left out, too. If modules were `resized`, the lists of modules get their new sizes.
     A failure is ignored, because stale entries are harmless.
+
+    Args:
+        store: the cache directory.
+        gone: the ids of the removed modules.
+        resized: update the sizes in the module lists.
     """
     remove_closures(store, gone)
     with wait_lock(store, "index-merge", timeout=_INDEX_LOCK_SECONDS):
         segments = readable(store.index)
         try:
             left_out = {*gone, *clean_packs(store, segments, gone)}
-        except (CompcacheError, OSError) as problem:  # a pack with unneeded entries only takes space
+        except (CompcacheError, OSError) as problem:  # packs with unneeded entries only take space
             reraise_interrupt(problem)
             left_out = set(gone)
         try:
@@ -314,8 +331,8 @@ def rewrite_index(store: Store, gone: Collection[bytes], *, resized: bool = Fals
 def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable[str]) -> tuple[PrunedFile, ...]:
     """Return the leftovers in a cache directory.
 
-    These are temporary and quarantined files past their age limits, damaged statistics, unpacked bundles that are not used, and, with
-    `stale`, directories of other formats.
+    These are temporary and quarantined files past their age limits, damaged statistics files and unused unpacked bundles. If the policy has
+    `stale`, they include directories of other formats.
 
     Args:
         store: the cache directory.
@@ -339,7 +356,7 @@ def find_leftovers(store: Store, policy: PrunePolicy, now: float, torn: Iterable
 
 
 def _older_files(store: Store, directory: str, before: float, reason: str, names: Iterable[str] | None = None) -> Iterator[PrunedFile]:
-    """Yield the files of a directory, or only files with these names, that were not changed since `before`."""
+    """Yield the files of a directory that have not changed since `before`. `names` limits the result to these file names."""
     for name in store.names_in(directory) if names is None else names:
         path = f"{directory}/{name}"
         try:
@@ -356,7 +373,7 @@ def _older_files(store: Store, directory: str, before: float, reason: str, names
 
 
 def _other_formats(store: Store, before: float) -> list[PrunedFile]:
-    """Return the files in directories of other formats in which no file was changed since `before`."""
+    """Return the files in directories of other formats, except directories in which a file has changed since `before`."""
     found: list[PrunedFile] = []
     for name in other_formats(store):
         files = list(files_below(store, f"{store.root}/{name}"))

@@ -1,4 +1,4 @@
-"""Recompiling the stored bitcode of a module, and comparing it with the module's graph and image. This module imports LLVM.
+"""Recompiles a module's stored bitcode, and compares the result with the module's graph and image. This module imports LLVM.
 
 The bitcode is parsed, verified and compiled for the CPU of the module. Its definitions and references must be equal to those in the
 dependency graph of the module. Every exported function must be in the new object. The machine code of the object must be in the image,
@@ -66,7 +66,7 @@ def recompile(store: Store, module_id: str) -> Recompiled:
 
 
 def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], functions: set[str]) -> None:
-    """Raise `FormatError` if the definitions in the bitcode differ from the nodes of the graph. Nodes of inlined bodies are ignored."""
+    """Raise `FormatError` if the definitions in the bitcode differ from the graph. Nodes for inlined bodies are ignored."""
     graph = ModuleGraph({name: node for name, node in graph.nodes.items() if node.kind != INLINED})
     for name, definition in definitions.items():
         if name.startswith("llvm."):
@@ -87,7 +87,7 @@ def _compare_graph(graph: ModuleGraph, definitions: dict[str, Definition], funct
 
 
 def _require_definitions(graph: ModuleGraph, emitted: bytes) -> None:
-    """Raise `FormatError` if a recompiled object does not define a function of the graph."""
+    """Raise `FormatError` if a recompiled object lacks a function of the graph."""
     undefined = set(undefined_symbols(emitted))
     lacking = [name for name, node in graph.nodes.items() if node.kind == "function" and name in undefined]
     if lacking:

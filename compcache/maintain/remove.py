@@ -1,4 +1,4 @@
-"""Removal of functions with all their realizations, parts and entries of data, and removal of single modules."""
+"""Removes functions with all their realizations, parts and entries of data, and removes single modules."""
 
 from __future__ import annotations
 
@@ -66,24 +66,27 @@ def remove_function(store: Store, func_name: str, *, force: bool) -> tuple[str, 
 
 
 def _group_names(row: Row) -> list[str]:
-    """Return the name of the group that a module holds, in a list; an empty list for other modules."""
+    """Return the names of the groups that a module holds. The list has at most one name."""
     return [name for kind, name, *_ in row.entries if kind == GROUP]
 
 
 def _owner_names(func_name: str, rows: Mapping[bytes, Row]) -> set[str]:
-    """Return the names whose parts and entries are removed with a function: the function, and the label of its last function."""
+    """Return the owners whose parts and entries are removed with a function.
+
+    These are the function itself and its label, if no other function has this label.
+    """
     label = label_of(func_name)
     others = label is not None and any(name != func_name and label_of(name) == label for row in rows.values() for name in row.names)
     return {func_name} if label is None or others else {func_name, label}
 
 
 def _part_modules(store: Store, owners: set[str], holders: Container[bytes], rows: Mapping[bytes, Row], *, force: bool) -> list[bytes]:
-    """Return the modules of the parts of `owners`. If `force` is false, leave out parts that are pinned or that other modules need."""
+    """Return the ids of the modules that are parts of `owners`, without pinned or needed parts unless `force` is set."""
     parts = {module_id: row for module_id, row in rows.items() if row.part_of in owners and module_id not in holders}
     if not parts or force:
         return sorted(parts)
-    staying = [row for module_id, row in rows.items() if module_id not in holders and module_id not in parts]
-    needed = {*pinned(store), *[name for row in staying for name in row.imports]}
+    kept_rows = [row for module_id, row in rows.items() if module_id not in holders and module_id not in parts]
+    needed = {*pinned(store), *[name for row in kept_rows for name in row.imports]}
     return sorted(module_id for module_id, row in parts.items() if needed.isdisjoint(row.names))
 
 
@@ -100,16 +103,16 @@ def _remove_entries(store: Store, keys: Iterable[tuple[str, str]]) -> None:
 
 
 def remove_module(store: Store, module_id: str) -> bool:
-    """Remove a module and the linked closures derived from it. Return whether the module existed; see `Cache.remove_module`."""
+    """Remove a module and the linked closures derived from it, and return whether the module existed. See `Cache.remove_module`."""
     store.require_writable()
     return bool(remove_modules(store, [module_key(module_id)]))
 
 
 def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
-    """Remove modules, their index entries, and the linked closures that are derived from them. Return the ids of the removed modules.
+    """Remove modules, their index entries, and the linked closures derived from them. Return the ids of the removed modules.
 
     Raises:
-        StorageError: a module could not be removed. The modules before it were removed.
+        StorageError: a module could not be removed. Other modules may have been removed before.
     """
     removed: list[bytes] = []
     try:
@@ -127,7 +130,7 @@ def remove_modules(store: Store, module_ids: list[bytes]) -> list[bytes]:
 
 
 def remove_linked(store: Store, func_name: str | None) -> tuple[str, ...]:
-    """Remove the linked closures of a function, or all linked closures for None. Return the removed module_ids; see `Cache.remove`."""
+    """Remove the linked closures of a function, or all linked closures if `func_name` is None. Return their module_ids."""
     store.require_writable()
     linked = [
         module_id
@@ -142,14 +145,14 @@ def _realizes(store: Store, module_id: bytes, func_name: str) -> bool:
 
 
 def _derived_closures(store: Store, gone: list[bytes]) -> list[bytes]:
-    """Return the ids of linked closures that are derived from these modules, without these modules."""
+    """Return the ids of the linked closures that are derived from these modules, without closures among these modules."""
     return [key for key, entry in linked_closures(store).items() if key not in gone and not set(gone).isdisjoint(entry.requires)]
 
 
 def _has_short_index(store: Store) -> bool:
-    """Return whether the index is short enough to be rewritten now. In a longer index, stale entries stay until a prune.
+    """Return whether the index is short enough to be rewritten after a removal. In a longer index, stale entries stay until a prune.
 
-    An index that another process changes at this moment counts as long.
+    The result is False if the index cannot be read, for example because another process is changing it.
     """
     with suppress(OSError):
         return sum(segment.modules.count for segment in readable(store.index)) <= _SHORT
@@ -185,7 +188,7 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
     if reasons:
         kind = "function" if func_name in names else "group"
         raise FunctionInUseError(
-            f"{kind} {func_name!r} is not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
+            f"{kind} {func_name!r} was not removed: {'; '.join(reasons)}; pass force=True (rm --force) to remove it anyway",
             func_name=func_name,
             others=others,
             importers=importers,
@@ -193,6 +196,6 @@ def _require_unused(store: Store, func_name: str, names: set[str], holders: Mapp
 
 
 def _names_text(names: tuple[str, ...]) -> str:
-    """Return the first names as text, and the number of further names."""
+    """Return the first five names as text, followed by the number of further names."""
     shown = ", ".join(map(repr, names[:5]))
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")  # noqa: PLR2004 - as many as fit a line

@@ -57,20 +57,20 @@ class PrunedFile:
 
 @dataclass(frozen=True, slots=True)
 class PruneReport(Shown):
-    """The result of a prune; for a `dry_run`, the modules and files that it would remove or index.
+    """The result of a prune. With `dry_run`, it describes the modules and files that a prune would remove or index.
 
     Attributes:
         dry_run: whether the prune has removed nothing.
         removed: the removed modules.
         leftovers: the removed leftovers.
-        needed: the module_ids of modules that the policy selects, and that stay because a kept module needs them.
+        needed: the module_ids of modules that the policy selects but a kept module needs, so they stay.
         modules_before: the number of modules before the prune.
         size_before: the total size of modules and packs before the prune, in bytes.
         within_limits: whether the remaining modules are within the limits of the policy. Pinned functions and `keep` may prevent this.
         seconds: the duration of the prune.
-        indexed: the module_ids of modules that an interrupted addition had left without an index entry, and that have one now.
+        indexed: the module_ids of modules from interrupted additions that were added to the index.
         removed_packs: the removed packs, which hold entries of data.
-        unknown_makers: the makers in `made_by` of the policy that made no module.
+        unknown_makers: the makers in the policy's `made_by` that made no module.
         known_makers: the makers of modules; empty if `unknown_makers` is empty.
     """
 

@@ -1,4 +1,4 @@
-"""The size limit of a cache, which each addition enforces. Not on the hit path.
+"""Enforces the size limit of a cache at each addition. Not on the hit path.
 
 Additions append their sizes to an estimate (`compcache.usage.size_estimate`). When the estimate exceeds the limit, a sweep under a
 try-lock lists the modules, and prunes the least recently used modules down to `_LOW` of the limit. The cost of a sweep is spread over
@@ -47,8 +47,8 @@ def note_additions(
     Args:
         store: the cache directory.
         added: the published modules with their module_ids. A prune does not remove them.
-        given: the size limit that was given to `Cache`; None: the limit in the settings.
-        in_use: called before a prune; returns the ids of further modules to keep.
+        given: the size limit that was passed to `Cache`, or None for the limit in the settings.
+        in_use: called before a prune. Returns the ids of further modules to keep.
     """
     from compcache.publish.quarantine import warn_once
 
@@ -67,7 +67,7 @@ def note_additions(
 
 
 def _add_and_sweep(store: Store, kept: Callable[[], frozenset[bytes]], size: int, limit: int) -> None:
-    """Add `size` bytes to the estimate, and sweep if the estimate exceeds the limit, unless another process sweeps."""
+    """Add `size` bytes to the estimate. If it then exceeds the limit, sweep, unless another process is sweeping."""
     added, store.stats.unaccounted = store.stats.unaccounted + size, 0
     try:
         known = add_to_estimate(store, added)
@@ -91,7 +91,7 @@ def _add_and_sweep(store: Store, kept: Callable[[], frozenset[bytes]], size: int
 
 
 def _sweep(store: Store, kept: Callable[[], frozenset[bytes]], limit: int, *, compacts: bool) -> int:
-    """Prune to `_LOW` of the limit, or start a process that packs small files if that is enough. Return the current size in bytes."""
+    """Prune to `_LOW` of the limit, or start a process that packs small files. Return the size of the cache afterwards, in bytes."""
     from compcache.maintain.packing import SMALL
 
     size = count = small = 0

@@ -1,7 +1,7 @@
-"""Modules without an index entry: their addition was interrupted between publishing the module and publishing the index entry.
+"""Modules without an index entry. Their addition was interrupted after the module was published and before its index entry was.
 
-No look-up finds such a module until it is added again. An intact module only lacks its index entry. A damaged module, which a power
-failure can leave on a disk that does not sync, only takes space.
+No look-up finds such a module. An intact module can be indexed. A damaged module, which a power failure can leave on a disk that does not
+sync, only takes space.
 """
 
 from __future__ import annotations
@@ -29,10 +29,14 @@ _ENTRIES = 1 << 21
 
 
 class Unindexed:
-    """The modules without an index entry in the slices added so far, except modules modified since `before`.
+    """Collects the modules without an index entry from slices.
 
-    `sound` are the intact modules, `damaged` the damaged modules with their sizes in bytes. Modules that another version of compcache
-    wrote, and modules without a signature by the key of this cache, are left out.
+    Modules that were modified since `before`, modules of other compcache versions, and modules without the signature of this cache's key
+    are left out.
+
+    Attributes:
+        sound: the ids of the intact modules.
+        damaged: the sizes of the damaged modules in bytes, by module_id.
     """
 
     def __init__(self, store: Store, before: float) -> None:
@@ -73,7 +77,7 @@ class _NamedModules:
         self._step = max((1 << 8) * _ENTRIES // max(count, 1), 1)
 
     def of_directory(self, first: int) -> set[bytes] | None:
-        """Return the modules with index entries whose ids begin with the byte `first`; None if the index cannot be read."""
+        """Return the ids with index entries that begin with the byte `first`, or None if the index cannot be read."""
         if not self._is_readable:
             return None
         if first not in self._known:
@@ -97,7 +101,7 @@ class _NamedModules:
 
 
 def _holds_functions(store: Store, module_id: bytes) -> bool:
-    """Return whether this cache can use a module, and the module has functions or entries. Raise `FormatError` if it is damaged."""
+    """Return whether this cache can use a module and the module has functions or entries. Raise `FormatError` if it is damaged."""
     from compcache.publish.module_rows import read_row
 
     with ModuleSections(store, module_id) as module:
@@ -109,7 +113,7 @@ def _holds_functions(store: Store, module_id: bytes) -> bool:
 
 
 def index_modules(store: Store, module_ids: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Publish an index segment with these modules. Return the modules in it, without modules that cannot be read.
+    """Publish an index segment for these modules, and return the ids of the indexed modules. Unreadable modules are left out.
 
     Raises:
         OSError: the segment could not be written.

@@ -22,13 +22,13 @@ __all__ = ["add", "build_source"]
 
 
 def build_source(session: Session, source: ModuleSource, maker: str = "", *, alone: bool = False, seconds: float = 0.0) -> BuiltModule:
-    """Compile and link a module, once for each of its targets. Nothing is stored, but modules of runtime libraries may be added.
+    """Compile and link a module for each of its targets. The result is not stored, but modules of runtime libraries may be added.
 
     Args:
         session: the cache, which provides imports and counts compilations.
         source: the code.
         maker: a digest of the program that provided the source.
-        alone: import nothing that the source does not name.
+        alone: import only functions that the source names.
         seconds: the time that creating the source took.
 
     Raises:
@@ -54,10 +54,10 @@ def build_source(session: Session, source: ModuleSource, maker: str = "", *, alo
 
 
 def add(session: Session, source: ModuleSource, *, alone: bool = False, for_others: bool = False, seconds: float = 0.0) -> tuple[str, ...]:
-    """Compile a module and publish it. Return the module_ids for all its targets, this host's first.
+    """Compile and publish a module. Return the module_ids for all its targets, this host's first.
 
-    With `for_others`, a module without callable functions causes no warning. For the other arguments see `build_source`. The errors
-    are those of `Cache.add_module`.
+    With `for_others`, there is no warning if the module has no callable functions. See `build_source` for the other arguments, and
+    `Cache.add_module` for the exceptions.
     """
     built = build_source(session, source, alone=alone, seconds=seconds)
     if not alone:

@@ -1,6 +1,4 @@
-"""Tracks which threads of this process build which functions, and whether they make progress.
-
-No thread waits for a thread that may be waiting for it.
+"""Tracks which threads of this process build which functions, and whether they make progress, so that builds do not deadlock.
 
 A builder may need a lock (of an import, or of the user's) whose holder requests the function that it builds. If the builder visibly
 waits for an import that the requesting thread executes, that thread builds the function itself at once. Otherwise the builder's thread
@@ -41,19 +39,16 @@ _builders: dict[tuple[str, str], list[Builder]] = {}
 
 def _forget_threads() -> None:
     """Forget the builds of other threads in a forked child, which has only one thread."""
-    mine = threading.get_ident()
+    this_thread = threading.get_ident()
     for key, builders in list(_builders.items()):
-        _builders[key] = [builder for builder in builders if builder.thread == mine]
+        _builders[key] = [builder for builder in builders if builder.thread == this_thread]
         for builder in builders:
-            if builder.thread != mine and builder.loader is not None:
+            if builder.thread != this_thread and builder.loader is not None:
                 end_build(builder.loader, builder)
 
 
 class Builder:
-    """A thread that builds a function, and how long it has been seen idle.
-
-    `loader` is the loader that finds nothing in memory while the build runs, or None.
-    """
+    """A thread that builds a function. `loader` is the loader for which the build was begun, or None."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
@@ -65,7 +60,7 @@ class Builder:
         self._idle = 0.0
 
     def is_idle(self) -> bool:
-        """Examine the thread if the last examination is a while ago, and return whether it has been idle for `IDLE_SECONDS`."""
+        """Return whether the thread has been idle for `IDLE_SECONDS`, after measuring its processor time if a measurement is due."""
         now = time.monotonic()
         passed = now - self._seen
         if self._clock is None:
@@ -84,7 +79,7 @@ class Builder:
 
 
 def register_builder(directory: str, func_name: str) -> Builder:
-    """Record that this thread builds a function from now on, and return the record."""
+    """Register this thread as a builder of a function, and return the builder."""
     builder = Builder()
     with _lock:
         _builders.setdefault((directory, func_name), []).append(builder)
@@ -92,7 +87,7 @@ def register_builder(directory: str, func_name: str) -> Builder:
 
 
 def unregister_builder(directory: str, func_name: str, builder: Builder) -> None:
-    """Record that a builder has ended. Unknown builders are ignored."""
+    """Remove a builder. Builders that are not registered are ignored."""
     with _lock:
         others = [other for other in _builders.pop((directory, func_name), ()) if other is not builder]
         if others:
@@ -100,15 +95,14 @@ def unregister_builder(directory: str, func_name: str, builder: Builder) -> None
 
 
 def take_over_build(directory: str, func_name: str) -> Builder | None:
-    """Make this thread a builder of a function if all its builders in this process wait, perhaps for this thread.
+    """Register this thread as a builder of a function if all its builders in this process may be waiting for this thread.
 
     Returns:
-        The record of the builder. None if a builder is not idle, if no thread of this process builds the function, or if another
-        caller has taken over the build.
+        The new builder, or None if no thread of this process builds the function or if one of its builders makes progress.
     """
     with _lock:
         builders = _builders.get((directory, func_name), [])
-        waiting = [builder.is_idle() or _waits_for_own_import(builder.thread) for builder in builders]  # a list, so that each is examined
+        waiting = [builder.is_idle() or _waits_for_own_import(builder.thread) for builder in builders]  # a list: `is_idle` measures
         if not builders or not all(waiting):
             return None
         builder = Builder()
@@ -117,7 +111,7 @@ def take_over_build(directory: str, func_name: str) -> Builder | None:
 
 
 def _waits_for_helper(thread: int) -> bool:
-    """Return whether a thread waits for LLVM's thread or for a child process."""
+    """Return whether a thread is waiting for LLVM's thread or for a child process."""
     frame: FrameType | None = sys._current_frames().get(thread)
     while frame is not None:
         module = frame.f_globals.get("__name__")
@@ -130,13 +124,13 @@ def _waits_for_helper(thread: int) -> bool:
 def _waits_for_own_import(thread: int) -> bool:
     """Return whether a thread waits, directly or through other threads, for an import that the calling thread executes."""
     waits: Any = getattr(importlib._bootstrap, "_blocking_on", {})
-    mine, seen = threading.get_ident(), {thread}
+    this_thread, seen = threading.get_ident(), {thread}
     pending = [thread]
     while pending:
         locks = waits.get(pending.pop()) or ()
         for lock in list(locks) if isinstance(locks, list) else (locks,):  # a list since 3.12
             owner = getattr(lock, "owner", None)
-            if owner == mine:
+            if owner == this_thread:
                 return True
             if owner is not None and owner not in seen:
                 seen.add(owner)

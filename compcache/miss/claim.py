@@ -1,4 +1,4 @@
-"""Lets one thread of one process build a function at a time. Every wait is bounded."""
+"""Single flight: at most one thread of one process builds a function at a time. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NESTED_TIMEOUT = 0.5
 
 
 class _Frame(NamedTuple):
-    """A function that is being built, the stack frame that builds it, and the functions that the build has received."""
+    """A build in progress: the function, the stack frame that builds it, and the functions that the build has received."""
 
     directory: str
     func_name: str
@@ -49,17 +49,21 @@ _building = _Stack()
 
 @contextmanager
 def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator[bool]:
-    """Wait, for a bounded time, while another thread or process builds the function, then become its builder.
+    """Wait while another thread or process builds a function, then register this thread as its builder.
 
-    There is no wait for an idle thread of this process, because it may wait for the calling thread (`compcache.miss.builders`).
+    The wait is bounded. It ends early if the builder is an idle thread of this process, because that thread may be waiting for the calling
+    thread (`compcache.miss.builders`).
 
-    `absent` says that a look-up has just found no realization.
+    Args:
+        session: the cache.
+        func_name: the function.
+        absent: a look-up has just found no realization.
 
     Yields:
         Whether another builder may have published the function since that look-up.
 
     Raises:
-        ReentrantCompileError: this thread is building the function already.
+        ReentrantCompileError: this thread is already building the function.
     """
     frame = _Frame(session.store.root, func_name, sys._getframe(2), {})
     _require_no_reentry(frame)
@@ -94,12 +98,12 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
 
 
 def is_building(directory: str) -> bool:
-    """Return whether this thread builds any function of a cache directory."""
+    """Return whether this thread is building a function for a cache directory."""
     return any(frame.directory == directory for frame in _building.frames)
 
 
 def note_use(directory: str, target: TypedCallTarget) -> None:
-    """Record that a build of this thread has received a function, which then stays in memory as long as the build."""
+    """Record that the current build of this thread has received a function. The function stays in memory until the build ends."""
     for frame in _building.frames[::-1]:
         if frame.directory == directory:
             frame.uses[target._name] = target
@@ -107,12 +111,12 @@ def note_use(directory: str, target: TypedCallTarget) -> None:
 
 
 def uses_of_builds(directory: str) -> dict[str, TypedCallTarget]:
-    """Return the functions that the builds of this thread have received from a cache directory, by name."""
+    """Return the functions that this thread's builds have received from a cache directory, by name."""
     return {name: target for frame in _building.frames if frame.directory == directory for name, target in frame.uses.items()}
 
 
 def _stored_realizations(session: Session, func_name: str) -> set[tuple[bytes, int]]:
-    """Return the realizations of a function whose files exist. The result is empty if the directory cannot be read."""
+    """Return (module_id, offset) of the stored realizations of a function. The result is empty if the directory cannot be read."""
     store = session.store
     try:
         return {candidate for candidate in store.find_all(func_name) if store.exists(candidate[0])}
@@ -130,16 +134,16 @@ def _require_no_reentry(frame: _Frame) -> None:
         _forget_interrupted()
     if frame[:2] in [other[:2] for other in _building.frames]:
         func_name = frame.func_name
-        chain = " -> ".join(each.func_name for each in [*_building.frames, frame])
+        chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
         raise ReentrantCompileError(
-            f"building {func_name!r} requested {func_name!r} itself ({chain}): build() must neither call get_or_compile for "
-            "the function that it builds nor import a module that does so; declare recursive calls in the IR instead",
+            f"building {func_name!r} requested {func_name!r} itself ({chain}): build() must not call get_or_compile for "
+            "the function that it builds, nor import a module that does so; declare recursive calls in the IR instead",
             func_name=func_name,
         )
 
 
 def _forget_interrupted() -> None:
-    """Forget builds that no longer run: an interrupt may come between the end of a build and its removal from the list."""
+    """Remove builds that no longer run. An interrupt may prevent the removal when a build ends."""
     running = set()
     caller: FrameType | None = sys._getframe()
     while caller is not None:

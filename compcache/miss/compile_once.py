@@ -1,4 +1,4 @@
-"""The miss side of `get_or_compile`: one builder at a time, bounded waits, and no failure because of storage errors."""
+"""The miss path of `get_or_compile`: one builder at a time, bounded waits, and no failures because of storage errors."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _Result = TypeVar("_Result")
 
 __all__ = ["Addition", "add_missing", "compile_missing", "compile_once", "fetch_and_load", "fetch_soon", "find_stored"]
 
-#: For how many seconds a miss waits for the remote store before it compiles, if it is not known how long compiling takes.
+#: For how many seconds a miss waits for the remote store before it compiles, if the compile time is unknown.
 HEDGE_SECONDS = 0.15
-#: How often `build` is called at most while other processes remove functions that it needs.
+#: The maximum number of calls of `build` while other processes remove functions that it needs.
 _MOST_BUILDS = 8
 
 
 def compile_once(session: Session, name: str | Identity, func_name: str, build: Callable[[], Any], miss: Exception) -> TypedCallTarget:
-    """Build, publish and load a function, unless another process does so while this one waits.
+    """Build, publish and load a function, or load it if another process publishes it first.
 
     Args:
         session: the cache.
         name: the func_name, or the identity that it derives from.
         func_name: the function.
-        build: returns the code.
-        miss: the error of the look-up.
+        build: returns the code of the function.
+        miss: the exception that the look-up raised.
 
     Raises:
         TypeError: `build` is not callable.
@@ -92,7 +92,7 @@ def _compile_once(session: Session, name: str | Identity, func_name: str, build:
 
 @contextmanager
 def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | None]:
-    """Request functions that will otherwise be compiled from the remote store. Until the context ends, other hosts wait for them.
+    """Request functions from the remote store before they are compiled. Other hosts wait for them until the context ends.
 
     Yields:
         The inquiry, or None if there is nothing to request or no store may be asked.
@@ -108,12 +108,12 @@ def _inquire(session: Session, names: tuple[str, ...]) -> Iterator[Inquiry | Non
 def compile_missing(
     session: Session, find_missing: Callable[[], tuple[str, ...]], build: Callable[[tuple[str, ...]], ModuleSource]
 ) -> bool:
-    """Make the functions of one source available in the session, or at least in memory, without loading them.
+    """Compile and store the missing functions of one source, without loading them. If they cannot be stored, keep them in memory.
 
     Args:
-        session: where the functions are looked up and stored.
-        find_missing: returns the missing functions; called again when the remote store has answered.
-        build: returns a source that exports the functions given to it.
+        session: the cache.
+        find_missing: returns the missing functions. It is called again after the remote store has answered.
+        build: returns a source that exports the functions that it is called with.
 
     Returns:
         Whether any functions were compiled.
@@ -144,7 +144,7 @@ class Addition(NamedTuple):
         functions: the names of the functions.
         module_ids: the ids of their modules.
         size: the size of the modules in bytes.
-        was_cached: whether the session had all of the functions, and nothing was built.
+        was_cached: whether the cache had all of the functions, so that nothing was built.
     """
 
     functions: tuple[str, ...]
@@ -187,9 +187,16 @@ def _publish(session: Session, built: BuiltModule) -> Addition:
 
 
 def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
-    """Fetch a function from the remote store and load it. Return None if fetching takes longer than compiling the function would.
+    """Fetch a function from the remote store and load it.
 
-    `error` is the error of the look-up in the cache. `accept` is the parameter of `Loader.load`.
+    Args:
+        session: the cache.
+        func_name: the function.
+        error: the exception that the look-up in the cache raised.
+        accept: the parameter of `Loader.load`.
+
+    Returns:
+        The call target, or None if the function is not fetched in the time that compiling takes, or cannot be loaded.
     """
     if not isinstance(error, (NotCachedError, UndefinedSymbolError)):
         return None
@@ -202,7 +209,7 @@ def fetch_and_load(session: Session, func_name: str, error: CompcacheError, acce
 
 
 def fetch_soon(session: Session, name: str) -> bool:
-    """Request a name from the remote store, wait at most as long as compiling would take, and return whether it was fetched."""
+    """Return whether a name could be fetched from the remote store in the time that compiling the function would take."""
     inquiry = session.inquire((name,))
     if inquiry is None:
         return False
@@ -222,7 +229,7 @@ def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSour
 
 
 def _first_module(session: Session, func_name: str) -> tuple[str, int]:
-    """Return the id and the size in bytes of a module that contains the function; "" and 0 if it was removed meanwhile."""
+    """Return the id and the size in bytes of a module that contains the function, or "" and 0 if there is no such module now."""
     for module_id, _ in session.store.find(func_name):
         size = _size_of(session, module_id)
         if size:
@@ -295,7 +302,7 @@ def _compile_exporting(
     try:
         built = _with_received(session, partial(build_source, session, source, maker))
     except CompileError as error:
-        raise CompileError(f"the code that build() for {functions[0]!r} returned: {error}") from error
+        raise CompileError(f"build() for {functions[0]!r} returned code that cannot be compiled: {error}") from error
     if inquiry is not None:
         inquiry.record_compilation(built.seconds)
     names = [name for name, *_ in built.functions]

@@ -1,4 +1,4 @@
-"""The miss side of `Cache.compile`: parses a new source, finds those of its functions that are stored, and compiles the others."""
+"""The miss path of `Cache.compile`: parses a new source, and compiles the functions that are not stored."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ __all__ = ["compile_source"]
 
 
 def compile_source(session: Session, sealed: SealedSource, names: dict[str, str] | None) -> dict[str, str]:
-    """Store the missing functions of a source, or keep them in memory. Return the names of all its functions by their plain names.
+    """Compile the missing functions of a source. Store them or, if that fails, keep them in memory.
 
     Args:
-        session: where the functions are looked up and stored.
+        session: the cache.
         sealed: the source.
-        names: the names from an entry, or None if there is no entry.
+        names: the content names from the source's entry, by plain name, or None if the cache has no entry.
+
+    Returns:
+        The content names of all functions of the source, by plain name.
 
     Raises:
         CompileError, LinkError, ...: the errors of `Cache.add_module` about the source.
     """
-    with single_flight(session, sealed.name, absent=False) as look_again:
-        if look_again:
+    with single_flight(session, sealed.name, absent=False) as may_be_stored:
+        if may_be_stored:
             names = read_names(session.store, sealed.name) or names
         if names is None and fetch_soon(session, index_name(NAMES, sealed.name)):
             names = read_names(session.store, sealed.name)
@@ -52,13 +55,13 @@ def compile_source(session: Session, sealed: SealedSource, names: dict[str, str]
 
 
 def _missing_functions(session: Session, units: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """Return all functions of each unit with a function that is not stored."""
+    """Return the functions of the units that are not stored completely."""
     holds = partial(session.loader.holds, to_import=True)
     return tuple([name for unit in units if not all(map(holds, unit)) for name in unit])
 
 
 def _store_names(session: Session, entry: str, names: dict[str, str]) -> None:
-    """Store the names of a source whose functions are all in other modules. If that fails, keep them in memory with a warning."""
+    """Store the entry with the names of a source. If that fails, issue a warning and keep the entry in memory."""
     store = session.store
     found = [next(store.find(name), None) for name in names.values()]
     modules = dict.fromkeys([candidate[0] for candidate in found if candidate is not None])

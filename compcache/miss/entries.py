@@ -1,8 +1,8 @@
-"""Collects entries of data until there are many, or until their transaction ends, and then stores them.
+"""Collects entries of data, and stores them together in packs.
 
-A pack is a file, an inode and a line of the index, so many entries share one. It is written with the next modules that are added,
-when the cache is closed, when the process exits, after a thousand entries, or with the first entry that comes a second after the
-oldest one. A process that is killed loses its unwritten entries; later look-ups miss, and create the entries again.
+A pack needs a file and an index entry, so many entries share one. It is written with the next added modules, when the cache is closed,
+when the process exits, after a thousand entries, or with the first entry that arrives a second after the oldest one. A killed process
+loses its unwritten entries. Later look-ups then miss and create the entries again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_AGE = 1.0  # seconds
 
 
 class PendingEntries:
-    """The entries that one session has received and not written yet."""
+    """The entries of one session that are not written yet."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -46,12 +46,20 @@ class PendingEntries:
         _all.add(self)
 
     def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
-        """Accept an entry, which replaces any entry of this kind and name, and return its id, a digest of its content.
+        """Add an entry, which replaces any entry with this kind and name.
 
-        With `gone`, the entry records a removal. The id is "" if there is no entry to remove.
+        Args:
+            kind: the kind of the entry.
+            name: the name of the entry.
+            data: the content.
+            requires: the ids of the modules without which the entry is invalid.
+            gone: record that the entry was removed.
+
+        Returns:
+            The id of the entry, a digest of its content in hexadecimal; "" if `gone` is set and there is no entry to remove.
 
         Raises:
-            StorageError: earlier entries had to be written first and could not be. This entry was not accepted.
+            StorageError: earlier entries had to be written first, and could not be stored. This entry was not added.
         """
         store = self._session.store
         requires = tuple(requires)
@@ -80,7 +88,7 @@ class PendingEntries:
         _register()
 
     def find(self, kind: str, name: str) -> EntryRecord | None:
-        """Return a waiting entry, or None if no such entry waits or a module that it requires was removed."""
+        """Return a waiting entry, or None if there is no such entry or a required module was removed."""
         record = self._waiting.get((kind, name))
         return record if record is not None and all(map(self._session.store.exists, record.requires)) else None
 
@@ -88,13 +96,13 @@ class PendingEntries:
         """Write the waiting entries.
 
         Raises:
-            StorageError: the entries could not be stored, and still wait.
+            StorageError: the entries could not be stored. They are kept.
         """
         with self._lock:
-            leaving = dict(self._waiting)
-            if leaving:
-                publish_built(self._session, [encode_pack(leaving.values())])
-            self._drop(leaving)
+            records = dict(self._waiting)
+            if records:
+                publish_built(self._session, [encode_pack(records.values())])
+            self._drop(records)
 
     def forget(self) -> None:
         """Drop the waiting entries without writing them."""
@@ -123,7 +131,7 @@ _registered: list[int] = []
 
 
 def _register() -> None:
-    """Register a function that writes waiting entries at exit. Workers of `multiprocessing` end without `atexit` and get a finalizer."""
+    """Register `_flush_all` to be called at exit, once per process. `multiprocessing` workers do not run `atexit` functions."""
     if os.getpid() in _registered:
         return
     _registered[:] = [os.getpid()]
@@ -138,7 +146,7 @@ def _flush_all() -> None:
         try:
             pending.flush()
         except CompcacheError as error:
-            warnings.warn(f"entries of data were not stored and are lost: {error}", CacheWarning, stacklevel=1)
+            warnings.warn(f"entries of data are lost, because they could not be stored: {error}", CacheWarning, stacklevel=1)
 
 
 def _forget() -> None:

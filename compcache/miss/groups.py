@@ -1,6 +1,6 @@
-"""Groups: sources that are the files of one shared object, stored as one module (decision 49).
+"""Groups: sources that are stored as one module, like the files of a shared object (decision 49).
 
-Members are optimized one by one, each once. Their code is kept in the group's file, under a digest of its inputs and target.
+Each member is optimized separately, and only once. Its code is kept in the group's file, under a digest of its inputs and target.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Source(NamedTuple):
         source: the source.
         content: a digest of it.
         requests: the requests to the compiler, one for each target.
-        copies: the functions that it defines only for the optimizer, and that no member provides.
+        copies: the functions that it defines for the optimizer only (available_externally), and that no member provides.
     """
 
     number: int
@@ -78,7 +78,7 @@ def add_group(session: Session, sources: Iterable[ModuleSource], name: str, *, r
 
 
 def modules_of_group(session: Session, name: str) -> list[bytes]:
-    """Return the module_ids of the groups of this name, for all targets and of all additions."""
+    """Return the module_ids of the groups with this name, for all targets and from all additions."""
     return list(dict.fromkeys([module_id for module_id, _ in session.store.find_all(index_name(GROUP, name))]))
 
 
@@ -99,9 +99,9 @@ class _Group:
 
         Raises:
             ModulesNotAddedError: some sources could not be added.
-            CompileError, LinkError: the sources contradict one another. Nothing is stored.
+            CompileError, LinkError: the sources are not consistent. Nothing is stored.
         """
-        sources = [source for number, given in enumerate(self._given) if (source := self._read_source(number, given)) is not None]
+        sources = [read for number, source in enumerate(self._given) if (read := self._read_source(number, source)) is not None]
         module_ids = self._find_unchanged(sources) if not self._failures else ()
         if not module_ids:
             sources, built = self._build(sources)
@@ -120,7 +120,7 @@ class _Group:
         return tuple([module_id for module_id in found if module_id is not None])
 
     def _read_source(self, number: int, source: ModuleSource) -> _Source | None:
-        """Return a source with its requests. Record a failure and return None if it is not valid."""
+        """Return a source with its requests. If it is not valid, record the failure and return None."""
         try:
             if not isinstance(source, ModuleSource):
                 raise CompileError(
@@ -128,7 +128,7 @@ class _Group:
                 )
             if source.entries or source.part_of:
                 raise CompileError(
-                    "a member of a group cannot have entries= or part_of=: leave these out, or add the source without a group"
+                    "a member of a group cannot have entries= or part_of=: omit these arguments, or add the source without a group"
                 )
             source = freeze(source)
             requests = requests_of(source, self._store.host(), "")
@@ -141,7 +141,7 @@ class _Group:
     def _find_unchanged(self, sources: Sequence[_Source]) -> tuple[str, ...]:
         """Return the module_ids of the stored group, this host's first, if it is unchanged and no other module defines its names.
 
-        Otherwise return (): the group is published again, so that its realizations are the newest.
+        Otherwise return (). The group is then published again, so that its realizations are the newest.
         """
         wanted, found = _digest_of(sources), []
         names: dict[str, None] = {}
@@ -156,23 +156,27 @@ class _Group:
         return tuple([module_id for _, module_id in sorted(found, reverse=True)])
 
     def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
-        """Yield the entries of this kind and name in files of groups, each with the module_id and the code's requirement."""
+        """Yield the stored entries with this kind and name as (module_id, requirement of the code, entry)."""
         for module_id, offset in self._store.find(index_name(kind, name)):
             try:
                 with self._store.open_module(module_id) as module:
-                    found = decode_module(module.read_record(0)).requirement(), decode_entry(module.read_record(offset))
+                    requirement = decode_module(module.read_record(0)).requirement()
+                    entry = decode_entry(module.read_record(offset))
             except (CompcacheError, OSError) as error:
                 reraise_interrupt(error)
                 continue  # another file may have the entry
-            if (found[1].kind, found[1].name) == (kind, name):
-                yield module_id, *found
+            if (entry.kind, entry.name) == (kind, name):
+                yield module_id, requirement, entry
 
     # ------------------------------------------------------------------ members
 
     def _build(self, sources: list[_Source]) -> tuple[list[_Source], BuiltModule | None]:
-        """Build the module of all sources that can be members. Return these sources and the module, or None if no source is left.
+        """Build the group's module from the sources that can be compiled and linked.
 
-        Sources that use a missing symbol are left out. Any other error concerns the entire group.
+        Sources that use a missing symbol are left out. Other link errors are raised.
+
+        Returns:
+            The sources in the module, and the module. Without any source, the module is None.
         """
         while True:
             sources = [source for source in sources if self._compile(source)]
@@ -185,7 +189,7 @@ class _Group:
                 sources = self._without_users(sources, error)
 
     def _compile(self, source: _Source) -> bool:
-        """Compile a source for each target whose code is not stored. Return False, and record the error, if that fails."""
+        """Compile a source for each target whose code is not stored. If that fails, record the error and return False."""
         try:
             for request in source.requests:
                 self._compile_member(source, request)
@@ -196,7 +200,7 @@ class _Group:
         return True
 
     def _compile_member(self, source: _Source, request: Request) -> _Compiled:
-        """Return the member of a source for one target: compiled before, kept in the group's file, or compiled now."""
+        """Return the member for a source and a target. It is compiled unless this object or the group's file has it."""
         label = _member_digest(source, request)
         if label not in self._compiled:
             kept = next(iter(self._entries(MEMBER, label)), None)
@@ -207,10 +211,10 @@ class _Group:
         return _Compiled(label, self._compiled[label])
 
     def _without_users(self, sources: list[_Source], error: UndefinedSymbolError) -> list[_Source]:
-        """Return the sources to try next: without those that use missing symbols.
+        """Return the sources without those that use the missing symbols of a link error. Record a failure for the latter.
 
         Raises:
-            UndefinedSymbolError: the given error, if no source uses the symbols by name.
+            UndefinedSymbolError: `error`, if no source uses the symbols by name.
         """
         kept, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
         for source in sources:
@@ -226,11 +230,11 @@ class _Group:
         return kept
 
     def _missing_error(self, used: dict[str, bool]) -> UndefinedSymbolError:
-        """Return the error for a source that uses these undefined symbols. The values tell whether each is a function."""
+        """Return the exception for a source that uses undefined symbols. `used` maps each symbol to whether it is a function."""
         if not self._failures:
             return undefined_symbols_error(sorted(used), [name for name, is_function in used.items() if is_function])
         shown = ", ".join(map(repr, sorted(used)))
-        return UndefinedSymbolError(f"it uses {shown}, and no source that could be added defines it", symbols=sorted(used))
+        return UndefinedSymbolError(f"the source uses {shown}, but no source that could be added defines it", symbols=sorted(used))
 
     # --------------------------------------------------------------------- link
 
@@ -238,7 +242,7 @@ class _Group:
         """Link the members of all sources for each target, and check the types of their imports.
 
         Raises:
-            CompileError, LinkError: the sources contradict one another.
+            CompileError, LinkError: the sources are not consistent.
             UndefinedSymbolError: a symbol is missing.
         """
         lists = [
@@ -262,9 +266,9 @@ class _Group:
         return built
 
     def _is_elsewhere(self, name: str) -> bool:
-        """Return whether a module that is not of this group defines a symbol.
+        """Return whether a module outside this group defines a symbol.
 
-        Functions of runtime libraries with state count as missing, because a group contains its own copy of such a library.
+        The result is False for runtime library functions with state, because a group contains its own copy of such a library.
         """
         if name.startswith(HAS_STATE) or not self._session.can_import(name):
             return False
@@ -283,7 +287,7 @@ class _Group:
 
 
 def _digest_of(sources: Sequence[_Source]) -> str:
-    """Return a digest of all inputs of a group of these sources."""
+    """Return a digest of all inputs of a group."""
     machines = [repr((request.machine[:2], request.target)) for source in sources for request in source.requests]
     parts = [_VERSION, codegen.llvm_version(), *machines]
     return digest([repr(parts).encode(), *[source.content for source in sources]], person=_PERSON).hex()
@@ -306,8 +310,8 @@ def _require_same_processors(sources: Sequence[_Source]) -> None:
         first = sources[0]
         if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
             raise CompileError(
-                f"source {first.number} is for {_describe_machines(first)}, and source {source.number} for {_describe_machines(source)}: "
-                "all members of a group must have the same cpu=, features= and targets="
+                f"source {first.number} is for {_describe_machines(first)}, but source {source.number} for {_describe_machines(source)}: "
+                "give all members of a group the same cpu=, features= and targets="
             )
 
 
@@ -319,7 +323,7 @@ def _describe_machines(source: _Source) -> str:
 
 
 def _merge_sources(requests: Sequence[Request], members: Sequence[Member], content: str, is_cached: Callable[[str], bool]) -> Request:
-    """Return the requests of all sources of a group as one request, for one target.
+    """Merge the requests of a group's sources for one target into one request.
 
     Raises:
         CompileError: two sources export, import or define one name differently.
@@ -328,7 +332,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     named: dict[str, Export] = {}
     for export in [export for request in requests for export in request.exports or ()]:
         if named.setdefault(export.name, export) != export:
-            raise CompileError(f"two sources of the group export {export.name!r} differently: export it in one of them")
+            raise CompileError(f"two sources of the group export {export.name!r} differently: export it from only one of them")
     symbols = {export.symbol for export in named.values()}
     unexported = {name for request, member in zip(requests, members, strict=True) if request.exports is not None for name in member.defined}
     return first._replace(
@@ -349,7 +353,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
 
 
 def _merge_requests(several: Sequence[Requests]) -> Requests:
-    """Return the imports, globals and libraries of all sources.
+    """Merge the imports, globals and libraries of a group's sources.
 
     Raises:
         CompileError: two sources import or define one symbol differently.

@@ -1,7 +1,4 @@
-"""Functions that a build finds in memory.
-
-A build may use such a function only if the directory has it too, because the result is published.
-"""
+"""Functions that a build finds in memory. A build may use such a function only if it is also stored, because the result is published."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ __all__ = ["keep_received", "keep_stored", "load_while_building", "modules_in_us
 def load_while_building(
     session: Session, load: Callable[[str, object, Accept | None], TypedCallTarget], func_name: str, owner: object, accept: Accept | None
 ) -> TypedCallTarget:
-    """Return a call target from memory or from `load`. A thread that builds receives only functions that the directory has.
+    """Return a function's call target from memory or from `load`. Builds receive only functions that are stored.
 
-    A function that is gone from the directory is stored again from memory, unless its name has other code by now. A function that a
-    build has received lives until the build ends.
+    If a build requests a function that is in memory but no longer stored, the function is stored again, unless its name has different code
+    now. A function that a build has received stays in memory until the build ends.
 
     Args:
         session: the cache.
-        load: loads a function; called with the three last arguments.
+        load: loads a function; called with `func_name`, `owner` and `accept`.
         func_name: the function.
         owner: an object that the target keeps alive.
         accept: the parameter of `Loader.load`. If it is given, memory is not searched.
@@ -45,7 +42,7 @@ def load_while_building(
 
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
-    """Store these functions again if they are in memory and the directory lacks them: a module that was just published imports them."""
+    """Store functions again that are in memory and no longer stored, because a module that was just published imports them."""
     used = uses_of_builds(session.store.root)
     for name in names:
         target = used.get(name) or session.loader.held(name)
@@ -54,15 +51,14 @@ def keep_stored(session: Session, names: Iterable[str]) -> None:
 
 
 def keep_received(session: Session, names: Iterable[str]) -> bool:
-    """Keep the functions in memory that the builds of this thread have received and the directory has lost.
+    """Keep functions in memory that this thread's builds have received, and return whether that was possible for all names.
 
-    Returns:
-        Whether all of `names` can be found now, whatever other processes remove.
+    Look-ups then find these functions even if other processes remove their modules.
     """
     used = uses_of_builds(session.store.root)
     return all(name in used and ensure_held(session.store, used[name]) for name in names)
 
 
 def modules_in_use(session: Session) -> set[bytes]:
-    """Return the module_ids of the modules that the builds of this thread use. Sweeps by this thread must not remove these modules."""
+    """Return the ids of the modules that this thread's builds use. Sweeps by this thread must not remove them."""
     return {target._context.module.module_id for target in uses_of_builds(session.store.root).values() if target._context is not None}

@@ -1,4 +1,4 @@
-"""Compares the types that a new module expects of its imports with the available ones, before it is stored (`docs/linking.md`, "Types")."""
+"""Checks the link types of a new module's imports before the module is stored (`docs/linking.md`, "Types")."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Provider", "require_types"]
 
 
 class Provider(NamedTuple):
-    """A realization of an import: a description of its place, its module_id, and its link type (empty if it is not known)."""
+    """A realization of an import: a description of its module, the module_id, and the link type ("" if unknown)."""
 
     where: str
     module_id: str
@@ -28,14 +28,14 @@ class Provider(NamedTuple):
 
 
 def require_types(session: Session, built: BuiltModule, added: Mapping[str, Provider]) -> None:
-    """Check that each import of a module has a realization with a type that its code expects.
+    """Check that each import of a module has a realization with the link type that the module expects.
 
     An import without any realization is accepted.
 
     Args:
         session: the cache.
         built: the module.
-        added: the functions that are added together with the module, which take precedence over those in the cache.
+        added: the functions that are added together with the module, by name. They take precedence over functions in the cache.
 
     Raises:
         SignatureMismatchError: no realization of an import has the type that the code expects.
@@ -48,10 +48,10 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
 
 
 def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[Provider]) -> None:
-    """Check that one of these providers has a type that fits the uses of a function. Warn if the best fit is doubtful.
+    """Check that the type of a provider matches the uses of a function. Issue a warning if the best match is doubtful.
 
     Raises:
-        SignatureMismatchError: no provider fits.
+        SignatureMismatchError: no provider matches.
     """
     used = united(types)
     first: tuple[Provider, str] | None = None
@@ -78,7 +78,7 @@ def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, 
 
 
 def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[Provider]:
-    """Yield the stored realizations of a function that this host can use. The type's text is "" if the type is exactly `expected`."""
+    """Yield the stored realizations of a function that this host can use. `link_type` is "" if the type's digest is `expected`."""
     store, loader = session.store, session.loader
     for module_id, offset in store.find(name):
         try:

@@ -1,4 +1,4 @@
-"""Loads a function after a miss: another process has stored it meanwhile, or it is compiled for this host from stored bitcode."""
+"""Loads a function after a miss, if another process has stored it or if it can be compiled for this host from stored bitcode."""
 
 from __future__ import annotations
 

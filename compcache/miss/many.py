@@ -1,4 +1,4 @@
-"""Adds many modules at once: linkers run while LLVM compiles the next source, and files are published in groups."""
+"""Adds many modules together: linkers run while LLVM compiles the next source, and files are published in groups."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ModulesNotAddedError", "add_modules", "not_added_error"]
 
-#: How many modules are published together. Their files are open at the same time.
+#: The number of modules that are published together. Their files are open at the same time.
 _GROUP = 64
-#: How many linkers run at a time; each spends more time waiting for the disk and the kernel than computing.
+#: The number of linkers that run at a time. Each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4
 _SHOWN = 10
 
@@ -107,7 +107,7 @@ class _Addition:
         self._failed: dict[int, object] = {}  # the sources that failed
 
     def add(self, number: int, source: ModuleSource) -> None:
-        """Compile a source and start linking it. Publish a group of modules when it is complete."""
+        """Compile a source and start linking it. Publish the linked modules whenever there are enough for a group."""
         self._count = number + 1
         unknown = self._compile(number, source)
         if unknown:
@@ -116,10 +116,10 @@ class _Addition:
             self._publish_complete()
 
     def complete(self) -> None:
-        """Compile some sources again, then publish the rest.
+        """Compile outdated sources again, then publish all remaining modules.
 
-        These sources have an import that a later source defines, or a weak function that a later source overrides. Their published
-        modules are removed.
+        A source is outdated if a later source defines one of its imports or overrides one of its weak functions. The outdated modules that
+        were published are removed.
         """
         outdated = {number: source for number, source, unknown in self._doubtful if not unknown.isdisjoint(self._defined)}
         outdated |= {item.number: item.source for item in self._waiting if not item.weak.isdisjoint(self._strong)}
@@ -139,7 +139,7 @@ class _Addition:
                 remove_modules(self._session.store, [bytes.fromhex(module_id)])
 
     def _compile(self, number: int, source: ModuleSource) -> frozenset[str]:
-        """Compile a source and start linking it. Return the names that it looked up and that no source has defined yet."""
+        """Compile a source and start linking it. Return the imports that no source has defined yet."""
         unknown: set[str] = set()
         assumed: dict[str, bool] = {}
 
@@ -165,11 +165,11 @@ class _Addition:
         return frozenset(unknown.difference(assumed))
 
     def _undefined_symbols(self, item: _Linking) -> list[str]:
-        """Return the symbols that the source needs and no source has defined yet."""
+        """Return the symbols that a source requires and that no source has defined yet."""
         return [name for name in item.assumed if name not in self._defined]
 
     def _publish_complete(self, *, last: bool = False) -> None:
-        """Publish the linked modules. Unless they are the `last` ones, modules that depend on an undefined symbol wait."""
+        """Publish the linked modules. Unless `last` is set, modules that depend on an undefined symbol wait for later sources."""
         linked = [(item, built) for item in self._waiting if (built := self._await_linked(item)) is not None]
         for item, built in linked:
             self._types |= {name: Provider(f"source {item.number}", "", text) for name, text in built.defined.items()}
@@ -198,7 +198,7 @@ class _Addition:
             waiting |= more
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
-        """Publish modules together, or one by one if that fails. Warn about functions that replace other functions."""
+        """Publish modules together, or one by one if that fails. Issue warnings about functions that replace other functions."""
         store = self._session.store
         store.renew_index()
         for _, built in linked:
@@ -217,7 +217,7 @@ class _Addition:
                     self._record_failure(item.number, item.source, error)
 
     def _await_linked(self, item: _Linking) -> BuiltModule | None:
-        """Wait for a module to be linked and return it. Record a failure and return None if it cannot be linked."""
+        """Wait until a module is linked, and return it. If it cannot be linked, record the failure and return None."""
         if item.number in self._failures:
             return None
         try:
@@ -230,7 +230,7 @@ class _Addition:
         return built
 
     def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
-        """Return the modules whose imports are available. Modules that import from a module that could not be added are left out."""
+        """Return the modules whose imports are available. Record a failure for each other module."""
         kept = []
         for item, built in linked:
             try:
@@ -243,10 +243,10 @@ class _Addition:
         return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
 
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
-        """Check that no import of a module has been lost since it was compiled.
+        """Check that the imports of a module are not from a module that could not be added.
 
         Raises:
-            UndefinedSymbolError: an import was lost.
+            UndefinedSymbolError: an import is not available any more.
         """
         if self._lost.isdisjoint(built.imports):
             return
@@ -286,9 +286,9 @@ class _Addition:
 def not_added_error(
     failures: Mapping[int, Exception], module_ids: tuple[str | None, ...], sources: Sequence[object] | Mapping[int, object]
 ) -> ModulesNotAddedError:
-    """Return the error for sources that could not be added.
+    """Return the exception for sources that could not be added.
 
-    An original error is listed before the errors that it caused, and is the cause.
+    Errors about undefined symbols are listed last, because other errors may have caused them. The first listed error is the cause.
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]

@@ -1,4 +1,4 @@
-"""Names the functions of a new source. LLVM reads the code, and each function gets a digest of everything that it reaches."""
+"""Computes content names for the functions of a new source: digests of all code that a function reaches. This module uses LLVM."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["name_source"]
 
 _SUFFIXES = ("ll", "bc", "o", "a")
-#: Longer code, in characters, and code with more characters in constants is not printed to name its functions.
+#: The maximum length of code that is printed, and of the constants in it, in characters. Longer code has one name for all functions.
 _MOST_PRINTED, _MOST_DATA = 1 << 24, 1 << 20
 
 
 def name_source(sealed: SealedSource) -> Naming:
-    """Name the functions of a source. LLVM reads its code.
+    """Compute content names for the functions of a source. LLVM parses its code.
 
-    Untrusted code, and code that consists mostly of data, is not printed: one digest names all its functions.
+    Untrusted code, and code that consists mostly of data, is not printed. All its functions then get names with the same digest.
 
     Raises:
         CompileError: LLVM does not accept the code, or it has no externally visible function.
@@ -47,7 +47,7 @@ def name_source(sealed: SealedSource) -> Naming:
         raise
     if isinstance(source.ir, bytes) and reads_files(text):
         raise CompileError(
-            "compile(): this bitcode contains inline assembly that reads files (.incbin, .include): "
+            "compile(): the bitcode contains inline assembly that reads files (.incbin, .include): "
             "pass the module as LLVM assembly text instead"
         )
     if source.functions is not None:
@@ -62,8 +62,8 @@ def _choose_exports(source: ModuleSource, names: Iterable[str]) -> dict[str, Fun
     Raises:
         CompileError: there are no functions to export.
     """
-    given = source.functions if source.functions is not None else dict.fromkeys(names)
-    exports = {name: exported_as(value, name) for name, value in given.items()}
+    functions = source.functions if source.functions is not None else dict.fromkeys(names)
+    exports = {name: exported_as(value, name) for name, value in functions.items()}
     if not exports:
         raise CompileError("compile(): the code defines no externally visible function: give one external linkage")
     return exports

@@ -1,7 +1,4 @@
-"""Bodies of functions that stored modules offer to a new module, for inlining (`compcache.build.inlining`).
-
-The new module imports these functions.
-"""
+"""Finds bodies in stored modules that a new module can inline (`compcache.build.inlining`). It also imports these functions."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ __all__ = ["find_bodies"]
 
 
 def find_bodies(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
-    """Return the bodies that the modules of a cache offer for functions with these content names, by name."""
+    """Return the inlinable bodies of functions with these content names, by name. Functions without a usable body are left out."""
     found = ((name, _find_body(session, name)) for name in names)
     return {name: offer for name, offer in found if offer is not None}
 
 
 def _find_body(session: Session, name: str) -> Provided | None:
-    """Return the body that the first usable realization offers, or None. An invalid realization offers nothing."""
+    """Return the body from the first usable realization of a function, or None. Unusable realizations are skipped."""
     store = session.store
     for module_id, _ in store.find(name):
         try:
@@ -47,16 +44,16 @@ def _find_body(session: Session, name: str) -> Provided | None:
 
 
 def _read_body(session: Session, module: ModuleFile, name: str) -> Provided | None:
-    """Return the body that a module offers for a function, or None if the module offers no body that this cache may use."""
+    """Return a function's body from a module, or None if the module has no body that this cache may use."""
     footer = module.footer()
     start = footer.image + footer.records + footer.graph
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)
     if body is None or version_numbers(decode_module(module.read_record(0)).llvm_version) > version_numbers(llvm_version()):
-        return None  # the body is missing, or a newer LLVM wrote it, whose text may mean something else to this one
+        return None  # the body is missing, or a newer LLVM wrote it, whose IR this LLVM may interpret differently
     if not all(session.loader.holds(other, to_import=True) for other in body.imports):
         return None  # the importing module may contain code of the body's imports without needing them
     if session.store.publish_key is not None and not is_vouched_for(session.store, module):
         return None  # a module built from the body would be signed
-    made = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
-    makers = [maker for maker in made if maker.name != LLVM and maker != Maker(PACKAGE, "")]
+    compilers = [maker for maker in read_makers(module.read_record, module.records) if maker.name not in LINKERS]
+    makers = [maker for maker in compilers if maker.name != LLVM and maker != Maker(PACKAGE, "")]
     return Provided(body, module.module_id.hex(), tuple(makers))

@@ -1,4 +1,4 @@
-"""Publishes built modules, updates statistics, and warns of null references."""
+"""Publishes built modules, updates statistics, and warns about null references."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def publish_built(
 ) -> list[tuple[str, ...]]:
     """Publish modules for all their targets. Return the module_ids of each module, this host's first.
 
-    They are also queued for the remote store, if the cache has a writable one and they are not derived. `signs` and `is_listed` are the
-    parameters of `publish_additions`.
+    If the cache has a writable remote store, the modules are also queued for upload, unless `is_derived` is set. `signs` and `is_listed`
+    are the parameters of `publish_additions`.
 
     Raises:
         StorageError: the modules could not be stored. No index entry refers to files that were written.
@@ -58,7 +58,7 @@ def publish_built(
 
 
 def _forget_older_names(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
-    """Forget loaded functions whose plain names have newer modules now. Targets of the older modules stay valid."""
+    """Forget loaded functions whose plain names have newer modules now. Existing call targets stay valid."""
     for before, (module_id, after) in zip(given, published, strict=True):
         if after is not before:  # the addition has received a number
             for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
@@ -66,12 +66,12 @@ def _forget_older_names(session: Session, given: Iterable[BuiltModule], publishe
 
 
 def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
-    """Warn of weak references that stay null whatever is added later. Names that are reserved for compilers are left out."""
+    """Issue a warning about weak references that are null. Names that are reserved for compilers are left out."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
         shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"weak references to {shown} are null: nothing defines them now, and later definitions are not seen; "
+            f"weak references to {shown} are null: no module defines them now, and later definitions will not be used; "
             "add the module that defines them together with this one, or name them in imports=",
             CacheWarning,
         )

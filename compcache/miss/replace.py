@@ -1,4 +1,4 @@
-"""Additions that replace earlier ones. Modules whose names all have newer realizations are removed."""
+"""Adds modules and removes the older modules that they replace: modules whose names all have newer realizations."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def replace(session: Session, given: ModuleSource | Iterable[ModuleSource], grou
 
 
 def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ...]:
-    """Remove older modules that share names with these modules and whose names all have newer realizations. Return the ids.
+    """Remove older modules that share names with these modules and whose names all have newer realizations. Return their ids.
 
-    Modules with content names stay: a content name means exactly that code.
+    Modules with content names stay, because code with the same content name is equal.
 
     Raises:
         StorageError: a module could not be removed. Some modules may have been removed.
@@ -55,10 +55,7 @@ def _names(store: Store, module_id: bytes) -> tuple[str, ...]:
 
 
 def _addition_numbers(store: Store, name: str) -> dict[bytes, int]:
-    """Return the modules of this directory that realize a plain name, with the numbers of their additions.
-
-    The result is empty for a content name.
-    """
+    """Return the addition numbers of the modules in this directory that realize a plain name. The result is empty for a content name."""
     if not is_ordered(name):
         return {}
     rows = store.index.find_numbered(name_key(name))
@@ -66,7 +63,7 @@ def _addition_numbers(store: Store, name: str) -> dict[bytes, int]:
 
 
 def _is_superseded(store: Store, module_id: bytes) -> bool:
-    """Return whether each name of a module has a realization with a greater number."""
+    """Return whether all names of a module have newer realizations."""
     names = _names(store, module_id)
     known = [_addition_numbers(store, name) for name in names]
     return bool(names) and all(module_id in numbers and max(numbers.values()) > numbers[module_id] for numbers in known)

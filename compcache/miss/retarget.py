@@ -44,10 +44,10 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
         func_name: the function.
         owner: an object that the target keeps alive.
         accept: the parameter of `Loader.load`.
-        error: why the function could not be loaded.
+        error: the exception that loading the function raised.
 
     Raises:
-        CompcacheError: `error`, or the error of the last load, if retargeting does not help.
+        CompcacheError: the function still cannot be loaded. This is `error`, or the exception that the last attempt raised.
     """
     tried: set[str] = set()
     try:
@@ -65,7 +65,7 @@ def load_retargeted(session: Session, func_name: str, owner: object, accept: Acc
 
 
 def _function_to_compile(error: CompcacheError, func_name: str) -> str | None:
-    """Return the function whose realizations are all for other CPUs, or None if the error has another cause."""
+    """Return the name of the function whose realizations are all for other CPUs, or None if the error has another cause."""
     if not isinstance(error.__cause__, IncompatibleTargetError):
         return None
     if isinstance(error, UndefinedSymbolError):
@@ -96,10 +96,12 @@ def _retarget(session: Session, func_name: str) -> bool:
 
 
 def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, bool]:
-    """Compile a module for this host. Also return whether a trusted key has signed the module, so that the result may be signed.
+    """Compile a stored module for this host.
 
-    The first result is None for a module of another platform, of an unknown kind, by a compiler or linker with a known fault, or without
-    stored bitcode. It is also None for a module with pickled globals that may be in a layer, without a trusted signature.
+    Returns:
+        The compiled module, and whether it may be signed, because a trusted key has signed the stored module. The compiled module is None
+        if the stored module is for another platform, is of an unknown kind, has a known fault or no bitcode, or has pickled globals and
+        is not in the writable directory.
     """
     from compcache.build.inlining.edges import inlined_of
     from compcache.build.large_data.variables import read_large_values
@@ -124,23 +126,23 @@ def _recompile(session: Session, module_id: bytes) -> tuple[BuiltModule | None, 
             return None, False  # another version of compcache wrote the bitcode
         makers = read_makers(module.read_record, module.records)
         if module.elsewhere and recipe.is_pickled():
-            return None, False  # a result that is published here is unpickled; an unsigned pickle must not be
+            return None, False  # publishing the result here would make an unsigned pickle trusted
         is_trusted = store.publish_key is not None and is_vouched_for(store, module)
         inlined, bodies = inlined_of(read_graph(module)), read_bodies(lambda at, size: section[at : at + size], len(section)).values()
     return rebuild_module(recipe, notes, entries, store.host(), makers=makers, inlined=inlined, bodies=bodies), is_trusted
 
 
 def _is_for_this_platform(header: ModuleRecord) -> bool:
-    """Return whether a module is for this platform and this version of images."""
-    same = header.abi == host.ABI_VERSION and header.triple == host.platform_name()
-    return same and host.libc_serves(header.libc)
+    """Return whether a module is for this platform, this version of images and this C library."""
+    is_same_platform = header.abi == host.ABI_VERSION and header.triple == host.platform_name()
+    return is_same_platform and host.libc_serves(header.libc)
 
 
 # ------------------------------------------------------------------- tuning
 
 
 def loads_native_code(session: Session, func_name: str) -> bool:
-    """Return whether the realization that would be loaded was compiled for exactly this host, or True if there is no readable one."""
+    """Return whether the best realization was compiled for exactly this host. The result is True if no realization can be read."""
     store = session.store
     for module_id, offset in store.find(func_name):
         with suppress(CompcacheError, OSError), store.open_module(module_id) as module:
@@ -151,9 +153,6 @@ def loads_native_code(session: Session, func_name: str) -> bool:
 
 
 def tune(session: Session, func_name: str) -> bool:
-    """Compile and store a realization for exactly this host, unless it exists or another process compiles it.
-
-    Return whether a realization was compiled.
-    """
+    """Compile and store a realization for exactly this host. Return False if it exists, another process compiles it, or that fails."""
     with wait_lock(session.store, "tune " + (session.store.processor().identity or "host"), timeout=0) as owned:
         return owned is not False and not loads_native_code(session, func_name) and _retarget(session, func_name)

@@ -1,9 +1,9 @@
-"""Shares one copy of a runtime library among all modules of a cache if the library has visible state: files that Fortran has opened.
+"""Shares one copy of a runtime library with visible state, such as the open files of Fortran, among all modules of a cache.
 
 A function that a module uses from a static library becomes part of the module, with its variables. For most functions of a runtime
-library that makes no difference. But the units of Fortran's input and output are such variables, and a unit that one file opens
-may be written in another file. So functions with such state are a separate module with the whole library, and all modules that use
-them import it.
+library that makes no difference. However, the units of Fortran's input and output are such variables, and a unit that one file opens
+may be written in another file. Therefore functions with such state are in a separate module with the whole library, and all modules that
+use them import it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _lock = threading.Lock()
 
 
 def share_runtime_libraries(session: Session, source: ModuleSource, add: Callable[..., object]) -> None:
-    """Add the modules of the runtime libraries that the code uses, with `add`, unless the cache has them. Warn if one cannot be added."""
+    """Add shared modules, by `add`, for the runtime libraries with state that the code uses, unless the cache has these modules.
+
+    Issue a `CacheWarning` for a library that cannot be linked.
+    """
     if not isinstance(source, ModuleSource) or not source.archives or not _may_use_shared_state(source.ir) or find_linker() is None:
         return
     for archive in [library for library in open_libraries(read_requests(source).libraries) if isinstance(library, Archive)]:
@@ -45,7 +48,7 @@ def share_runtime_libraries(session: Session, source: ModuleSource, add: Callabl
 
 
 def _add_library_module(session: Session, functions: list[str], archive: Archive, add: Callable[..., object]) -> None:
-    """Add the module of one runtime library. Warn if it cannot be linked."""
+    """Add the shared module of one runtime library. Issue a `CacheWarning` if it cannot be linked."""
     try:
         add(session, _make_jumps(functions, archive), for_others=True)
     except LinkError as error:
@@ -53,7 +56,7 @@ def _add_library_module(session: Session, functions: list[str], archive: Archive
 
 
 def _may_use_shared_state(ir: Any) -> bool:
-    """Return whether code may use a function with state. Bitcode contains names as plain bytes."""
+    """Return whether code may use a runtime library function with state. Bitcode contains names as plain bytes."""
     if isinstance(ir, (bytes, bytearray, memoryview)):
         return any(mark.encode() in bytes(ir) for mark in HAS_STATE)
     text = str(ir)
@@ -61,7 +64,7 @@ def _may_use_shared_state(ir: Any) -> bool:
 
 
 def _make_jumps(functions: list[str], archive: Archive) -> ModuleSource:
-    """Return a module of jumps to these functions, which pass any arguments on. It runs on every host."""
+    """Return a source that exports a thunk for each of these functions. It is compiled for the baseline CPU."""
     lines = [f'declare void @"{name}"(...)' for name in functions]
     for name in functions:
         lines.append(f'define hidden void @"{shared_function(name, archive)}"(...) "thunk" {{')

@@ -36,7 +36,7 @@ class Settings(NamedTuple):
     targets: tuple[str, ...]
 
     def packages(self) -> dict[str, list[str]]:
-        """Return the kernels by the directory for their code, relative to the directory of packages."""
+        """Return the kernels grouped by their output directory, relative to the root of the wheel."""
         by_directory: dict[str, list[str]] = {}
         for kernel in self.kernels:
             package = kernel.partition(":")[0].rpartition(".")[0] or kernel.partition(":")[0]
@@ -65,7 +65,7 @@ def read_settings(root: str) -> Settings | None:
 
 
 def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
-    """Return a setting that is a string or a list of strings as a tuple. Other values are a `ValueError`."""
+    """Return a setting, which is a string or a list of strings, as a tuple. Raise `ValueError` for other values."""
     value = table[name]
     if isinstance(value, str):
         return (value,)
@@ -75,15 +75,15 @@ def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
 
 
 def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]:
-    """Compile the kernels of a project into directories. A directory of an earlier build is replaced.
+    """Compile the kernels of a project into output directories. Replace the directories of an earlier build.
 
     Args:
         settings: the kernels and their target CPUs.
-        source: the directory of the project's packages.
-        place: the directory in which the directories are created.
+        source: the directory that contains the project's packages.
+        place: the directory in which the output directories are created.
 
     Returns:
-        The paths of the created directories, by their path in the wheel.
+        The paths of the output directories, by their path in the wheel.
 
     Raises:
         CompcacheError: a kernel does not compile, or the named modules contain no kernels.
@@ -94,8 +94,8 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
     created = {}
     with _first_on_path(source):
         for directory, kernels in settings.packages().items():
-            out = os.path.join(place, *directory.split("/"))
-            shutil.rmtree(out, ignore_errors=True)
+            target_directory = os.path.join(place, *directory.split("/"))
+            shutil.rmtree(target_directory, ignore_errors=True)
             sources: list[Any] = []
             modules = []
             for kernel in kernels:
@@ -106,20 +106,20 @@ def build_kernels(settings: Settings, source: str, place: str) -> dict[str, str]
                 else:
                     modules.append(module)
             if modules:
-                package_exports(modules, out, settings.targets)
+                package_exports(modules, target_directory, settings.targets)
             if sources:
-                write_sources(sources, out, settings.targets)
-            if not os.path.isdir(out):
+                write_sources(sources, target_directory, settings.targets)
+            if not os.path.isdir(target_directory):
                 raise CompcacheError(
-                    f"no kernels were found in {', '.join(kernels)}, named by kernels of [tool.compcache]: correct the names"
+                    f"no kernels were found in {', '.join(kernels)}: correct the setting kernels of [tool.compcache] in pyproject.toml"
                 )
-            created[directory] = out
+            created[directory] = target_directory
     return created
 
 
 @contextmanager
 def _first_on_path(directory: str) -> Iterator[None]:
-    """Put a directory first on the import path inside the block."""
+    """Prepend a directory to `sys.path` inside the block."""
     sys.path.insert(0, directory)
     importlib.invalidate_caches()
     try:
@@ -129,5 +129,5 @@ def _first_on_path(directory: str) -> Iterator[None]:
 
 
 def wheel_tag() -> str:
-    """Return the tag of a wheel with kernels: for every Python 3 of this platform."""
+    """Return the tag of a wheel with kernels, which every Python 3 on this platform can install."""
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -20,10 +20,15 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
     PLUGIN_NAME = "compcache"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the kernels to a temporary directory, and add them to the wheel. Do nothing for other targets and editable builds."""
+        """Compile the kernels to a temporary directory and add them to the wheel. Do nothing for editable builds and other targets.
+
+        Raises:
+            ValueError: the project names no kernels, or a setting is not valid.
+            CompcacheError: a kernel does not compile.
+        """
         settings = read_settings(self.root)
         if settings is None:
-            raise ValueError("[tool.hatch.build.hooks.compcache] needs kernels: name them in kernels of [tool.compcache]")
+            raise ValueError("[tool.hatch.build.hooks.compcache] requires kernels: list them in the setting kernels of [tool.compcache]")
         if version == "editable" or self.target_name != "wheel":
             return
         self._place = tempfile.TemporaryDirectory(prefix="compcache-kernels-")
@@ -41,5 +46,5 @@ class KernelsHook(BuildHookInterface):  # type: ignore[misc]
 
 @hookimpl  # type: ignore[untyped-decorator]
 def hatch_register_build_hook() -> type[KernelsHook]:
-    """Return the build hook; hatchling calls this function of its plugins."""
+    """Return the class of the build hook. hatchling calls this function."""
     return KernelsHook

@@ -12,26 +12,29 @@ __all__ = ["finalize"]
 
 
 def finalize(distribution: Any) -> None:
-    """Replace two build commands of a project with kernels. They compile the kernels into the wheel, and set its tag.
+    """Replace the commands ``build_py`` and ``bdist_wheel`` of a project with kernels, and leave other projects unchanged.
+
+    The new commands compile the kernels into the wheel and set the wheel's tag.
 
     Raises:
-        ImportError: setuptools is too old.
+        ImportError: setuptools is older than 70.1.
+        ValueError: a setting is not valid.
     """
-    if not _has_kernels():
+    if not _may_have_kernels():
         return
     try:
         from setuptools.command.bdist_wheel import bdist_wheel
     except ImportError as error:
-        message = '[tool.compcache] needs setuptools 70.1 or later to build: requires = ["setuptools>=70.1", ...]'
+        message = 'a project with [tool.compcache] requires setuptools 70.1 or later: set requires = ["setuptools>=70.1", ...]'
         raise ImportError(message, name="setuptools") from error
     from setuptools.command.build_py import build_py
 
     from compcache.packaging.build import build_kernels, read_settings, wheel_tag
 
-    read = read_settings(os.getcwd())
-    if read is None:
+    configured = read_settings(os.getcwd())
+    if configured is None:
         return
-    settings = read
+    settings = configured
 
     class BuildPy(distribution.cmdclass.get("build_py", build_py)):  # type: ignore[misc]
         def run(self) -> None:
@@ -52,8 +55,8 @@ def finalize(distribution: Any) -> None:
     distribution.cmdclass["bdist_wheel"] = BdistWheel
 
 
-def _has_kernels() -> bool:
-    """Return whether the project in this directory may have kernels. Every build with setuptools calls this, so it parses no TOML."""
+def _may_have_kernels() -> bool:
+    """Return whether ``pyproject.toml`` mentions compcache. setuptools calls this in every build, so the file is not parsed."""
     try:
         with open("pyproject.toml", "rb") as file:
             return b"tool.compcache" in file.read()

@@ -1,1 +1,1 @@
-"""Processes of this interpreter that run beside the program, isolated from the program's import path and environment."""
+"""Child processes that run this interpreter isolated from the program's import path and environment."""

@@ -1,4 +1,4 @@
-"""Starting processes of this interpreter: the tuner, the helper process for a remote store, trials of new code."""
+"""Starts processes of this interpreter: the tuner, the helper process for a remote store, and trials of new code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _START = "import sys\nsys.path[:] = dict.fromkeys([*sys.path, *{path!r}])\n{code
 
 
 class LateFiles(Files):
-    """The files of a detached process. It never creates the root of a cache again after a user has removed it."""
+    """File operations for a detached process. They never recreate the root of a cache that a user has removed."""
 
     __slots__ = ()
 
@@ -28,18 +28,18 @@ class LateFiles(Files):
         """Create a directory in an open directory; see `os.mkdir`.
 
         Raises:
-            FileNotFoundError: `dir_fd` is None: `path` is a whole path, as for the root of a tree.
+            FileNotFoundError: `dir_fd` is None, which means that the directory is the root of a cache.
         """
         if dir_fd is None:
-            raise FileNotFoundError(ENOENT, "it was removed", path)
+            raise FileNotFoundError(ENOENT, "the directory was removed", path)
         os.mkdir(path, mode, dir_fd=dir_fd)
 
 
 def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
-    """Return a command that runs `code` in this interpreter, isolated (``python -I -S``), with `arguments` as its ``sys.argv[1:]``.
+    """Return a command that runs Python code isolated (``python -I -S``), with `arguments` as ``sys.argv[1:]``.
 
-    The command ignores `PYTHON...` variables, the user's site directory and start-up files. It imports from the standard library first,
-    then from the import path of this process. The directory of this process's script, or the current directory, comes last.
+    The command ignores `PYTHON...` variables, the user's site directory and start-up files. Its import path is the standard library, then
+    the import path of this process, with the directory of the script or the current directory last.
     """
     return [sys.executable, "-I", "-S", "-c", _START.format(path=_search_path(), code=code), *arguments]
 
@@ -47,7 +47,7 @@ def isolated_command(code: str, arguments: Sequence[str] = ()) -> list[str]:
 def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"") -> int:
     """Start an `isolated_command` in a new session, without output. Return its PID.
 
-    The process reads `stdin`, at most 4 KiB, from its standard input. Use it for secrets, because other users see `arguments`.
+    The process reads `stdin`, at most 4 KiB, from its standard input. Pass secrets in `stdin`, because other users can see `arguments`.
 
     Raises:
         OSError: the process cannot be started.
@@ -64,7 +64,7 @@ def start_detached(code: str, arguments: Sequence[str], environment: Mapping[str
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a child process has ended, and reap it if so. A process that is not a child of this process counts as ended."""
+    """Reap a child process if it has ended, and return whether it has. A process that is not a child counts as ended."""
     try:
         ended, _ = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError as error:  # it was reaped before, or the parent of this process started it before a fork
@@ -74,7 +74,7 @@ def has_ended(pid: int) -> bool:
 
 
 def _search_path() -> list[str]:
-    """Return the import path of this process as absolute paths, with this package on it and the script's directory last."""
+    """Return the import path of this process as absolute paths. It includes this package. The script's directory is last."""
     here = _current_directory()
     path = [os.path.join(here, entry) for entry in sys.path if entry]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(here, __file__))))
@@ -88,7 +88,7 @@ def _search_path() -> list[str]:
 
 
 def _current_directory() -> str:
-    """Return the current directory; "" if it was removed."""
+    """Return the current directory, or "" if it was removed."""
     with suppress(OSError):
         return os.getcwd()
     return ""

@@ -1,4 +1,4 @@
-"""References to secrets: they name a secret to another process without revealing it.
+"""References to secrets, which can be passed to other processes without revealing the secrets.
 
 A reference is text of one of three forms. ``$VARIABLE`` is an environment variable of the reader. ``@path`` is a file.
 ``@memory:PID:NUMBER:TOKEN`` is an anonymous file that the process PID has open, for processes of the same user on the same host.
@@ -27,7 +27,7 @@ _references: dict[tuple[int, str, bytes], str] = {}
 
 
 def is_reference(text: object) -> bool:
-    """Return whether `text` is a reference to a secret and not a secret."""
+    """Return whether `text` is a reference to a secret, not the secret itself."""
     return isinstance(text, str) and text[:1] in ("$", "@") and text[1:2] not in ("", "$", "@")
 
 
@@ -37,14 +37,14 @@ def literal(text: str) -> str:
 
 
 def read_secret(text: str, what: str) -> str:
-    """Return the secret that a setting contains or refers to. White space around a secret in a file is removed.
+    """Return the secret that a setting contains or refers to. Whitespace around a secret in a file is removed.
 
     Args:
         text: a reference, or the secret.
         what: the name of the setting, for messages.
 
     Raises:
-        ValueError: the reference does not refer to a secret. The message shows the reference, never a secret.
+        ValueError: the reference does not refer to a secret. The message contains the reference, never a secret.
         OSError: the file cannot be read.
     """
     if not is_reference(text):
@@ -55,21 +55,21 @@ def read_secret(text: str, what: str) -> str:
     if not value:
         raise ValueError(f"{what} refers to the environment variable {text[1:]}, which is not set in this process: set it on every host")
     if value[0] == "$" and is_reference(value):
-        raise ValueError(f"{what} refers to the environment variable {text[1:]}, which refers to another variable: set it to the secret")
+        raise ValueError(f"{what} refers to the environment variable {text[1:]}, which contains another reference: set it to the secret")
     return read_secret(value, what)
 
 
 def reference_to(given: str | bytes | None, value: str | bytes, variable: str, what: str) -> str:
-    """Return a reference with which another process can read a secret. The secret may be kept in memory for that process.
+    """Return a reference by which another process can read a secret. If necessary, the secret is stored in an anonymous file.
 
     Args:
-        given: the argument that this process received: a reference, the secret, or None if it came from the settings.
+        given: the argument that this process received: a reference, the secret, or None if the secret is from the settings.
         value: the secret.
         variable: the environment variable of the setting.
         what: the name of the setting, for messages.
 
     Raises:
-        ValueError: the secret itself was given, and this system has no anonymous files.
+        ValueError: the secret itself was given, but this system has no anonymous files.
     """
     configured = setting(variable)
     if given is None and variable not in os.environ and is_reference(configured):
@@ -83,15 +83,12 @@ def reference_to(given: str | bytes | None, value: str | bytes, variable: str, w
 
 
 def _keep_in_memory(data: bytes, what: str) -> str:
-    """Put a secret into an anonymous file of this process, and return a reference to it.
-
-    Processes of this user can read the file while this process runs.
-    """
+    """Store a secret in an anonymous file, and return a reference to it. Processes of this user can read it while this process runs."""
     key = os.getpid(), what, data
     reference = _references.get(key)
     if reference is None:
         if not hasattr(os, "memfd_create"):
-            raise ValueError(f"the value of {what} cannot be passed to other processes on this system: give $VARIABLE or @file instead")
+            raise ValueError(f"the value of {what} cannot be passed to other processes on this system: use $VARIABLE or @file instead")
         token = os.urandom(8).hex()
         number = os.memfd_create(_memory_file_name(token), os.MFD_CLOEXEC)
         os.write(number, data)
@@ -104,7 +101,7 @@ def _memory_file_name(token: str) -> str:
 
 
 def _read_secret_file(path: str, what: str) -> str:
-    """Return the secret in a file, or in the anonymous file of another process.
+    """Return the secret in a file, or in an anonymous file of another process.
 
     Raises:
         ValueError: the file is too large, the reference is not valid, or the anonymous file cannot be opened.
@@ -115,7 +112,7 @@ def _read_secret_file(path: str, what: str) -> str:
         match = _IN_MEMORY.fullmatch(path)
         if match is None:
             raise ValueError(
-                f"{what} is '@{path}', which is not a valid reference to the memory of a process: give $VARIABLE or @file instead"
+                f"{what} is '@{path}', which is not a valid reference to the memory of a process: use $VARIABLE or @file instead"
             )
         pid, number, token = match.groups()
         place = f"/proc/{pid}/fd/{number}"
@@ -127,7 +124,7 @@ def _read_secret_file(path: str, what: str) -> str:
         if not is_open:
             raise ValueError(
                 f"{what} is in the memory of process {pid}, which this process cannot read: that process has ended, belongs to another "
-                "user, or runs on another host; give it $VARIABLE or @file instead of the value, and set the variable on every host"
+                "user, or runs on another host; use $VARIABLE or @file instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)

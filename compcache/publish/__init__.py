@@ -1,1 +1,1 @@
-"""Changes the cache directory: publishes modules and the index, verifies and quarantines files, locks."""
+"""Changes to the cache directory: publishes modules and the index, verifies and quarantines files, and takes locks."""

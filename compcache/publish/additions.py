@@ -1,4 +1,4 @@
-"""Additions as a whole: publishes modules, then merges segments and packs if many have accumulated (miss path)."""
+"""Publishes a module, and merges segments and packs if many have accumulated (miss path)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MIN_LARGE_SEGMENTS = 4
 
 
 def merge(store: Store, *, is_listed: bool = False) -> None:
-    """Merge the index, and the packs that it names, if many additions have accumulated. A failure is a warning.
+    """Merge the index and its packs if many additions have accumulated. If that fails, issue a warning.
 
-    Long merges that need no keys run in another process, so that no addition waits for them. `is_listed` says that the index was
+    Long merges that require no keys run in another process, so that additions do not wait for them. `is_listed` says that the index was
     refreshed just before the addition.
     """
     if is_listed and sum(segment.level == 0 for segment in store.index.segments) <= FANOUT:
@@ -49,7 +49,7 @@ def merge(store: Store, *, is_listed: bool = False) -> None:
 def merge_large(root: str, *, trust: bool) -> None:
     """Merge the large segments of a directory's index, and their lists, unless another process is merging them.
 
-    It runs in a process of its own.
+    This is the main function of a separate process.
     """
     os.nice(5)
     store = Store(root, files=LateFiles(), trust=trust)
@@ -65,9 +65,16 @@ def merge_large(root: str, *, trust: bool) -> None:
 def add_module(
     store: Store, sections: Sections, indexed: Iterable[tuple[str, int, str]], *, target: bytes, flags: int, key: bytes, signs: bool = True
 ) -> bytes:
-    """Publish a module with these sections (image, records, graph, bitcode, notes) and index entries, and return its module_id.
+    """Publish a module and its index entries, and return its module_id.
 
-    `target`, `flags` and `key` are fields of its module entry. For `signs` see `publish_modules`.
+    Args:
+        store: the cache directory.
+        sections: the image, records, graph, bitcode and notes of the module.
+        indexed: the function entries, as (name, record offset, requirement).
+        target: the target id in the module entry.
+        flags: the flags in the module entry.
+        key: the key in the module entry.
+        signs: see `publish_modules`.
 
     Raises:
         StorageError: the module could not be stored.
@@ -78,6 +85,6 @@ def add_module(
 
 
 def compact(store: Store) -> None:
-    """Merge the newest segments even if they are few, unless another process is merging them. A failure is harmless."""
+    """Merge the newest segments, even if there are few, unless another process is merging them. Failures are ignored."""
     with suppress(OSError):
         merge_additions(store, most=1, merge_packs=merge_packs, levels=SMALL_LEVELS if can_use_subprocess(store) else ALL_LEVELS)

@@ -1,4 +1,4 @@
-"""Work on a directory that takes longer than an addition should. It runs in a process of its own, which continues when this one ends."""
+"""Runs long work on a directory in a separate process, which continues after this process has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _running: dict[tuple[str, str], int] = {}
 
 
 def can_use_subprocess(store: Store) -> bool:
-    """Return whether another process can do this store's work: it has no keys, no file operations of its own, and is not exposed."""
+    """Return whether another process can work on this store: the store has no keys and no custom file operations, and is not exposed."""
     return type(store.files.system) is Files and hasattr(os, "posix_spawn") and not (store.stamp_key or store.publish_key or store.exposed)
 
 
@@ -33,7 +33,7 @@ def start_subprocess(store: Store, module: str, function: str) -> int:
 
 
 def run_in_subprocess(store: Store, module: str, function: str) -> None:
-    """Start a process as `start_subprocess` does, unless one that this process started earlier still runs the function for the directory.
+    """Start a process as `start_subprocess` does, unless an earlier process for the same function and directory is still running.
 
     Raises:
         OSError: the process could not be started.

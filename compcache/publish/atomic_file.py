@@ -1,4 +1,4 @@
-"""Publishes files by one rename, complete or not at all (miss path)."""
+"""Publishes files atomically, by one rename (miss path)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _counter = 0
 
 
 def unique_name() -> str:
-    """Return a file name that no other process, thread or machine chooses at the same time."""
+    """Return a file name that is unique among all processes, threads and hosts."""
     global _counter  # noqa: PLW0603 - a counter per process; duplicates are harmless, O_EXCL decides
     _counter += 1
     return f"{os.getpid():x}-{_counter:x}-{os.urandom(6).hex()}"
@@ -34,7 +34,7 @@ def unique_name() -> str:
 def make_directories(files: Files, path: str) -> bool:
     """Create a directory and its missing parents, and return whether this call created the directory.
 
-    The directories are private to this user, whatever the umask.
+    The directories are private to this user, independent of the umask.
     """
     missing = []
     created = True
@@ -64,14 +64,14 @@ def make_directories(files: Files, path: str) -> bool:
 
 
 def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | memoryview], *, sync: bool = True) -> os.stat_result:
-    """Make a file visible under `path` by one rename, complete or not at all.
+    """Write a file to a temporary name, and rename it to `path` atomically.
 
     Args:
-        files: the operations to use.
-        temporary: a directory on the same file system, in which the file is written.
-        path: the final name. A file that has it is replaced, never overwritten in place.
+        files: the file operations to use.
+        temporary: a directory on the same file system, for the temporary file.
+        path: the final path. An existing file is replaced, never overwritten in place.
         parts: the content.
-        sync: write the content to the disk before the rename, so that no crash leaves a torn file.
+        sync: sync the content to disk before the rename, so that a crash cannot leave a truncated file.
 
     Returns:
         The `fstat` result of the published file.
@@ -86,11 +86,10 @@ def publish(files: Files, temporary: str, path: str, parts: Iterable[bytes | mem
 def publish_all(
     files: Files, temporary: str, contents: Iterable[tuple[str, Iterable[bytes | memoryview]]], *, sync: bool = True
 ) -> list[os.stat_result]:
-    """Publish several files, given as (path, parts), like `publish`, but synchronized together.
+    """Publish several files, given as (path, parts), like `publish`. They are synced together.
 
     Raises:
-        OSError: a file could not be written or renamed. Files renamed earlier are published. The temporary files of the others are
-            removed.
+        OSError: a file could not be written or renamed. Files that were renamed before are published. Temporary files are removed.
     """
     drafts: list[_Draft] = []
     try:
@@ -136,8 +135,8 @@ class _Draft:
     def _was_renamed(self) -> bool:
         """Return whether the file was renamed although an error was reported.
 
-        An NFS client whose answer is lost sends the request again, and the server then finds no such file. The file is recognized by
-        its time, which no other file has.
+        If an NFS server's answer is lost, the client repeats the request, and the server then reports that the file does not exist. The
+        file is recognized by its unique modification time.
         """
         with suppress(OSError):
             return self._files.lstat(self._path).st_mtime_ns == self._time
@@ -153,7 +152,7 @@ class _Draft:
 
 
 def _sync_all(files: Files, descriptors: list[int]) -> None:
-    """Sync files in parallel: a journaling file system commits the requests that arrive meanwhile together."""
+    """Sync files in parallel. A journaling file system commits concurrent requests together."""
     if len(descriptors) == 1:
         files.fsync(descriptors[0])
         return
@@ -180,10 +179,10 @@ def _create_scratch(files: Files, scratch: str, directory: str) -> Opened:
 
 
 def _set_unique_time(files: Files, descriptor: int) -> int:
-    """Set the modification time to one that no later write can produce, and return it in nanoseconds.
+    """Set a modification time that no later write can produce, and return it in nanoseconds.
 
-    Where the clock of file timestamps ticks every few milliseconds, a write right after the publication could leave
-    them unchanged and go unnoticed. So the file gets a time between two ticks.
+    If the clock for file timestamps ticks every few milliseconds, a write right after the publication could leave the timestamps unchanged
+    and go unnoticed. Therefore the file gets a time between two ticks.
     """
     now = time.time_ns()
     with suppress(OSError, TypeError, NotImplementedError):  # the file keeps the system's timestamp
@@ -192,7 +191,7 @@ def _set_unique_time(files: Files, descriptor: int) -> int:
 
 
 def _join_small_parts(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of `parts` in order, with small consecutive parts joined."""
+    """Yield the parts in order, with small consecutive parts joined."""
     small: list[bytes | memoryview] = []
     size = 0
     for part in parts:
@@ -230,21 +229,21 @@ _TICK = 100_000_000
 
 
 def is_settled(status: os.stat_result) -> bool:
-    """Return whether a file changed long enough ago that another change would alter its timestamps.
+    """Return whether the last change of a file is so long ago that another change would alter its timestamps.
 
-    git's "racy" problem: a file that changes again within one tick of the clock after it was examined looks unchanged.
-    Files from `publish` carry a marked time and are safe from that.
+    Otherwise a file that changes again within one tick of the clock looks unchanged, like a "racily clean" file in Git. Files that
+    `publish` wrote have unique times and do not have this problem.
     """
     return has_settled(max(status.st_ctime_ns, status.st_mtime_ns))
 
 
 def has_settled(newest: int) -> bool:
-    """Return whether a file has settled, given the later of its times in nanoseconds. See `is_settled`."""
+    """Return the result of `is_settled` for a file whose latest timestamp is `newest`, in nanoseconds."""
     return abs(time.time_ns() - newest) > _TICK
 
 
 def keep_file(store: Store, place: Place, name: str, data: bytes, limit: int) -> None:
-    """Write a derived file, and remove the oldest files of its place if there are more than `limit`. An `OSError` is ignored."""
+    """Write a derived file, and remove the oldest files in its place if there are more than `limit`. Ignore `OSError`."""
     with suppress(OSError):
         publish(store.files, store.temporary, store.path(place, name), [data], sync=False)
         names = store.names(place)

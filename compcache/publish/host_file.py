@@ -1,4 +1,4 @@
-"""The description of this host by LLVM, which the cache directory keeps until the host's next boot."""
+"""LLVM's description of this host, which is stored in the cache directory until the host's next boot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _probed: dict[str, tuple[str, str, str]] = {}
 
 
 def _probe_once(processor: Processor) -> Host:
-    """Return LLVM's description of this host, requested from LLVM once per process."""
+    """Return LLVM's description of this host. LLVM is queried once per process."""
     if processor.identity not in _probed:
         found = probe_host(processor)
         if not processor.identity:  # without an identity, no later look-up can tell that the processor is the same
@@ -38,7 +38,7 @@ def _probe_once(processor: Processor) -> Host:
 
 
 def describe_and_store_host(store: Store) -> Host:
-    """Return LLVM's description of this host, and store it unless a newer LLVM has stored a description.
+    """Return LLVM's description of this host. Store it, unless a newer LLVM has stored one.
 
     Raises:
         MissingPackageError: LLVM is not installed.
@@ -54,9 +54,9 @@ def describe_and_store_host(store: Store) -> Host:
 
 
 def query_host(store: Store) -> HostFile:
-    """Return the description of this host by the LLVM that is installed here. Nothing is stored.
+    """Return the installed LLVM's description of this host, without storing it.
 
-    LLVM, which takes 40 MiB, is loaded only if no description by this LLVM was stored since the last boot.
+    LLVM, which takes 40 MiB, is loaded only if it has not stored a description since the last boot.
 
     Raises:
         MissingPackageError: LLVM is not installed.
@@ -72,7 +72,7 @@ def query_host(store: Store) -> HostFile:
 
 
 def _identify_library() -> str:
-    """Return an identifier of llvmlite's library file, without loading the library, or "" if the file is not found."""
+    """Return a digest that identifies llvmlite's library file, or "" if the file is not found. The library is not loaded."""
     from glob import escape, glob
     from importlib.util import find_spec
 
@@ -88,7 +88,7 @@ def _identify_library() -> str:
 
 
 def _write_host_file(store: Store, host: HostFile) -> None:
-    """Replace the host's file. A failure is ignored."""
+    """Write the file that describes this host. Failures are ignored."""
     name, _ = store.host_file()
     if name and not store.readonly:
         try:

@@ -1,4 +1,4 @@
-"""Writes the index (miss path and tools): additions, merges, replacements. Format: `compcache.formats.index`."""
+"""Writes the index: adds, merges and replaces segments (miss path and tools). See `compcache.formats.index` for the format."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ __all__ = [
 
 FANOUT = 8
 ALL_LEVELS = range(100)
-#: Segments with some hundreds of modules merge in some milliseconds. Merging larger ones takes longer than an addition should.
+#: Segments with some hundreds of modules merge in some milliseconds. Merging larger segments would delay an addition too much.
 SMALL_LEVELS, LARGE_LEVELS = range(3), range(3, 100)
 #: How many entries are sorted at a time. A merge holds these in memory, in addition to the bytes of the result.
 _RANGE = 1 << 13
@@ -83,19 +83,25 @@ NO_CONTENT = bytes(CONTENT_SIZE)
 
 
 def encode_function_entry(name: str, module_id: bytes, offset: int, requirement: str, order: int = 0, content: bytes = NO_CONTENT) -> bytes:
-    """Encode a function entry: the module realizes `name` in the record at `offset`, for hosts that meet the requirement.
+    """Encode a function entry.
 
-    `order` is the number of the addition, and `content` a digest of the function's content.
+    Args:
+        name: the func_name.
+        module_id: the module that realizes the function.
+        offset: the offset of the function's record.
+        requirement: the requirement that a host must meet.
+        order: the number of the addition.
+        content: a digest of the function's content.
     """
     return FUNCTION.pack(name_key(name), module_id, offset, requirement_number(requirement), order, content)
 
 
 def function_entries(segment: Segment) -> list[bytes]:
-    """Return the function entries of a segment, converted from former versions.
+    """Return the function entries of a segment. Entries of former versions are converted.
 
     Raises:
         FormatError: the segment is damaged.
-        OSError: it cannot be read.
+        OSError: the segment cannot be read.
     """
     return _convert_entries(all_entries(segment.functions))
 
@@ -111,7 +117,7 @@ def with_order(entry: bytes, change: Callable[[int], int]) -> bytes:
 
 
 def newest_additions(entries: Iterable[bytes]) -> list[bytes]:
-    """Return the function entries, sorted. Of entries that differ only in the addition, the one with the greatest number is returned."""
+    """Return function entries, sorted. Of entries that differ only in the addition number, only the entry with the greatest is returned."""
     found: dict[bytes, bytes] = {}
     for entry in entries:
         known = found.setdefault(entry[:_SAME], entry)
@@ -126,7 +132,7 @@ def _addition_number(entry: bytes) -> int:
 
 
 def greatest_number(index: Index) -> int:
-    """Return the greatest number of an addition in the index, or 0. Unreadable segments do not count."""
+    """Return the greatest addition number in the index, or 0. Unreadable segments are ignored."""
     greatest = 0
     for segment in index.segments:
         if not segment.greatest:  # not open yet
@@ -143,9 +149,9 @@ def encode_requirements(texts: Iterable[str]) -> bytes:
 
 
 def encode_segment(functions: Iterable[bytes], modules: Iterable[bytes], requirements: Iterable[str], greatest: int = 0) -> bytes:
-    """Encode a segment from entries, which must be encoded and sorted. One item may contain entries consecutive entries.
+    """Encode a segment from encoded, sorted entries. One item may contain several consecutive entries.
 
-    `greatest` is the greatest number of an addition that the segment must remember, which may exceed the numbers in its entries.
+    `greatest` is the greatest addition number that the segment records. It may be greater than the numbers in the entries.
     """
     return b"".join(_segment_parts(Scratch(functions), Scratch(modules), requirements, greatest))
 
@@ -159,7 +165,7 @@ def _segment_parts(functions: Scratch, modules: Scratch, requirements: Iterable[
 
 
 def segment_level(modules: int) -> int:
-    """Return the level of a merged segment with this many modules."""
+    """Return the level of a merged segment with this number of modules."""
     level, capacity = 1, FANOUT * FANOUT
     while modules > capacity:
         level, capacity = level + 1, capacity * FANOUT
@@ -167,7 +173,7 @@ def segment_level(modules: int) -> int:
 
 
 def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleEntry) -> None:
-    """Publish the entry of a module and of the functions that it realizes, given as (name, offset of its record, requirement).
+    """Publish index entries for a module and its functions, given as (name, record offset, requirement).
 
     Raises:
         OSError: the segment could not be written.
@@ -176,7 +182,7 @@ def add(index: Index, functions: Sequence[tuple[str, int, str]], module: ModuleE
 
 
 def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str]], ModuleEntry, Order]]) -> None:
-    """Publish entries modules in one segment. See `add`. No other segment is opened.
+    """Publish index entries for several modules in one segment; see `add`. No other segment is opened.
 
     Raises:
         OSError: the segment could not be written.
@@ -194,7 +200,7 @@ def add_all(index: Index, additions: Iterable[tuple[Sequence[tuple[str, int, str
 
 
 def entries_of(indexed: Sequence[tuple[str, int, str]], module_id: bytes, order: Order) -> list[bytes]:
-    """Return the function entries of a module, given as (name, offset of its record, requirement)."""
+    """Encode the function entries of a module, given as (name, record offset, requirement)."""
     return [
         encode_function_entry(name, module_id, at, needs, order.number, order.content(position))
         for position, (name, at, needs) in enumerate(indexed)
@@ -210,9 +216,9 @@ def publish_segment(
     greatest: int = 0,
     prepare: Callable[[str], object] | None = None,
 ) -> str:
-    """Publish a segment made of the arguments of `encode_segment`, and return its name.
+    """Publish a segment, and return its name. See `encode_segment` for the content.
 
-    `prepare` is called with the name before the segment becomes visible. Without a level, the number of modules determines it.
+    If `level` is None, the number of modules determines the level. `prepare` is called with the name before the segment becomes visible.
     `modules` is consumed before `functions`.
 
     Raises:
@@ -232,7 +238,7 @@ def publish_segment(
 
 
 def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
-    """Return the entries of a module, one for each stamp by a trusted writer."""
+    """Return the entries of a module from all segments with trusted writers."""
     return [
         ModuleEntry.decode(module_id + value)
         for segment in index.segments
@@ -242,11 +248,11 @@ def module_entries(index: Index, module_id: bytes) -> list[ModuleEntry]:
 
 
 def entries_of_modules(index: Index, segment: Segment) -> Iterator[bytes]:
-    """Yield the module entries of a segment, for a segment that this user will write. Stamps by writers that are not trusted are zeroed.
+    """Yield the module entries of a segment, for copying to a new segment. If the writer is not trusted, stamps are set to zero.
 
     Raises:
         FormatError: the segment is damaged.
-        OSError: it cannot be read.
+        OSError: the segment cannot be read.
     """
     for entry in all_entries(segment.modules):
         yield entry if _is_trusted(index, segment) else entry[:DIGEST_SIZE] + bytes(STAMP_SIZE) + entry[DIGEST_SIZE + STAMP_SIZE :]
@@ -257,22 +263,26 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Refresh the index and return whether it has more than `most` additions. The default is the maximum for fast look-ups."""
+    """Refresh the index, and return whether it has more than `most` additions. The default is the maximum for fast look-ups."""
     index.refresh()
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
 def segments_to_merge(index: Index, levels: range = ALL_LEVELS) -> list[Segment]:
-    """Refresh the index and return its segments of these levels that `merge` would merge now."""
+    """Refresh the index, and return the segments of these levels that `merge` would merge."""
     index.refresh()
     return _choose_segments(index.segments, levels)[0]
 
 
 def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None, levels: range = ALL_LEVELS) -> None:
-    """Merge the additions, and each level that they fill, leaving out the modules in `gone`. With a store, its lists are merged too.
+    """Merge the additions and each level that they fill. Segments that cannot be read are left out.
 
-    Only segments of these `levels` are merged. With `SMALL_LEVELS` no list is made, because making it takes longer than the merge.
-    Segments that cannot be read are left out.
+    Args:
+        index: the index.
+        gone: the modules to leave out.
+        store: if not None, the module lists of this store are merged too.
+        levels: only segments of these levels are merged. With `SMALL_LEVELS`, no list is written, because that would take longer than the
+            merge.
 
     Raises:
         OSError: the merged segment could not be written. Nothing is lost.
@@ -297,9 +307,13 @@ def merge(index: Index, gone: Container[bytes] = (), store: Store | None = None,
 
 
 def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of: SizeOf | None = None) -> None:
-    """Merge all readable segments into one, without modules in `gone` or missing from `present`. Missing modules are added to `gone`.
+    """Merge all readable segments into one.
 
-    `size_of` returns the bytes that a module takes on disk, for the lists. `size_of` and `present` are called in the order of module_ids.
+    Args:
+        store: the cache directory.
+        gone: the modules to leave out. Modules that are not in `present` are added to it.
+        present: the modules that exist. It is queried in the order of module_ids.
+        size_of: returns the size of a module on disk in bytes, for the lists. It is called in the order of module_ids.
 
     Raises:
         OSError: a segment could not be read or written. Nothing is lost.
@@ -323,7 +337,7 @@ def merge_all(store: Store, gone: set[bytes], present: Container[bytes], size_of
 
 
 def _make_no_list(_: str) -> None:
-    """Do nothing; as `prepare`, it prevents the making of a list."""
+    """Do nothing. Passed as `prepare`, this prevents that a list is written."""
 
 
 class _UnreadableError(Exception):
@@ -336,9 +350,9 @@ class _UnreadableError(Exception):
 
 
 def _choose_segments(segments: Iterable[Segment], levels: range) -> tuple[list[Segment], int]:
-    """Return the segments to merge and the level of the merged segment.
+    """Return the segments to merge, and the level of the merged segment.
 
-    The segments are those of the first level with any, and of each next level that the merged modules reach.
+    These are the segments of the lowest level, and of each higher level that the merged segment reaches.
     """
     chosen: list[Segment] = []
     level = levels[0]
@@ -379,9 +393,9 @@ def _read_entries(segment: Segment, read: Callable[[], Iterable[bytes]]) -> Iter
 
 
 def _merge_functions(segments: Sequence[Segment], gone: Container[bytes]) -> Iterator[bytes]:
-    """Yield the function entries of all segments, sorted, without duplicates and modules in `gone`. Each item contains some thousands.
+    """Yield the function entries of all segments, sorted, without duplicates and modules in `gone`.
 
-    Keys are uniformly distributed, so each item contains the entries whose keys have the same first bits.
+    Each item contains some thousands of entries, whose keys have the same first bits. Keys are uniformly distributed.
     """
     bits = (sum(map(_count_functions, segments)) // _RANGE).bit_length()
     for number in range(1 << bits):
@@ -416,9 +430,9 @@ def _merge_requirements(segments: Iterable[Segment]) -> set[str]:
 
 
 def keep_newest(modules: dict[bytes, bytes], data: bytes) -> None:
-    """Replace a module's entry in `modules` by `data` if its file changed later.
+    """Store the module entry `data` in `modules`, unless the entry there has a later change time.
 
-    At equal times an entry with a MAC wins. Only caches with a key need the MAC.
+    If the times are equal, an entry with a MAC is preferred. Only caches with a key use MACs.
     """
     key = data[:DIGEST_SIZE]
     other = modules.get(key)
@@ -448,10 +462,10 @@ def replace_segments(
     gone: Container[bytes] = (),
     size_of: SizeOf | None = None,
 ) -> None:
-    """Publish a segment made of the arguments of `encode_segment`, and remove the segments that it replaces.
+    """Publish a segment (see `encode_segment`), and remove the segments that it replaces.
 
-    Without `prepare`, the lists of a `store`'s index are merged too, without modules in `gone` and with the sizes that `size_of` returns.
-    `prepare` is called with the new segment's name instead.
+    The module lists of a `store` are merged too, without modules in `gone` and with the sizes that `size_of` returns. If `prepare` is
+    given, it is called with the new segment's name instead.
 
     Raises:
         OSError: a segment could not be written or removed. No entry is lost.
@@ -473,9 +487,9 @@ def replace_segments(
 
 
 def replace_by_merged(store: Store, parts: Sequence[Segment], replaced: Sequence[Segment]) -> int:
-    """Publish one segment with the entries of all `parts`, and return the number of its modules.
+    """Publish one segment with the entries of all `parts`, and remove the segments in `replaced`. Return the number of modules.
 
-    The lists of the parts are merged. The segments in `replaced` are removed.
+    The module lists of the parts are merged.
 
     Raises:
         OSError: a segment could not be read, written or removed.
@@ -512,9 +526,9 @@ def readable(index: Index) -> tuple[Segment, ...]:
 
 
 def remove_damaged(index: Index) -> None:
-    """Remove the segments that were found damaged.
+    """Remove the damaged segments. The caller must restore their entries.
 
-    A segment that cannot be removed is ignored from now on. The caller rebuilds the entries.
+    A segment that cannot be removed is ignored from now on.
     """
     for name in list(index.damaged):
         try:
@@ -533,10 +547,10 @@ def _remove_segment(index: Index, name: str) -> None:
 def merge_additions(
     store: Store, index: Index | None = None, *, most: int = FANOUT, merge_packs: MergePacks | None = None, levels: range = ALL_LEVELS
 ) -> None:
-    """Merge the additions of an index if there are more than `most` and no other process is merging them. See `merge`.
+    """Merge the additions of an index if there are more than `most`, unless another process is merging them. See `merge`.
 
-    `index` is the store's own (the default) or another index in its directory. `merge_packs` merges the packs of the chosen segments
-    first, and returns the module_ids of the packs that it replaced.
+    `index` is the store's index (the default) or another index in its directory. `merge_packs` is called first. It merges the packs in the
+    chosen segments, and returns the module_ids of the replaced packs.
 
     Raises:
         OSError: the merged segment could not be written. Nothing is lost.

@@ -1,8 +1,8 @@
-"""Parts of an index that is being rebuilt: index segments of some directories of modules, which no look-up sees.
+"""Parts of an index that is being rebuilt: index segments for some of the module directories, which look-ups do not use.
 
 If there are many modules, two processes read the directories. The process that rebuilds the index begins with the first directory. It
-starts another one, which begins with the last (`compcache.publish.index_rebuild.read_from_the_end`). Each knows from the other's
-parts which directories were read. A directory that both processes read is in two parts with the same content.
+starts another process, which begins with the last directory (`compcache.publish.index_rebuild.read_from_the_end`). The parts of each
+process tell the other which directories were read. If both processes read a directory, two parts with the same content cover it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PART_NAME = re.compile(r"[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f]{16}" + re.escape(PART
 _TICK = 20_000_000
 #: With this many modules or more, a second process saves more time than its start takes.
 _MIN_MODULES = 1 << 14
-#: For how many seconds the first process waits for the second one when all directories are read: it finishes one directory.
+#: For how many seconds the first process waits for the second, which may be finishing one directory.
 _MAX_WAIT = 5.0
 
 
 def part_name(fans: Iterable[str], begun: int) -> str:
-    """Return the name of a part that covers these directories and all between them.
+    """Return the name of a part that covers these directories and all directories between them.
 
     `begun` is the time when the first directory was read, in nanoseconds since the epoch.
     """
@@ -48,7 +48,7 @@ def part_name(fans: Iterable[str], begun: int) -> str:
 
 
 def known_parts(store: Store) -> list[str]:
-    """Return the names of the parts that a rebuild has left, the latest first."""
+    """Return the names of the parts of unfinished rebuilds, the latest first."""
     return sorted([name for name in store.names(PARTS) if _PART_NAME.fullmatch(name)], key=start_time_of, reverse=True)
 
 
@@ -63,9 +63,10 @@ def fans_of(part: str) -> set[str]:
 
 
 def is_current(store: Store, part: str) -> bool:
-    """Return whether a part can be trusted and read, and no module was added to its directories since its reading began.
+    """Return whether a part is trusted and readable, and no module was added to its directories since their reading began.
 
-    A part that others can write to is not trusted, nor is any part if there is a key: a part decides which directories are skipped.
+    A part that other users can write to is not trusted. If the cache has a key, no part is trusted, because directories that a part covers
+    are not read again.
     """
     with suppress(OSError):
         if not _is_trusted(store, part):
@@ -92,14 +93,14 @@ def _is_trusted(store: Store, part: str) -> bool:
 
 
 class OtherReader:
-    """The second process that reads directories, for as long as this object is entered.
+    """A context manager for the second process that reads directories.
 
-    No process is started if another process cannot do this store's work, or if there are few modules.
+    The process is not started if another process cannot work on the store, or if there are few modules.
 
     Args:
         store: the directory.
-        fans: the directories of modules to read.
-        former: the parts that exist already.
+        fans: the names of the module directories to read.
+        former: the names of the existing parts.
     """
 
     def __init__(self, store: Store, fans: Sequence[str], former: set[str]) -> None:
@@ -113,7 +114,7 @@ class OtherReader:
                 self._process = start_subprocess(store, "compcache.publish.index_rebuild", "read_from_the_end")
 
     def take_new_parts(self, own: Iterable[str]) -> dict[str, set[str]]:
-        """Return the parts that the other process has written since the last call, with their directories. `own`: this process's parts."""
+        """Return the new parts of the other process since the last call, each with its directories. `own` are this process's parts."""
         if not self._process:
             return {}
         new = [name for name in known_parts(self._store) if name not in self._seen and name not in own]
@@ -124,7 +125,7 @@ class OtherReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Wait until the process has ended, so that it writes no more parts. Kill it after some seconds."""
+        """Wait until the process has ended and writes no more parts. Kill the process after `_MAX_WAIT` seconds."""
         if not self._process:
             return
         until = time.monotonic() + _MAX_WAIT

@@ -44,7 +44,7 @@ _NO_STAMP = Stamp(0, 0, 0, 0)
 
 
 def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return a (name, record offset, requirement) for each function that a module realizes.
+    """Return (name, record offset, requirement) for each function that a module realizes.
 
     Raises:
         FormatError: a record is damaged.
@@ -53,7 +53,7 @@ def read_functions(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
-    """Return a (name, record offset, requirement) for each function and each entry of data of a module.
+    """Return (name, record offset, requirement) for each function and each entry of data in a module.
 
     Raises:
         FormatError: a record is damaged.
@@ -62,7 +62,7 @@ def read_indexed_names(module: ModuleFile) -> list[tuple[str, int, str]]:
 
 
 def read_order(module: ModuleFile) -> Order:
-    """Return a module's position among the additions, from its notes, or `UNNUMBERED` if the notes are damaged."""
+    """Return a module's addition number and content digests from its notes, or `UNNUMBERED` if the notes are damaged."""
     footer = module.footer()
     try:
         return order_of(decode_notes(module.read(footer.content, footer.notes)))
@@ -71,7 +71,7 @@ def read_order(module: ModuleFile) -> Order:
 
 
 def describe_from_records(module: ModuleFile) -> str:
-    """Set the fields of `module` that its own records determine, and return the module's requirement of a host.
+    """Set the fields of `module` that its records determine, and return the requirement that a host must meet.
 
     Raises:
         FormatError: the records are malformed.
@@ -86,9 +86,9 @@ def describe_from_records(module: ModuleFile) -> str:
 
 
 def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
-    """Open a module whose content is intact, usable here or not. Return None if it is damaged or cannot be read.
+    """Open a module for indexing, even if this cache does not use it. Return None if the module is damaged or cannot be read.
 
-    The module's `elsewhere` is set: this cache must not run its code.
+    The module's `elsewhere` is set, because this cache must not run its code.
     """
     module = ModuleFile(store.files, store.module_path(module_id), module_id)
     try:
@@ -108,10 +108,10 @@ def _open_intact(store: Store, module_id: bytes) -> ModuleFile | None:
 
 
 def rebuild_index(store: Store) -> int:
-    """Replace the index by one built from the module files, and return the number of usable modules.
+    """Replace the index with a new index built from the module files, and return the number of usable modules.
 
-    Damaged modules are quarantined. Additions that other processes publish meanwhile are kept. Modules are read in parts that no
-    look-up sees, because a part's index might name an older realization than another part's. A rebuild that was killed is continued.
+    Damaged modules are quarantined. Concurrent additions by other processes are kept. The index is built in parts, which look-ups do not
+    use until they are merged, because a single part may contain an outdated realization. An interrupted rebuild is continued.
 
     Raises:
         OSError: the new index could not be written. The old index is unchanged.
@@ -149,7 +149,7 @@ _PART = 4096
 
 
 def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other: OtherReader) -> IndexedModules:
-    """Read these directories into parts. Add these parts and the other process's to `parts`. Return the modules that are in no part."""
+    """Read directories into parts, and add these parts and those of the other process to `parts`. Return the modules in no part."""
     reading = IndexedModules()
     for fan in fans:
         parts.update(other.take_new_parts(parts))
@@ -165,10 +165,10 @@ def _read_parts(store: Store, fans: list[str], parts: dict[str, set[str]], other
 
 
 def read_from_the_end(root: str, *, trust: bool) -> None:
-    """Read the directories of modules into parts, from the last one on, until one that another process has read.
+    """Read the module directories into parts, backwards from the last, until a directory that another process has read.
 
-    It runs in a process of its own, which the process that rebuilds the index has started. Only directories with nothing but small,
-    clearly intact modules are read here: the other process examines the rest and reports damage.
+    This is the main function of a process that the rebuilding process starts. It skips directories with large or possibly damaged modules,
+    because only the rebuilding process reports damage.
     """
     parent = os.getppid()
     store = Store(root, files=LateFiles(), trust=trust, open_beneath=path_opener())
@@ -188,9 +188,12 @@ def read_from_the_end(root: str, *, trust: bool) -> None:
 
 
 class IndexedModules:
-    """Collects the index data of modules that are read one by one.
+    """Collects index entries from modules that are read one by one.
 
-    `modules` has their encoded entries by module_id, `rows` their rows with the sizes of their files, `greatest` their greatest number.
+    Attributes:
+        modules: the encoded module entries by module_id.
+        rows: the rows of the modules, each with the size of the file in bytes.
+        greatest: the greatest addition number.
     """
 
     def __init__(self) -> None:
@@ -203,14 +206,14 @@ class IndexedModules:
         self._begun = 0
 
     def read(self, store: Store, fan: str) -> None:
-        """Read all modules of a directory. Raise the errors of `add`."""
+        """Read all modules in a directory. See `add` for the exceptions."""
         self._begun = self._begun or time.time_ns()
         for module_id in store.module_ids(fan):
             self.add(store, module_id)
         self._fans.append(fan)
 
     def read_small(self, store: Store, fan: str) -> bool:
-        """Read a directory if all its modules are small and clearly intact. Otherwise read nothing and return False."""
+        """Read a directory and return True if all its modules are small and intact. Otherwise add nothing and return False."""
         begun = self._begun or time.time_ns()
         found = [(module_id, read_small_module(store, module_id)) for module_id in store.module_ids(fan)]
         intact = [(module_id, module) for module_id, module in found if module is not None]
@@ -223,12 +226,12 @@ class IndexedModules:
         return True
 
     def add(self, store: Store, module_id: bytes) -> None:
-        """Read a module. An unusable module adds nothing.
+        """Read a module and collect its entries. Unusable modules are skipped.
 
-        A module without this cache's signature is read too, because other caches may use it.
+        Modules without this cache's signature are included, because other caches may use them.
 
         Raises:
-            StorageError: the module cannot be read now, because descriptors or memory are short.
+            StorageError: the module cannot be read because of a shortage of descriptors or memory.
         """
         found = _read_module(store, module_id)
         if found is not None:
@@ -243,7 +246,7 @@ class IndexedModules:
         self.greatest = max(self.greatest, order.number)
 
     def write_part(self, store: Store) -> dict[str, set[str]]:
-        """Write the directories read so far as a part of an index. Return the part's name and the directories' names."""
+        """Write the entries collected so far as a part. Return the part's name with the names of its directories."""
         name = part_name(self._fans, self._begun)
         write_list(store, name, self.rows)
         data = index_merge.encode_segment(*self.entries(), self.greatest)
@@ -251,7 +254,7 @@ class IndexedModules:
         return {name: fans_of(name)}
 
     def entries(self) -> tuple[list[bytes], list[bytes], set[str]]:
-        """Return the sorted entries of functions and of modules, and the requirements."""
+        """Return the sorted function entries, the sorted module entries, and the requirements."""
         return sorted(self._functions), [self.modules[key] for key in sorted(self.modules)], self._requirements
 
 
@@ -285,9 +288,9 @@ def _index_module(store: Store, module: ModuleFile, size: int, stamp: Stamp) -> 
 
 
 def _open_module(store: Store, module_id: bytes) -> tuple[ModuleFile, int, Stamp]:
-    """Open a module, and return it with the number of bytes that it takes on disk and its stamp.
+    """Open a module. Return the module, the number of bytes that it takes on disk, and its stamp.
 
-    The stamp is empty if the file must be verified again.
+    The stamp is zero if the file must be verified again.
 
     Raises:
         FileNotFoundError, IncompatibleTargetError, IntegrityError, StorageError: the module cannot be used or read.

@@ -1,7 +1,7 @@
 """Locks between processes (miss path).
 
-A lock here saves work and never guards correctness. Where locking does not work, or is switched off with
-``COMPCACHE_LOCKS=0``, work proceeds without locks. There are two kinds:
+Locks save work, but correctness never depends on them. If locks do not work, or are disabled with ``COMPCACHE_LOCKS=0``, work proceeds
+without locks. There are two kinds:
 
 * Additions take short locks (the claim of a build, a merge). Such a lock is a file held with `flock` by this module. It costs no
   import. The holder removes the file, because otherwise one file per function would accumulate. The kernel releases the lock when its
@@ -43,7 +43,7 @@ __all__ = ["claim", "locks_enabled", "try_lock", "wait_lock"]
 
 #: The longest pause between two attempts: short compared with a compilation, and no load even with many waiters.
 _LONGEST_PAUSE = 0.03
-#: How often in one attempt a holder may remove the lock file between this process's opening and locking it.
+#: How often, in one attempt, another process may remove the lock file between `open` and `flock`.
 _MAX_ATTEMPTS = 8
 _MIN_LOGGED_SECONDS = 0.001  # seconds
 #: The errors of file systems without a working `flock`.
@@ -64,7 +64,7 @@ _open: dict[int, _FlockLock] = {}
 
 
 def _disown() -> None:
-    """Give up all locks in a forked child: they belong to the parent, and must not outlive it."""
+    """Close all lock files in a forked child, because the locks belong to the parent."""
     for lock in list(_open.values()):
         lock.disown()
     _held.locks.clear()
@@ -77,25 +77,25 @@ def locks_enabled() -> bool:
 
 @contextmanager
 def try_lock(store: Store, name: str) -> Iterator[bool]:
-    """Take a lock for the side work of additions (merges, the estimate of the cache's size), without waiting.
+    """Try to take a lock for background work of additions, such as merges, without waiting.
 
     Yields:
-        True if this caller has the lock, or if locks do not work here, or False if another holder has it.
+        False if another process or thread holds the lock; True if this caller holds it, or if locks do not work here.
     """
     with _locked(store, name, 0, None, _CLAIM) as owned:
         yield owned is not False
 
 
 def wait_lock(store: Store, name: str, *, timeout: float) -> AbstractContextManager[bool | None]:
-    """Return a context that waits at most `timeout` seconds for a lock that may be held long. It yields the values of `claim`."""
+    """Return a context manager for a lock that may be held long. It waits at most `timeout` seconds, and yields the values of `claim`."""
     return _locked(store, name, timeout, None, _FileLock)
 
 
 def claim(store: Store, name: str, *, timeout: float, until: Callable[[], bool]) -> AbstractContextManager[bool | None]:
-    """Return a context that claims a build. It waits at most `timeout` seconds, or until `until` returns true.
+    """Return a context manager for the lock of a build. It waits at most `timeout` seconds, or until `until` returns true.
 
     Yields:
-        True: this caller has the lock. False: another holder kept it. None: locks do not work here.
+        True if this caller holds the lock, False if another process or thread holds it, None if locks do not work here.
     """
     return _locked(store, name, timeout, until, _CLAIM)
 
@@ -110,7 +110,7 @@ def _locked(
         return
     path = _lock_path(store, name)
     lock = kind(store, path)
-    # A thread never requests a lock that it holds. If it seems to, an interrupt came between acquiring and releasing.
+    # A thread never requests a lock that it holds. A leftover means that an interrupt prevented the release.
     leftover = _held.locks.pop(path, None)
     if leftover is not None:
         leftover.release()
@@ -145,7 +145,7 @@ def _lock_path(store: Store, name: str) -> str:
 
 
 def _acquire_within(lock: _FlockLock | _FileLock, timeout: float, until: Callable[[], bool] | None) -> bool:
-    """Try to take a lock until the timeout, or until `until` returns true. Return whether it is held."""
+    """Try to take a lock until the timeout, or until `until` returns true. Return whether the lock was taken."""
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not lock.acquire():
@@ -158,9 +158,9 @@ def _acquire_within(lock: _FlockLock | _FileLock, timeout: float, until: Callabl
 
 
 class _FlockLock:
-    """A lock file held with `flock` and removed by its holder, because one file per function would accumulate.
+    """A lock file that is locked with `flock`. The holder removes the file, because one file per function would accumulate.
 
-    A waiter may lock a file that its former holder has just removed. It notices the link count of zero and tries again.
+    A process may lock a file that its former holder has just removed. It then finds a link count of zero, and tries again.
     """
 
     def __init__(self, store: Store, path: str) -> None:
@@ -172,7 +172,7 @@ class _FlockLock:
         self._owner = os.getpid()
 
     def acquire(self) -> bool:
-        """Try to take the lock, and return whether it is held now. Raise `OSError` if the file system has no working locks."""
+        """Try to take the lock, and return whether it was taken. Raise `OSError` if the file system does not support locks."""
         for _ in range(_MAX_ATTEMPTS):
             if self._descriptor < 0:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -209,7 +209,7 @@ class _FlockLock:
                 self._files.unlink(self._path)
         except OSError as error:
             reraise_interrupt(error)
-            return  # a leftover lock file does no harm
+            return  # a leftover lock file is harmless
         finally:
             if self._held:
                 self._unlock()
@@ -222,7 +222,7 @@ class _FlockLock:
         self._close()
 
     def _unlock(self) -> None:
-        """Release the lock explicitly: while a child has the file open, closing it here would not release it."""
+        """Unlock the file. Closing it would not release the lock while a forked child has the file open."""
         import fcntl
 
         with suppress(OSError):
@@ -236,9 +236,9 @@ class _FlockLock:
 
 
 class _FileLock:
-    """A lock of the library filelock: a lock of the operating system, or a soft lock.
+    """A lock of the filelock library: a system lock or a soft lock.
 
-    The lock file's directory is reached by a descriptor, so that no link in the path leads elsewhere.
+    The lock file's directory is opened by a descriptor, so that symbolic links in the path are not followed.
     """
 
     def __init__(self, store: Store, path: str, *, soft: bool = False) -> None:
@@ -249,7 +249,7 @@ class _FileLock:
         self._lock: Any = None
 
     def acquire(self) -> bool:
-        """Try to take the lock, and return whether it is held now. Raise `OSError` if the file system has no working locks."""
+        """Try to take the lock, and return whether it was taken. Raise `OSError` if the file system does not support locks."""
         from filelock import FileLock, SoftFileLock, Timeout
 
         if self._lock is None:
@@ -269,14 +269,14 @@ class _FileLock:
         return f"/proc/self/fd/{self._directory.number}/{name}"
 
     def release(self) -> None:
-        """Release the lock if it is held. If the system fails to release it, filelock tries again when the object is freed."""
+        """Release the lock if it is held. If that fails, filelock tries again when the object is deleted."""
         with suppress(OSError):
             if self._lock is not None:
                 self._lock.release(force=True)
         self._lock = self._directory = None
 
     def disown(self) -> None:
-        """Do nothing: a forked child does not have filelock's lock."""
+        """Do nothing, because a forked child does not hold filelock's locks."""
 
 
 #: The kind of lock that additions take.

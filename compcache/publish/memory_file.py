@@ -1,4 +1,4 @@
-"""Module files in memory: modules that could not be published, and modules that were read whole."""
+"""Modules in memory: modules that could not be published, and modules that were read completely."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["MemoryFile"]
 
 
 class MemoryFile(ModuleFile):
-    """A module file in memory. A descriptor is open only while the image is mapped."""
+    """A module in memory, with the interface of a module file. A descriptor is open only while the image is mapped."""
 
     __slots__ = ("_content",)
 

@@ -1,8 +1,8 @@
-"""Lists of modules, which tools query by name: one file beside each segment of the index that has more than a few additions.
+"""Module lists, which tools query by name. Each large segment of the index has a list.
 
-A list has the keys below, sorted (`compcache.formats.sorted_keys`). So a query reads only the blocks with its answer. A merge of
-segments merges their lists. A list is derived: if it is missing or damaged, it is made again from the modules that its segment names. A
-small segment has no list. A list has the name of its segment, so no list is out of date. The file system tells whether a module exists.
+A list contains the keys below, sorted (`compcache.formats.sorted_keys`), so a query reads only the blocks with its answer. A merge of
+segments merges their lists. A list is a derived file: if it is missing or damaged, it is recreated from the modules in its segment. A list
+has the name of its segment, so it is never out of date. The file system shows which modules still exist.
 
 A key is a letter, names in UTF-8 and mostly a module_id. The `base` of a name is its label, or the name itself if it has no label:
 
@@ -106,12 +106,12 @@ class ListCounts(NamedTuple):
 
 
 def base_of(name: str) -> str:
-    """Return the common part of the names of a function's variants: the label of a content name, or a plain name itself."""
+    """Return the common part of the names of a function's variants: the label of a content name, or the plain name."""
     return (label_of(name) if "-" in name else None) or name
 
 
 def last_part_of(base: str) -> str:
-    """Return the part of a base after its last dot outside types of arguments: ``f(a.T)`` for ``m.f(a.T)``."""
+    """Return the part of a base after the last dot that is not in argument types: ``f(a.T)`` for ``m.f(a.T)``."""
     return base[base.partition("(")[0].rfind(".") + 1 :]
 
 
@@ -147,7 +147,7 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
 
 
 def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items in the order of their keys, each key once. If there are many items, sorted parts are stored in temporary files."""
+    """Yield the items in the order of their keys, without duplicate keys. Many items are sorted in parts, in temporary files."""
     runs: list[Iterator[Item]] = []
     run: list[Item] = []
     for item in items:
@@ -169,7 +169,7 @@ def _write_run(run: list[Item]) -> Iterator[Item]:
 
 
 class _Counter:
-    """Yields items without those of modules in `gone`, and counts them for the summary of a list."""
+    """Iterates over items, skips those of modules in `gone`, and counts the others for the summary of a list."""
 
     def __init__(self, items: Iterable[Item], gone: Container[bytes]) -> None:
         self._items = items
@@ -232,7 +232,7 @@ class _List:
         self._keys: SortedKeys | _InMemory | None = None
 
     def keys(self) -> SortedKeys | _InMemory:
-        """Return the list's keys. The first call opens the file or makes the list."""
+        """Return the list's keys. The first call opens the file or creates the list."""
         if self._keys is None:
             known = self._segment.listed
             self._keys = known if isinstance(known, _InMemory) else _open_list(self._store, self._segment.name) or self._make()
@@ -255,15 +255,15 @@ class _List:
             return self.rebuild().find(key)
 
     def rebuild(self) -> SortedKeys | _InMemory:
-        """Discard the list, make it from the modules, and return it."""
+        """Discard the list, recreate it from the modules, and return its keys."""
         remove_list(self._store, self._segment.name)
         self._keys = self._make()
         return self._keys
 
     def _make(self) -> SortedKeys | _InMemory:
-        """Make the list from the modules.
+        """Create the list from the modules, and return its keys.
 
-        A list that cannot be stored stays in memory. The list of a small segment lives as long as the segment.
+        The list of a small segment, and a list that cannot be stored, are kept in memory.
         """
         store, segment, count = self._store, self._segment, self._count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
@@ -288,7 +288,7 @@ class _List:
         """Yield the items of the list, read from the modules. A damaged segment ends the iteration.
 
         Raises:
-            StorageError: descriptors or memory are short.
+            StorageError: a module cannot be read because of a shortage of descriptors or memory.
         """
         store = self._store
         try:
@@ -326,7 +326,7 @@ def _open_list(store: Store, segment: str) -> SortedKeys | None:
 
 
 def _read_list(store: Store, opened: file_ops.Opened, at: int, size: int) -> bytes:
-    """Return bytes of the file of a list. Raise `FormatError` if they cannot be read, because the list can be made again."""
+    """Read bytes of a list's file. Raise `FormatError` if that fails, because the list can then be recreated."""
     try:
         return file_ops.read_at(store.files, opened, at, size)
     except OSError as error:
@@ -343,18 +343,18 @@ def _publish_list(store: Store, segment: str, items: Iterable[Item], gone: Conta
 def merge_list(store: Store, segment: str, merged: Iterable[Segment], gone: Container[bytes] = (), size_of: SizeOf | None = None) -> None:
     """Merge the lists of segments into the list of the segment that will replace them. Storage and format errors are ignored.
 
-    Modules in `gone` are left out. `size_of` returns the bytes that a module takes on disk, and is called in the order of module_ids.
+    Modules in `gone` are left out. `size_of` returns the size of a module on disk in bytes. It is called in the order of module_ids.
     """
-    lists = [_List(store, each, None) for each in merged]
-    if store.readonly or store.exposed or sum(each._count() for each in lists) <= _FEW:
+    lists = [_List(store, former, None) for former in merged]
+    if store.readonly or store.exposed or sum(module_list._count() for module_list in lists) <= _FEW:
         return
     with suppress(OSError, FormatError):
-        items = merge_keys([each.between(b"", _END) for each in lists])
+        items = merge_keys([module_list.between(b"", _END) for module_list in lists])
         _publish_list(store, segment, items if size_of is None else _resized(items, size_of), gone)
 
 
 def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
-    """Yield the items with the sizes of modules replaced by those that `size_of` returns."""
+    """Yield the items, with the sizes of modules replaced by the results of `size_of`."""
     for key, value in items:
         if key[:1] == b"m":
             yield key, value[:CHECK_SIZE] + _SIZE.pack(max(size_of(key[1:]), 0)) + value[CHECK_SIZE + _SIZE.size :]
@@ -363,7 +363,7 @@ def _resized(items: Iterable[Item], size_of: SizeOf) -> Iterator[Item]:
 
 
 def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> None:
-    """Write the list of a segment that will be published, from these rows and the sizes of their files. An `OSError` is ignored."""
+    """Write the list of a segment that will be published. `rows` has the rows and the file sizes of its modules. Ignore `OSError`."""
     known = list(rows)
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
@@ -371,19 +371,19 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
 
 
 def write_empty_list(store: Store, segment: str) -> None:
-    """Write an empty list for a segment that will be published and whose modules other lists name. An `OSError` is ignored."""
+    """Write an empty list for a segment that will be published, because other lists contain its modules. Ignore `OSError`."""
     with suppress(OSError):
         _publish_list(store, segment, (), ())
 
 
 def remove_list(store: Store, segment: str) -> None:
-    """Remove the list of a segment, if it has one. An `OSError` is ignored."""
+    """Remove the list of a segment, if it has one. Ignore `OSError`."""
     with suppress(OSError):
         store.files.unlink(store.path(MODULE_LISTS, _list_name(segment)))
 
 
 class ModuleLists:
-    """The lists of all segments of a directory, queried as one.
+    """Queries the lists of all segments of a directory.
 
     Args:
         store: the directory, whose index is refreshed.
@@ -391,7 +391,7 @@ class ModuleLists:
         recover: whether to rebuild an index that is missing or damaged, as a look-up does.
 
     Raises:
-        StorageError: the index cannot be read, so its content is not known.
+        StorageError: the index cannot be read.
     """
 
     def __init__(self, store: Store, progress: Progress | None = None, *, recover: bool = True) -> None:
@@ -406,82 +406,87 @@ class ModuleLists:
         self._platforms: dict[bytes, Platform] = {}
 
     def counts(self) -> ListCounts:
-        """Return the sums of the counts of all lists. Modules in two segments count twice, and removed modules still count."""
-        found = [_COUNTS.unpack(_summary(each)) for each in self._lists]
-        return ListCounts(*map(sum, zip(*found, strict=True))) if found else ListCounts()
+        """Return the sums of all lists' counts. A module in two segments is counted twice, and removed modules are still counted."""
+        counts = [_COUNTS.unpack(_summary(module_list)) for module_list in self._lists]
+        return ListCounts(*map(sum, zip(*counts, strict=True))) if counts else ListCounts()
 
     def _between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """Yield the items of all lists in order."""
-        return merge_keys([each.between(start, end) for each in self._lists])
+        return merge_keys([module_list.between(start, end) for module_list in self._lists])
 
     def _starting_with(self, prefix: bytes) -> Iterator[Item]:
         return self._between(prefix, prefix + _AFTER_ALL)
 
     def bases(self, prefix: str = "") -> Iterator[str]:
-        """Yield the bases of functions and groups that begin with a prefix, each once, in the order of their UTF-8."""
-        letters = [
+        """Yield the bases of functions and groups that begin with a prefix, in UTF-8 order, without duplicates."""
+        bases = [
             ((key[1:].partition(b"\0")[0], b"") for key, _ in self._starting_with(letter + _encode_name(prefix))) for letter in (b"n", b"g")
         ]
-        return (_decode_name(base) for base, _ in merge_keys(letters))
+        return (_decode_name(base) for base, _ in merge_keys(bases))
 
     def groups(self) -> set[str]:
         """Return the bases of the names of groups."""
         return {_decode_name(key[1:].partition(b"\0")[0]) for key, _ in self._starting_with(b"g")}
 
     def functions(self, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yield the callable functions whose base begins with a prefix, sorted by base and name.
+        """Yield (func_name, module_id) for the realizations of callable functions whose base begins with a prefix.
 
-        With each comes the module_id of a realization.
+        They are sorted by base and name.
         """
         for key, value in self._starting_with(b"n" + _encode_name(prefix)):
             if not value:
                 yield _decode_name(key[:-DIGEST_SIZE].partition(b"\0")[2][:-1]), key[-DIGEST_SIZE:]
 
     def last_parts(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Yield the last parts of bases that begin with a prefix, each with its base."""
+        """Yield (last part, base) for the bases whose last part begins with a prefix."""
         for key, _ in self._starting_with(b"t" + _encode_name(prefix)):
             part, _, base = key[1:].partition(b"\0")
             yield _decode_name(part), _decode_name(base)
 
     def holders(self, name: str) -> set[bytes]:
         """Return the module_ids of the modules that realize a function."""
-        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"n%b\0%b\0" % (_encode_name(base_of(name)), _encode_name(name)))}
+        return self._module_ids_of(b"n%b\0%b\0" % (_encode_name(base_of(name)), _encode_name(name)))
 
     def importers(self, name: str) -> set[bytes]:
         """Return the module_ids of the modules that import a function."""
-        return {key[-DIGEST_SIZE:] for key, _ in self._starting_with(b"i%b\0" % _encode_name(name))}
+        return self._module_ids_of(b"i%b\0" % _encode_name(name))
+
+    def _module_ids_of(self, prefix: bytes) -> set[bytes]:
+        """Return the module_ids at the ends of the keys that begin with a prefix."""
+        end = prefix + _AFTER_ALL
+        return {key[-DIGEST_SIZE:] for each in self._lists for key, _ in each.between(prefix, end)}
 
     def holders_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, module_id) for each realization of these functions. For many names all keys are read."""
+        """Yield (name, module_id) for each realization of these functions."""
         if len(names) < _MANY_NAMES:
-            yield from [(name, module_id) for name in names for module_id in self.holders(name)]
+            yield from [(name, module_id) for name in sorted(names) for module_id in self.holders(name)]
             return
-        for each in self._lists:
-            for key, _ in each.between(b"n", b"o"):
+        for module_list in self._lists:
+            for key, _ in module_list.between(b"n", b"o"):
                 name = _decode_name(key[1 : -DIGEST_SIZE - 1].partition(b"\0")[2])
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
     def importers_of(self, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield (name, module_id) for each module that imports one of these functions. For many names all keys are read."""
+        """Yield (name, module_id) for each module that imports one of these functions."""
         if len(names) < _MANY_NAMES:
-            yield from [(name, module_id) for name in names for module_id in self.importers(name)]
+            yield from [(name, module_id) for name in sorted(names) for module_id in self.importers(name)]
             return
-        for each in self._lists:
-            for key, _ in each.between(b"i", b"j"):
+        for module_list in self._lists:
+            for key, _ in module_list.between(b"i", b"j"):
                 name = _decode_name(key[1 : -DIGEST_SIZE - 1])
                 if name in names:
                     yield name, key[-DIGEST_SIZE:]
 
     def of_bases(self, first: str, last: str) -> set[bytes]:
-        """Return the module_ids of the modules with bases from `first` to `last`: of functions, of owners of parts, and of groups."""
+        """Return the ids of the modules with functions, owners of parts, or groups whose bases are from `first` to `last`."""
         ranges = [(letter + _encode_name(first) + b"\0", letter + _encode_name(last) + b"\1") for letter in (b"n", b"p", b"g")]
         return {key[-DIGEST_SIZE:] for each in self._lists for start, end in ranges for key, _ in each.between(start, end)}
 
     def entries(self, first: str, last: str) -> Iterator[tuple[bytes, RowEntry | None]]:
-        """Yield the entries of data whose bases are from `first` to `last`, each with the module_id of its file.
+        """Yield (module_id, entry) for the entries of data whose bases are from `first` to `last`.
 
-        The entry is None if it is in the row of that file.
+        The entry is None if the row of the module contains it.
         """
         return self._entries(b"e" + _encode_name(first) + b"\0", b"e" + _encode_name(last) + b"\1")
 
@@ -540,18 +545,12 @@ class ModuleLists:
             return {module_id: row.is_pack for module_id, row in self.rows_of_directory(first).items()}
 
     def requirements_of_directory(self, first: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each module that an entry of data requires and whose id begins with this byte.
-
-        With it comes the module_id of the file that has the entry.
-        """
+        """Yield (required module_id, module_id of the entry) for the entries of data that require a module in this directory."""
         for key, _ in self._between(b"r%c" % first, b"r%b" % _next_byte(first)):
             yield key[1 : DIGEST_SIZE + 1], _module_of(key)
 
     def count_names(self, gone: Container[bytes], more: Iterable[Row] = ()) -> tuple[int, int]:
-        """Return the numbers of functions and of realizations, without modules in `gone`.
-
-        The rows in `more`, which no list contains, count too.
-        """
+        """Count functions and realizations, without modules in `gone` and with the rows in `more`, which no list contains."""
         names = realizations = 0
         added = sorted(
             (b"n%b\0%b\0%b" % (_encode_name(base_of(name)), _encode_name(name), row.module_id), b"") for row in more for name in row.names
@@ -587,16 +586,16 @@ class ModuleLists:
                 yield _decode_name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Return the rows in these values of a list. If a value is malformed, the list is rebuilt first."""
+        """Decode the rows in these values of a list. If a value is malformed, recreate the list first."""
         try:
             return self._decode_values(values)
         except FormatError:
-            again = each.rebuild()
-            found = [(module_id, again.find(b"m" + module_id)) for module_id, _ in values]
+            keys = each.rebuild()
+            found = [(module_id, keys.find(b"m" + module_id)) for module_id, _ in values]
             return self._decode_values([(module_id, value) for module_id, value in found if value is not None])
 
     def _decode_values(self, values: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Row]:
-        """Return the rows in these values of a list.
+        """Decode the rows in these values of a list.
 
         Raises:
             FormatError: a value is malformed.
@@ -614,7 +613,7 @@ class ModuleLists:
 
 
 def _module_keys(first: int) -> tuple[bytes, bytes]:
-    """Return the first key of the modules whose ids begin with this byte, and the first key after them."""
+    """Return the range of keys for modules whose ids begin with this byte: the first key, and the first key after the range."""
     return b"m%c" % first, b"m%b" % _next_byte(first)
 
 
@@ -628,7 +627,7 @@ def _decode_name(text: bytes) -> str:
 
 
 def _summary(each: _List) -> bytes:
-    """Return the encoded counts of a list, or zeros if this version did not write them."""
+    """Return the encoded counts of a list, or zeros if another version of compcache wrote the list."""
     try:
         found = each.keys().summary
     except FormatError:

@@ -1,6 +1,6 @@
-"""Reads the sections of a module file for tools: no index, no stamp, no quarantine, few system calls.
+"""Reads the sections of a module file for tools, without the index, stamps and quarantine, and with few system calls.
 
-Most sections that tools need are at the end of a file. So the end is read at once, which includes all of a small module.
+Most sections that tools need are at the end of the file, so the end is read at once. A small module is read completely.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _TAIL = 1 << 13
 
 
 class ModuleSections:
-    """An open module file, of which only the footer's checksum is verified.
+    """An open module file. Only the checksum of its footer was verified.
 
     Raises:
         OSError: the file cannot be opened.
-        FormatError: it is not a module file.
+        FormatError: the file is not a module file.
     """
 
     __slots__ = ("_file", "_files", "_start", "_tail", "footer", "module_id", "size", "stored")
@@ -39,14 +39,14 @@ class ModuleSections:
         self.module_id = module_id
         self._file = ModuleFile(store.files, store.module_path(module_id), module_id)
         if not stat.S_ISREG(self._file.open(store).st_mode):
-            raise FormatError("it is not a regular file")
+            raise FormatError("the module is not a regular file")
         self.size, self.stored = self._file.size, self._file.stored
         self._start = max(self.size - _TAIL, 0)
         self._tail: bytes = read_at(self._files, self._file.opened, self._start, self.size - self._start)
         self.footer: Footer = decode_footer(self._tail[-FOOTER_SIZE:], self.size)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return `size` bytes at an offset in the file, or fewer at its end."""
+        """Return `size` bytes at an offset in the file, or fewer at the end of the file."""
         if offset >= self._start:
             at = offset - self._start
             return self._tail[at : at + size]

@@ -1,9 +1,7 @@
-"""Rows of modules: the facts about a module that tools need, without reading its file.
+"""Rows: summaries of modules, so that tools need not read module files. Module lists contain them (`publish.module_lists`).
 
-The lists of modules contain them (`publish.module_lists`).
-
-A row repeats a module's own records. It is never out of date, because module_ids are digests of content. Its platform is stored
-separately: the list of a CPU's features is longer than the rest of a row.
+A row repeats data from a module's records. It is never out of date, because module_ids are digests of content. Its platform is stored
+separately, because the list of a CPU's features is longer than the rest of a row.
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class Platform(NamedTuple):
-    """The platform that a module's code is for, the LLVM that compiled it, and the text of its record of makers."""
+    """The platform of a module's code, the LLVM version that compiled it, and the content of its makers record."""
 
     image_kind: str
     triple: str
@@ -66,7 +64,7 @@ class Platform(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether the platform belongs to a pack, a file of entries of data rather than a module."""
+        """Whether the platform belongs to a pack, which contains only entries of data."""
         return is_pack(self.image_kind)
 
     def made_by(self) -> tuple[Maker, ...]:
@@ -75,7 +73,7 @@ class Platform(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One module as tools list it.
+    """The summary of one module.
 
     Attributes:
         module_id: the digest of the module's content.
@@ -114,7 +112,7 @@ class Row(NamedTuple):
 
     @property
     def is_pack(self) -> bool:
-        """Whether the row describes a pack, a file of entries of data rather than a module."""
+        """Whether the row describes a pack, which contains only entries of data."""
         return self.platform.is_pack
 
 
@@ -124,7 +122,7 @@ _new: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
 def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
-    """Return the row of a module from the bytes of its records and its notes. Damaged notes give a compile time of 0.0.
+    """Create the row of a module from its encoded records and notes. If the notes are damaged, the compile time is 0.0.
 
     Raises:
         FormatError: a record is damaged, or the module record is missing.
@@ -133,12 +131,12 @@ def make_row(module_id: bytes, records: bytes, notes: bytes) -> Row:
 
 
 def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds: float) -> tuple[Row, list[bytes]]:
-    """Return a module's row, and the target_id of each of its functions in the order of the row's names.
+    """Create the row of a module, and return it with the target_ids of the module's functions, in the order of `Row.names`.
 
     Args:
         module_id: the digest of the module's content.
-        frames: the frames of its records, each with its offset.
-        seconds: its compile time.
+        frames: the module's records, as (offset, payload).
+        seconds: the compile time in seconds.
 
     Raises:
         FormatError: a record is damaged, or the module record is missing.
@@ -175,7 +173,7 @@ def row_of_frames(module_id: bytes, frames: Iterable[tuple[int, bytes]], seconds
 
 @lru_cache(maxsize=256)
 def _platform_of(head: bytes, rest: bytes) -> Platform:
-    """Return the platform in a module record without its key, because most records differ only in the key."""
+    """Decode the platform in a module record. The record is given without its key, because most records differ only in the key."""
     return _platform_of_record(decode_module(head + bytes(_KEY_SIZE) + rest))
 
 
@@ -200,7 +198,7 @@ def _entries_of(records: Iterable[tuple[EntryRecord, int]]) -> tuple[tuple[RowEn
 
 
 def _imports_of(needs: bytes) -> list[str]:
-    """Return the func_names that a needs record imports. They come first in the record.
+    """Return the func_names that a needs record imports. They are at the start of the record.
 
     Raises:
         FormatError: the record is truncated.
@@ -274,7 +272,7 @@ def decode_rows(parts: Iterable[tuple[bytes, Platform, memoryview | bytes]]) -> 
 
 
 def _decode_or_raise(decode: Callable[[], T]) -> T:
-    """Return the result of `decode`. Its errors become a `FormatError`."""
+    """Return the result of `decode`, and convert its exceptions to `FormatError`."""
     try:
         return decode()
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
@@ -283,10 +281,10 @@ def _decode_or_raise(decode: Callable[[], T]) -> T:
 
 
 def _check_rows(rows: list[Row]) -> list[Row]:
-    """Return the rows after checking the types of all fields.
+    """Check the types of all fields, and return the rows.
 
-    Columns are checked, not rows, because there can be a hundred thousand rows. A file's checksum does not replace this check:
-    it only shows that the file is as it was written.
+    Columns are checked instead of rows, because there can be a hundred thousand rows. A file's checksum cannot replace this check, because
+    it only shows that the file is unchanged.
 
     Raises:
         ValueError, TypeError, OverflowError: a field has the wrong type.
@@ -318,7 +316,7 @@ def _check_rows(rows: list[Row]) -> list[Row]:
 
 
 def _make_platform(fields: Iterable[object]) -> Platform:
-    """Return a platform made of its fields.
+    """Create a platform from its decoded fields.
 
     Raises:
         ValueError: a field has the wrong type.
@@ -339,14 +337,14 @@ def read_row(store: Store, module_id: bytes) -> Row | None:
     """Read a module's row from its file, or return None if the file is missing or damaged. Nothing is quarantined.
 
     Raises:
-        StorageError: the file cannot be read now, because descriptors or memory are short.
+        StorageError: the file cannot be read because of a shortage of descriptors or memory.
     """
     found = read_row_and_size(store, module_id)
     return found[0] if found is not None else None
 
 
 def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
-    """Return a module's row and the number of bytes that its file takes on disk. See `read_row`."""
+    """Read a module's row and the size of the module on disk in bytes. See `read_row`."""
     try:
         with ModuleSections(store, module_id) as module:
             return make_row(module_id, module.records(), module.notes()), module.stored
@@ -362,7 +360,7 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
 def _unpack(content: memoryview | bytes) -> Any:
     """Decode msgpack.
 
-    Names that are not valid UTF-8 are decoded in a second attempt: they are rare, and allowing them takes twice the time.
+    Names that are not valid UTF-8 are decoded in a second attempt, because they are rare and allowing them takes twice the time.
     """
     try:
         return msgpack.unpackb(content, raw=False, use_list=False)

@@ -1,10 +1,10 @@
-"""Numbers additions (miss path): an addition gets a number greater than all in the directory, unless it is the newest already.
+"""Numbers additions (miss path). Unless it is already the newest, an addition gets a number greater than all others in the directory.
 
 A module that is added again, and is no longer the newest for its names, becomes the newest addition. Its file is then replaced by a file
 that differs only in the number. Modules with content names need no number.
 
-The greatest number is also the name of an empty file, made before a module with that number is visible. So deleting the index, as a
-whole or in part, loses no number. The file belongs to the modules: with the last of them it may be removed too.
+The greatest number is also the name of an empty file, which is created before a module with that number becomes visible. So no number is
+lost if the index is deleted. The file may be removed together with the last module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Noted = list[tuple[int, str]]
 def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, *, is_listed: bool = False) -> list[int | None]:
     """Return the new number of each addition, or None for an addition whose modules keep their numbers.
 
-    `is_listed`: the index was refreshed just before.
+    `is_listed` says that the index was refreshed just before.
     """
     if not is_listed:
         Store.renew_index(store)  # not the indexes of its layers; without its own index no number would be known
@@ -54,7 +54,7 @@ def assign_numbers(store: Store, groups: Sequence[Group], noted: Noted, *, is_li
 
 
 def note_number(store: Store, number: int, noted: Noted) -> None:
-    """Note a number before a module with it becomes visible. A failure of the system is harmless as long as the index exists."""
+    """Record a number before a module with this number becomes visible. Ignore `OSError`, because the index has the number too."""
     if not number or _greatest_number(store, noted, number - 1) >= number:
         return
     path = store.path(NUMBERS, NUMBERS.file_name(f"{number:0{_DIGITS}x}"))
@@ -84,7 +84,7 @@ def _create_note(store: Store, path: str) -> None:
 
 
 def _greatest_number(store: Store, noted: Noted, least: int) -> int:
-    """Return the greatest number that this user has noted, or `least` if `least` is greater."""
+    """Return the greatest number that this user has recorded, or `least` if that is greater."""
     for number, name in noted:
         if number <= least:
             break
@@ -100,14 +100,14 @@ def _greatest_number(store: Store, noted: Noted, least: int) -> int:
 
 
 def noted_numbers(store: Store) -> Noted:
-    """Return the noted numbers, each with the name of its file, the greatest first."""
+    """Return the recorded numbers, each with its file name, the greatest first."""
     found = [(name[:_DIGITS], name) for name in store.names_in(store.directory(NUMBERS))]
     named = [(digits, name) for digits, name in found if name == NUMBERS.file_name(digits) and not digits.strip("0123456789abcdef")]
     return sorted([(int(digits, 16), name) for digits, name in named if len(digits) == _DIGITS], reverse=True)
 
 
 def _is_newest(store: Store, group: Group) -> bool:
-    """Return whether the modules are already the newest for their plain names. Modules that have a number keep it."""
+    """Return whether the modules are the newest for their plain names, or already have numbers, which they keep."""
     if any(is_numbered(decode_notes(module.sections[4])) for module in group.values()):
         return True
     names = dict.fromkeys(name for module in group.values() if module.flags != PACK_FLAG for name, *_ in module.indexed if is_ordered(name))

@@ -36,7 +36,7 @@ __all__ = ["clean_packs", "encode_pack", "entries_in_force", "entries_of", "merg
 
 
 def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
-    """Return a pack of these entries. Of entries with the same kind and name, the pack contains only the one in force."""
+    """Encode entries as a pack. Of entries with the same kind and name, the pack contains only the valid entry."""
     ordered = entries_in_force(entries)
     payloads = [encode_entry(entry) for entry in ordered]
     key = digest(payloads, size=KEY_SIZE, person=b"compcache-pack")
@@ -50,7 +50,7 @@ def encode_pack(entries: Iterable[EntryRecord]) -> BuiltModule:
 
 
 def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
-    """Return the module_ids of the packs that index segments name.
+    """Return the module_ids of the packs in index segments.
 
     Raises:
         FormatError: a segment is damaged.
@@ -61,7 +61,7 @@ def packs_in(segments: Iterable[Segment]) -> tuple[bytes, ...]:
 
 
 def stored_packs(store: Store) -> frozenset[bytes]:
-    """Return the module_ids of the packs that the index names now.
+    """Return the module_ids of the packs in the current index.
 
     The result is empty if the index cannot be read. The next look-up then rebuilds it.
     """
@@ -71,7 +71,7 @@ def stored_packs(store: Store) -> frozenset[bytes]:
 
 
 def entries_of(store: Store, pack: bytes) -> list[EntryRecord] | None:
-    """Return the entries of a pack that may be read, or None if the pack cannot be read or this cache does not trust it."""
+    """Return the readable entries of a pack, or None if the pack cannot be read or is not trusted."""
     try:
         with store.open_module(pack, leave_stamp=False) as file:
             entries = WholeManifest(file.read(file.image, file.records)).entries()
@@ -121,7 +121,7 @@ def clean_packs(store: Store, segments: Iterable[Segment], gone: Container[bytes
 
 
 def _merge_live_entries(store: Store, packs: Iterable[bytes], is_present: Callable[[bytes], bool]) -> set[bytes]:
-    """Publish the live entries of packs as one pack, and remove the packs. Return the module_ids of the packs that were removed.
+    """Publish the live entries of packs as one pack, and remove the merged packs. Return the module_ids of the removed packs.
 
     Signed and unsigned entries stay in two files, because a signature identifies their writer. Files of other users are not changed.
     """
@@ -174,7 +174,7 @@ def _live_entries(store: Store, contents: dict[bytes, list[EntryRecord]], is_pre
 
 
 def entries_in_force(entries: Iterable[EntryRecord]) -> list[EntryRecord]:
-    """Return the entries in force, one for each kind and name, sorted by kind and name."""
+    """Return the valid entries, one for each kind and name, sorted by kind and name."""
     rows = {(entry.kind, entry.name): entry for entry in sorted(entries, key=lambda entry: entry.order)}
     return [rows[key] for key in sorted(rows)]
 

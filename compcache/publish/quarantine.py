@@ -24,12 +24,15 @@ __all__ = ["is_shortage", "quarantine", "reject_file", "set_aside", "warn", "war
 
 
 def is_shortage(error: OSError) -> bool:
-    """Return whether descriptors or memory ran out, so that the error says nothing about the file."""
+    """Return whether an error is a shortage of descriptors or memory, and not a problem of the file."""
     return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
-    """Move a damaged file to quarantine, warn once, and return the exception to raise. A read-only cache does not move the file."""
+    """Move a damaged file to quarantine, issue a warning once, and return the exception to raise.
+
+    A read-only cache does not move the file.
+    """
     link = store.files.first_link(os.path.dirname(path))
     if link is not None:
         return reject_file(store, link, "it is a symbolic link, which is not followed")
@@ -46,7 +49,7 @@ def quarantine(store: Store, path: str, reason: str) -> IntegrityError:
 
 
 def set_aside(store: Store, path: str) -> str:
-    """Move a damaged file to quarantine, or mark it as removed in its volume. Return a phrase that says which, for messages.
+    """Move a damaged file to quarantine, or mark it as removed in its volume. Return a description of the action for messages.
 
     Raises:
         OSError: the file could not be moved.

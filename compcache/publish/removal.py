@@ -40,8 +40,8 @@ def remove_file(store: Store, module_id: bytes) -> bool:
 def remove_from_volumes(store: Store, module_id: bytes) -> bool:
     """Remove a module from all volumes, including volumes that are being written, and return whether a volume contained it.
 
-    The loop ends when a listing made after the last mark shows nothing left to mark. A volume whose list appears later is safe: its
-    writer then checks whether the module is still where it was read. See `compcache.publish.volumes.write_volume`.
+    The loop ends when a listing after the last mark shows no further volume to mark. A volume whose list appears later is safe, because its
+    writer then checks whether the module still exists. See `compcache.publish.volumes.write_volume`.
 
     Raises:
         StorageError: a mark could not be written.
@@ -66,7 +66,7 @@ def remove_from_volumes(store: Store, module_id: bytes) -> bool:
 
 
 def append(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = False) -> None:
-    """Append data to a small file in one write, creating the file if it does not exist. With `sync`, the data is on disk on return.
+    """Append data to a small file in one write. Create the file if it does not exist. With `sync`, sync the file to disk.
 
     Raises:
         OSError: the file could not be written.

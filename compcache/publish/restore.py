@@ -1,4 +1,4 @@
-"""Stores modules again that this process has loaded and the directory has lost. A new module that is built from them needs them."""
+"""Restores removed modules that this process has loaded, because new modules import their functions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["ensure_held", "ensure_stored"]
 
 
 def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool:
-    """Ensure that the directory has a function that is in memory, and every module that the function is bound to.
+    """Ensure that the modules of a loaded function are stored. These are its own module and the modules that it is bound to.
 
     Returns:
-        False if the function must be looked up in the directory instead: it was unloaded, a lost module cannot be read any more, or the
-        directory has other code under a lost name. In the last two cases look-ups no longer find the lost module in memory.
+        False if the function must be looked up in the directory instead: it was unloaded, a removed module can no longer be read, or the
+        directory has different code under a name of a removed module. In the last two cases, the module in memory is forgotten.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -49,10 +49,10 @@ def ensure_stored(store: Store, loader: Loader, target: TypedCallTarget) -> bool
 
 
 def ensure_held(store: Store, target: TypedCallTarget) -> bool:
-    """Keep the module of a loaded function in this store object. The modules that it is bound to live as long as the target.
+    """Keep the module of a loaded function in the store's memory. The modules that it is bound to live as long as the target.
 
     Returns:
-        False if the function was unloaded, or its module cannot be read any more.
+        False if the function was unloaded, or its module can no longer be read.
     """
     context: TargetContext | None = target._context
     publication = _read_publication(store, context.module) if context is not None else None
@@ -67,10 +67,10 @@ def _lost_modules(store: Store, module: LoadedModule) -> list[LoadedModule]:
 
 
 def _read_publication(store: Store, module: LoadedModule) -> Publication | None:
-    """Return the module, read from its mapped file, or None if the file is not mapped as a whole, or is damaged.
+    """Read a module from its mapped file. Return None if the file is not mapped completely, or is damaged.
 
-    The result is also None for a module with pickles if layers may provide it without a trusted signature: here the pickles would be
-    read.
+    The result is also None for a module with pickles that may be from an unsigned layer, because publishing it here would make the pickles
+    trusted.
     """
     data = load_runtime().stored(module.image)
     if data is None:

@@ -1,4 +1,4 @@
-"""The root of a cache directory: the first addition creates it, and only then tags it as a cache."""
+"""The root of a cache directory. The first addition creates it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _CACHEDIR_TAG = (
 def prepare_root(store: Store) -> None:
     """Create the root directory if it does not exist.
 
-    Only a directory created here gets the tag: backups skip tagged directories, and a user's own directory may contain other files.
+    Only a directory that is created here gets a CACHEDIR.TAG, because backups skip tagged directories, and an existing directory may
+    contain other files.
 
     Raises:
         UntrustedDirectoryError: another user has created the directory since it was opened.
@@ -40,7 +41,7 @@ def prepare_root(store: Store) -> None:
 
 
 def make_place(store: Store, place: Place) -> None:
-    """Create the directory of a place, and the root if it is missing. Raise the errors of `prepare_root`."""
+    """Create the directory of a place, and the root if it is missing. See `prepare_root` for the exceptions."""
     directory = store.directory(place)
     try:
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Bytes that are written once and then read. They are in memory, or, if there are many, in an unnamed temporary file."""
+"""A buffer for bytes that are written once and then read. Large buffers are stored in an anonymous temporary file."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Scratch:
         return self._file.read(min(size, max(self.size - at, 0)))
 
     def parts(self) -> Iterator[bytes]:
-        """Yield all bytes, in large parts."""
+        """Yield the content in large parts."""
         for at in range(0, self.size, _CHUNK):
             yield self.read(at, _CHUNK)
 
     def pieces(self, width: int) -> Iterator[bytes]:
-        """Yield all bytes, `width` at a time."""
+        """Yield the content in pieces of `width` bytes."""
         step = _CHUNK // width * width
         for start in range(0, self.size, step):
             data = self.read(start, step)

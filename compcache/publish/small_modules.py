@@ -1,6 +1,6 @@
-"""Reads small modules for the index and its lists: each file once, each record once.
+"""Reads small modules for the index and its lists, in one pass.
 
-Only clearly intact modules are read here. `compcache.publish.index_rebuild` examines all others, and those that need a signature.
+Only intact modules are read here. `compcache.publish.index_rebuild` examines all other modules, and modules that need a signature.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _KEY_AT, _KEY_SIZE = 9, 16  # the position of the key in a module record
 
 
 class IndexedModule(NamedTuple):
-    """The data on a module for the index and its lists.
+    """The data of a module for the index and its lists.
 
     Attributes:
-        indexed: its names, each with the offset of its record and its requirement.
-        entry: its encoded module entry.
-        order: its place among additions.
-        row: its row.
-        size: the bytes that it takes on disk.
+        indexed: the indexed names, as (name, record offset, requirement).
+        entry: the encoded module entry.
+        order: the addition number and content digests.
+        row: the row.
+        size: the size of the module on disk in bytes.
     """
 
     indexed: list[tuple[str, int, str]]
@@ -73,7 +73,7 @@ def _decode_header(head: bytes, rest: bytes) -> _Header:
 
 
 def read_small_module(store: Store, module_id: bytes) -> IndexedModule | None:
-    """Return the index data of a small module that is as it was published, or None if the module needs a closer examination."""
+    """Return the index data of a small, intact module, or None if the module must be examined further."""
     if store.mac_key or store.exposed or not store.verify:
         return None
     try:
@@ -97,7 +97,7 @@ def _index_module(module_id: bytes, data: bytes, status: os.stat_result) -> Inde
     row, targets = row_of_frames(module_id, frames, seconds)
     needs = [header.needs.get(target) for target in targets]
     if None in needs:
-        raise FormatError("a function names a requirement that its module does not have")
+        raise FormatError("a function refers to a requirement that its module does not have")
     functions = marked(
         [(name, at, text or "") for name, at, text in zip(row.names, row.offsets, needs, strict=True)], [kind for kind, *_ in row.entries]
     )

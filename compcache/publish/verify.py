@@ -1,4 +1,4 @@
-"""Verifies module files without a valid stamp, quarantines damaged ones, recovers the index."""
+"""Verifies module files without a valid stamp, quarantines damaged files, and recovers the index."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PATIENCE = 1.0
 
 
 def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, leave_stamp: bool, foreign: bool) -> ModuleFile:
-    """Check everything that a stamp vouches for, and write a stamp so that the next open can skip the check.
+    """Verify a module file, and write a stamp so that the next open can skip the verification.
 
     Args:
         store: the directory.
@@ -47,15 +47,15 @@ def verify_module(store: Store, module: ModuleFile, status: os.stat_result, *, l
         foreign: whether other users could change the file.
 
     Returns:
-        The module, or a copy of it in memory if other users could change the file meanwhile.
+        The module, or a copy in memory if other users could change the file.
 
     Raises:
-        FormatError: the content of the file is not what was published.
+        FormatError: the content of the file is damaged.
         IntegrityError: the file belongs to another user, is too large for a file that other users can change, or lacks a required
             signature.
     """
     if not stat.S_ISREG(status.st_mode):
-        raise FormatError("it is not a regular file")
+        raise FormatError("the module is not a regular file")
     if foreign and not store.stamp_key:
         raise reject_file(store, module.path, _describe_writer(status))
     if foreign and module.size > LARGEST_FOREIGN:
@@ -84,7 +84,7 @@ def _describe_writer(status: os.stat_result) -> str:
 
 
 def _has_valid_mac(store: Store, module: ModuleFile) -> bool:
-    """Return whether the file is signed with the store's key, or True if the store has no key."""
+    """Return whether the file has a MAC by the store's signing key. Return True if the store has no signing key."""
     return not store.signing_key or is_signed_with(module.footer(), store.signing_key)
 
 
@@ -107,7 +107,7 @@ def _require_trusted(store: Store, module: ModuleFile, requirement: str) -> None
 def is_vouched_for(store: Store, module: ModuleFile) -> bool:
     """Return whether a module is signed with a trusted key or with the store's own key.
 
-    Only then may the results of building from it be signed.
+    Modules that are built from other modules may not be signed.
     """
     from compcache.signing.signatures import is_signed
 
@@ -148,7 +148,7 @@ def record_verified(store: Store, index: Index, entry: ModuleEntry) -> None:
 
 
 def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheError:
-    """Implement `Store.condemn`, and close the file. A file whose second reading fails with `StorageError` is not quarantined."""
+    """Implement `Store.condemn`, and close the file. The file is read a second time, and quarantined only if it is still damaged."""
     try:
         if isinstance(error, UnknownVersionError) or _is_intact(module):  # otherwise the bytes that were read are not what was published
             name = module.module_id.hex()
@@ -161,7 +161,7 @@ def condemn(store: Store, module: ModuleFile, error: FormatError) -> CompcacheEr
 
 
 def _is_intact(module: ModuleFile) -> bool:
-    """Return whether a second reading of the file finds the content that was published."""
+    """Read the file again, and return whether its content is intact."""
     if module.opened.number < 0 or not stat.S_ISREG(os.fstat(module.opened.number).st_mode):
         return False
     try:
@@ -205,9 +205,9 @@ def untrusted_directory_error(root: str, status: os.stat_result, link: os.stat_r
 
 
 def warn_about_layer(store: Store, source: str, problem: str, extent: str = "as a whole") -> None:
-    """Warn once that a layer cannot be read.
+    """Issue a warning, once, that a layer cannot be read.
 
-    `extent` says which part is not used. The warning names the command by which the layer's owner gives access.
+    `extent` says which part of the layer is not used. The warning contains the command that gives others access.
     """
     message = f"the layer {source} is not used {extent}: {problem} (its owner gives others access with 'chmod -R go+rX {source}')"
     warn_once(store, source, message)
@@ -240,7 +240,7 @@ def recover_index(store: Store) -> None:
 
 
 def _is_complete(store: Store) -> bool:
-    """Refresh the index, forget damaged segments that another process has removed, and return whether the index is complete."""
+    """Refresh the index, and return whether it is complete. Damaged segments that another process has removed are forgotten."""
     index = store.index
     index.refresh()
     for name in set(index.damaged).difference(store.names(INDEX)):

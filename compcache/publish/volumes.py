@@ -41,8 +41,8 @@ class Content(NamedTuple):
         module_id: the digest of the module's content.
         data: the bytes of the module file.
         signatures: the bytes of its signatures.
-        modified: when it was written, in seconds since the epoch.
-        source: the volume that it was read from, or None if it has a file of its own.
+        modified: the time when the file was written, in seconds since the epoch.
+        source: the volume that the module was read from, or None if it was read from its own file.
     """
 
     module_id: bytes
@@ -53,14 +53,18 @@ class Content(NamedTuple):
 
 
 def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[Volume] = ()) -> Volume | None:
-    """Publish modules, given in the order of their ids, as one volume that replaces others. Return None if no modules are left.
+    """Publish modules as one volume, which replaces other volumes. Return None if no modules are left.
 
-    The list of removed modules is created first, so later removals are marked there. Modules removed earlier are then found missing,
-    and are marked. Only after that does the volume become visible. So it never brings back a removed module, whenever this process
-    ends.
+    The new volume never restores a removed module, even if this process is killed. Its list of removed modules is created first, so later
+    removals are recorded there. Modules that were removed earlier are then added to the list. After that, the volume becomes visible.
+
+    Args:
+        store: the cache directory.
+        contents: the modules, in the order of their ids.
+        replaced: the volumes that the new volume replaces.
 
     Raises:
-        OSError: the volume could not be written, and nothing has changed.
+        OSError: the volume could not be written. Nothing has changed.
     """
     remaining = iter(contents)
     first = list(islice(remaining, _SAMPLES))
@@ -102,7 +106,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
-    """Return the modules that were removed after they were read, and all modules of volumes that no longer exist."""
+    """Return the ids of the modules that were removed after they were read, or whose volume no longer exists."""
     removed = [volume.gone() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for module_id, number in map(_SOURCE.unpack, sources.pieces(_SOURCE.size)):
@@ -126,7 +130,7 @@ def _exists(store: Store, path: str) -> bool:
 
 
 def _choose_dictionary(samples: list[bytes]) -> bytes:
-    """Return the concatenation of evenly spaced samples, as many as fit deflate's window."""
+    """Return a compression dictionary: evenly spaced samples, as many as fit deflate's window."""
     count = max(1, min(len(samples), _WINDOW * len(samples) // (sum(map(len, samples)) + 1)))
     chosen = [samples[number * len(samples) // count] for number in range(count)]
     return b"".join(chosen)[-_WINDOW:]
@@ -136,7 +140,7 @@ def members_of(volume: Volume, first: int) -> dict[bytes, Member]:
     """Return the modules of a volume whose ids begin with this byte. The result is empty if the volume is damaged.
 
     Raises:
-        OSError: the volume cannot be read now.
+        OSError: the volume cannot be read.
     """
     try:
         return dict(volume.members(first))
@@ -148,7 +152,7 @@ def content_of(volume: Volume, module_id: bytes, member: Member) -> Content | No
     """Return a module of a volume, or None if it is damaged.
 
     Raises:
-        OSError: the volume cannot be read now.
+        OSError: the volume cannot be read.
     """
     try:
         content = Content(module_id, *volume.content(member), member[4], volume)
@@ -162,7 +166,7 @@ def contents_of(volume: Volume) -> Iterator[Content]:
     """Yield the intact modules of a volume, in the order of their ids.
 
     Raises:
-        OSError: the volume cannot be read now.
+        OSError: the volume cannot be read.
     """
     for first in range(256):
         for module_id, member in members_of(volume, first).items():
@@ -195,7 +199,7 @@ def remove_lists(store: Store) -> None:
 
 
 def remove_volume(store: Store, volume: Volume) -> None:
-    """Remove a volume that another one replaces, or that is empty.
+    """Remove a replaced or empty volume.
 
     Raises:
         StorageError: the volume could not be removed.

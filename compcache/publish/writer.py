@@ -1,4 +1,4 @@
-"""Publishes modules and small files, complete or not at all (the store's miss path)."""
+"""Publishes modules and small files atomically (the store's miss path)."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Publication(NamedTuple):
 
 
 def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], *, signs: bool = True) -> list[bytes]:
-    """Publish modules: their files and their index entries. The files are synchronized together and indexed by one segment.
+    """Publish modules and their index entries. The files are synced together, and one segment indexes them.
 
-    An existing module with the same digest is not written again, unless its addition has just received a number. `signs` adds a
-    signature with the store's key, if it has one. It is False for modules that another host has compiled.
+    An existing module with the same digest is not written again, unless its addition has just received a number. With `signs`, modules are
+    signed with the store's key, if it has one. `signs` is False for modules that another host has compiled.
 
     Returns:
         The module_ids.
@@ -71,15 +71,15 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 def publish_additions(
     store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
 ) -> list[list[tuple[bytes, BuiltModule]]]:
-    """Publish additions in their order. Each addition is one module for several targets. See `publish_modules`.
+    """Publish additions in order. An addition is one module for one or more targets. See `publish_modules`.
 
-    `is_listed`: the index was refreshed just before.
+    `is_listed` says that the index was refreshed just before.
 
     Returns:
         For each addition, its module_ids with the published modules.
 
     Raises:
-        StorageError: a maker of a module is known to make wrong code, or the modules could not be stored. See `publish_modules`.
+        StorageError: a maker of a module has a known fault, or the modules could not be stored. See `publish_modules`.
     """
     store.require_writable(store.directory(MODULES))
     _require_sound(store, chain.from_iterable(additions))
@@ -108,7 +108,7 @@ def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: boo
 
 
 class _Draft(NamedTuple):
-    """A module, the content of its file, and its place among additions. `is_newest`: it has just received a number."""
+    """A module to publish, with its file content and its addition number. `is_newest` says that the number was just assigned."""
 
     module: BuiltModule | Publication
     module_id: bytes
@@ -128,7 +128,7 @@ def _make_draft(store: Store, module: BuiltModule | Publication, module_id: byte
 
 
 def _with_number(group: Iterable[tuple[bytes, BuiltModule]], number: int | None) -> Iterator[tuple[bytes, BuiltModule]]:
-    """Yield the modules of an addition with their ids. The number, if any, goes into the notes, which the ids do not cover."""
+    """Yield the modules of an addition with their ids. A number is written to the notes, which the ids do not cover."""
     for module_id, module in group:
         if number is not None:
             notes = with_number(decode_notes(module.sections[4]), number)
@@ -141,7 +141,7 @@ def _modules_text(modules: int) -> str:
 
 
 def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> list[Addition]:
-    """Publish the module files that are missing, and return the additions that are missing in the index."""
+    """Publish the missing module files, and return the additions that the index lacks."""
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)
@@ -164,16 +164,16 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:
-    """Yield the makers of a module. As a generator, it reads them only if some maker has a known fault."""
+    """Yield the makers of a module. They are read only when they are needed, because few makers have known faults."""
     records, key = module.sections[1], module.key
     yield from read_makers(lambda at: read_frame(lambda first, size: records[first : first + size], at, len(records), key), len(records))
 
 
 def _require_sound(store: Store, modules: Iterable[BuiltModule]) -> None:
-    """Check that no module was made by a maker that is known to make wrong code: no reader would use it.
+    """Check that no maker of the modules has a known fault, because readers would not use such modules.
 
     Raises:
-        StorageError: a module was made by such a maker.
+        StorageError: a maker has a known fault.
     """
     for module in modules:
         fault = fault_of(_read_makers(module))
@@ -191,7 +191,7 @@ def _make_addition(store: Store, draft: _Draft, stamp: Stamp, order: Order | Non
 
 
 def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> None:
-    """Write a signature with the store's key beside a module. It must be written before the module becomes visible.
+    """Sign a module with the store's key, and store the signature. Call this before the module becomes visible.
 
     Raises:
         OSError: the signature could not be written.
@@ -208,7 +208,7 @@ def sign_module(store: Store, module_id: bytes, records: bytes, key: bytes) -> N
 
 
 def _publish_index(store: Store, additions: list[Addition]) -> None:
-    """Index published modules, all at once.
+    """Publish the index entries of modules, in one segment.
 
     Raises:
         StorageError: the index could not be written. The modules' files exist.
@@ -224,10 +224,10 @@ def _publish_index(store: Store, additions: list[Addition]) -> None:
 
 
 def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[Stamp, Order] | None:
-    """Return the stamp and the order of the module's intact file, or None if it has none. With `elsewhere`, layers are searched too.
+    """Return the stamp and the order of an existing, intact module, or None. With `elsewhere`, layers are searched too.
 
     Raises:
-        StorageError: the file exists in this directory and cannot be read now.
+        StorageError: the file exists in this directory, but cannot be read.
     """
     if store.holds_in_memory(module_id):
         return None  # its file may be missing
@@ -246,7 +246,7 @@ def _find_existing(store: Store, module_id: bytes, *, elsewhere: bool) -> tuple[
 
 
 def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[tuple[str, int, str]], number: int) -> bool:
-    """Return whether the index has the file's stamp and the module's entries with this number of the addition."""
+    """Return whether the index has the file's stamp and the module's entries with this addition number."""
     index = store.index
     index.refresh()
     if all(entry.stamp != stamp for entry in index_merge.module_entries(index, module_id)):
@@ -259,7 +259,7 @@ def _is_indexed(store: Store, module_id: bytes, stamp: Stamp, indexed: Sequence[
 
 
 def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, sync: bool = True) -> str:
-    """Publish a small file that is not a module, and return its path. For `sync` see `atomic_file.publish`.
+    """Publish a small file that is not a module, and return its path. See `atomic_file.publish` for `sync`.
 
     Raises:
         StorageError: the file could not be written.
@@ -276,7 +276,7 @@ def publish_file(store: Store, place: Place, file_name: str, data: bytes, *, syn
 
 
 def keep_in_memory(store: Store, built: BuiltModule | Publication) -> bytes:
-    """Keep a module that could not be published in this store object, and return its module_id."""
+    """Keep a module that could not be published in the store's memory, and return its module_id."""
     module_id, parts = encode_container(*built.sections, store.signing_key)
     module = MemoryFile(store.files, "", module_id, b"".join(parts))
     module.describe(len(built.sections[0]), len(built.sections[1]), built.target, built.flags, built.key)

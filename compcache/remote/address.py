@@ -126,11 +126,11 @@ class Stores(NamedTuple):
 
 def split_urls(text: str) -> list[str]:
     """Split a setting into its entries, one for each store."""
-    return [each for each in _SEPARATOR.split(text.strip()) if each]
+    return [entry for entry in _SEPARATOR.split(text.strip()) if entry]
 
 
 def shown_url(text: str) -> str:
-    """Return URLs, valid or not, without any part that may be a password or a token. The result is for messages."""
+    """Return a setting's URLs without parts that may be a password or a token, for messages. The URLs need not be valid."""
     return " ".join(map(_without_secrets, split_urls(text)))
 
 
@@ -144,8 +144,8 @@ def _without_secrets(url: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Return whether one of the URLs has a part that may be a password or a token."""
-    return any(_without_secrets(each) != each for each in split_urls(url))
+    """Return whether a URL in a setting has a part that may be a password or a token."""
+    return any(_without_secrets(entry) != entry for entry in split_urls(url))
 
 
 def read_url(text: str) -> str:
@@ -155,7 +155,7 @@ def read_url(text: str) -> str:
         ValueError: an entry is not the URL of a store, or it refers to a variable or file that does not exist.
         OSError: a file cannot be read.
     """
-    urls = " ".join([url for each in split_urls(text) for url in _resolve_entry(each)])
+    urls = " ".join([url for entry in split_urls(text) for url in _resolve_entry(entry)])
     read_settings(urls, None)
     return urls
 
@@ -165,8 +165,8 @@ def _resolve_entry(text: str) -> Iterator[str]:
     if text[0] == "$" and is_reference(text):
         entries = split_urls(setting(text[1:]))
         if len(entries) > 1:
-            for each in entries:
-                yield from split_urls(read_secret(each, "the remote store"))
+            for entry in entries:
+                yield from split_urls(read_secret(entry, "the remote store"))
             return
     yield from split_urls(read_secret(text, "the remote store"))
 
@@ -196,7 +196,7 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
         raise ValueError(f"remote_mode names {len(modes)} modes for {len(urls)} stores: write one mode for all, or one for each store")
     if len(modes) == 1:
         modes *= len(urls)
-    stores = [_read_store(each, each_mode) for each, each_mode in zip(urls, modes, strict=True) if each_mode != OFF]
+    stores = [_read_store(store_url, store_mode) for store_url, store_mode in zip(urls, modes, strict=True) if store_mode != OFF]
     for number, store in enumerate(stores):
         if store.url in [earlier.url for earlier in stores[:number]]:
             raise ValueError(f"the remote store {store.shown!r} is named twice: write each store once")
@@ -218,12 +218,12 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
         scheme = _SCHEME.match(url)
         start = f" that begins with {scheme[0]!r}" if scheme is not None else ""
         raise ValueError(
-            f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, passwords have %XX for : / ? # @"
+            f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, and passwords encode : / ? # @ as %XX"
         )
     if len(url) > LONGEST_URL:
         raise ValueError(f"the URL of the remote store {shown[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
     if parts.scheme not in _KINDS:
-        raise ValueError(f"the remote store {shown!r} is not a URL of a known kind: write {_URL_FORMS}")
+        raise ValueError(f"the remote store {shown!r} has an unknown URL scheme: write {_URL_FORMS}")
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
         raise ValueError(f"the remote store {shown!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:

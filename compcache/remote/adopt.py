@@ -1,4 +1,4 @@
-"""Verifies modules from elsewhere (another cache, a remote store) and publishes them in this cache directory."""
+"""Verifies modules from another cache or a remote store, and publishes them in this cache directory."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
 
     Args:
         store: the cache directory that receives the module.
-        data: the bytes of the file, as another cache has it.
+        data: the bytes of the module file.
         wanted: a function that the module must realize.
-        signatures: the file of signatures that the publisher keeps with the module. If the store has trusted keys, one of them must
-            have signed the module; if it has only a key of its own, that key.
+        signatures: the content of the publisher's signature file for the module. If the store has trusted keys, one of them must have
+            signed the module. If the store has only its own key (`publish_key`), that key must have signed the module.
 
     Raises:
         FormatError: the bytes are not an intact module of this version of the format.
@@ -63,10 +63,10 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
     header, indexed, name = manifest.header, manifest.indexed(), footer.module_id.hex()
     keys = _accepted_keys(store)
     if signatures and keys:
-        from compcache.signing.signatures import merged_signatures
+        from compcache.signing.signatures import merge_signatures
 
         known = store.signatures_of(footer.module_id)
-        merged = merged_signatures(known, signatures, keys, footer.module_id, header.requirement())
+        merged = merge_signatures(known, signatures, keys, footer.module_id, header.requirement())
         publish_file(store, SIGNATURES, SIGNATURES.file_name(name), merged)
     module_id = add_module(
         store, (*sections[:4], pack_notes({**decode_notes(sections[4]), ORIGIN: "remote"})), indexed,
@@ -76,10 +76,10 @@ def adopt_module(store: Store, data: bytes | memoryview, *, wanted: str, signatu
 
 
 def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
-    """Return the public keys of which one must have signed a module. The result is empty if no signature is required.
+    """Return the public keys that this cache accepts signatures from. The result is empty if no signature is required.
 
-    A publisher that names no trusted keys accepts only its own signatures. It compiles everything else itself, signs the result and
-    replaces the modules that its readers would refuse.
+    A publisher without trusted keys accepts only its own signatures. It compiles all other modules itself and signs them, and so replaces
+    modules that its readers would reject.
     """
     if store.trusted_keys or store.publish_key is None:
         return tuple(store.trusted_keys)
@@ -87,9 +87,9 @@ def _accepted_keys(store: Store) -> tuple[PublicKey, ...]:
 
 
 def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, signatures: bytes) -> Acceptable:
-    """Verify the bytes of a module file, and return its parts if this cache accepts it.
+    """Verify the bytes of a module file, and return its decoded parts.
 
-    Arguments and errors are those of `adopt_module`.
+    See `adopt_module` for the arguments and exceptions. Nothing is published.
     """
     footer = intact_footer(data)
     name = footer.module_id.hex()
@@ -105,8 +105,8 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
         from compcache.signing.signatures import is_signed
 
         if not is_signed(signatures, keys, footer.module_id, manifest.header.requirement()):
-            which = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
-            raise IntegrityError(f"module {name} is not signed with {which}", path=name)
+            signer = "a key that is trusted here (trusted_keys)" if store.trusted_keys else "this cache's own key (publish_key)"
+            raise IntegrityError(f"module {name} is not signed with {signer}", path=name)
     elif manifest.is_pickled() and not store.signing_key:
         reason = "is accepted only with a trusted signature; open the cache with trusted_keys"
         raise PickleNotAllowedError(f"module {name} contains a pickled global variable and {reason}")

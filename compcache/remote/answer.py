@@ -1,4 +1,4 @@
-"""The answer of a remote store about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped or not asked."""
+"""A remote store's answer about one function, for `Cache.explain`: found, missing, rejected, unavailable, skipped or not asked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FOUND, MISSING, UNAVAILABLE = "found", "missing", "unavailable"
 SKIPPED, TIMED_OUT = "it is not asked for a while, after repeated failures", "it did not answer in time"
 
 
-#: The answer of each store about a function, one letter per store. A store that was not asked has a letter of its own.
+#: The letters for the stores' answers about a function. `_NOT_ASKED` marks a store that was not asked.
 STORE_HIT, STORE_MISS, STORE_ERROR, _NOT_ASKED = "hme-"
 NO_STORE = -1
 
@@ -48,12 +48,12 @@ class HelperAnswer(NamedTuple):
 
     Attributes:
         outcome: `FOUND`, `MISSING` or `UNAVAILABLE`.
-        data: the module that was found, the path of a file that contains it, or the reason why the stores are unavailable.
-        signatures: the signatures of the module.
-        imports: rows (name, module, signatures) of imported modules that came with the function.
+        data: for `FOUND`, the bytes of the module or the path of a file that contains it; for `UNAVAILABLE`, the reason.
+        signatures: the module's signatures.
+        imports: rows (name, module, signatures) for the imported modules that the store sent with the function.
         store: the position of the store that had the function, or `NO_STORE`.
         packed: whether the function came from a pack.
-        by_store: one letter per store.
+        by_store: each store's answer, as one letter per store.
     """
 
     outcome: str
@@ -88,7 +88,7 @@ class RemoteAnswer(NamedTuple):
 
 
 def map_file(path: str) -> memoryview:
-    """Map a file that the helper has written, and return its bytes.
+    """Map a file that the helper has written, and return a read-only view of its content.
 
     Raises:
         OSError: the file cannot be opened or mapped.
@@ -102,29 +102,34 @@ def map_file(path: str) -> memoryview:
 
 
 def skipped_answer(url: str, name: str, failures: int, seconds: float) -> RemoteAnswer:
-    """Return the answer for a store that is not asked for another `seconds`, after this number of consecutive failures."""
+    """Return the answer for a store that is not asked for another `seconds`, because its last `failures` requests failed."""
     message = f"it is not asked for another {seconds:.0f} s; consecutive failures: {failures}"
     return RemoteAnswer(url, "skipped", message, label_of(name) is not None)
 
 
 def remote_answer(store: Store, stores: Stores, name: str, answer: HelperAnswer | None, problem: str) -> RemoteAnswer:
-    """Return a `RemoteAnswer` for the helper's answer about a function.
+    """Return the `RemoteAnswer` for the helper's answer about a function.
 
-    `answer` is None if the helper did not answer. `problem` says why.
+    Args:
+        store: the local cache, which decides whether it accepts a module.
+        stores: the remote stores.
+        name: the name of the function.
+        answer: the helper's answer, or None if the helper did not answer.
+        problem: the reason why the helper did not answer, or "".
     """
     is_asked = label_of(name) is not None
     url = stores.shown
     if answer is None or answer.outcome == UNAVAILABLE:
-        why = str(answer.data) if answer is not None else problem
-        return RemoteAnswer(url, UNAVAILABLE, why or TIMED_OUT, is_asked)
+        reason = str(answer.data) if answer is not None else problem
+        return RemoteAnswer(url, UNAVAILABLE, reason or TIMED_OUT, is_asked)
     if answer.outcome != FOUND:
         shelves = ", ".join(usable_shelves(store.processor()))
-        return RemoteAnswer(url, MISSING, f"it has no code of this function that this host can run; shelves searched: {shelves}", is_asked)
+        return RemoteAnswer(url, MISSING, f"it has no code for this function that this host can run; shelves searched: {shelves}", is_asked)
     url = stores.each[answer.store].shown
     data: Any = answer.data
     try:
         module = require_acceptable(store, data, wanted=name, signatures=answer.signatures)
     except CompcacheError as error:
         return RemoteAnswer(url, "rejected", str(error), is_asked)
-    found = module.footer.module_id.hex()
-    return RemoteAnswer(url, FOUND, f"it has module {found[:12]}, {len(data):,} bytes", is_asked, found, len(data))
+    module_id = module.footer.module_id.hex()
+    return RemoteAnswer(url, FOUND, f"it has module {module_id[:12]}, {len(data):,} bytes", is_asked, module_id, len(data))

@@ -9,7 +9,7 @@ epoch, or 0), and the length of that pause in seconds. A damaged or missing file
         min
     half-open  the pause is over: the next question makes the helper probe the store, and does not wait for the answer
 
-So a silent store costs one process one look-up, and later processes nothing.
+A silent store therefore delays one look-up of one process. Later processes are not delayed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST_PAUSE = 600.0
 #: How long a probe may take, and how long a store stays in doubt if the result of its probe never becomes known.
 PROBE_SECONDS = 1.0
 _DOUBT = PROBE_SECONDS + 2.0
-#: The seconds that a process may lose by waiting until it stops waiting for a while, and the seconds until each longer while.
+#: For how many seconds a process may wait in vain before it stops waiting for a while, and before each later, longer while.
 _FIRST_LOSS, _NEXT_LOSS = 0.4, 0.1
 _FIRST_WHILE, _LONGEST_WHILE = 1.0, 60.0
 #: The number of questions that are asked without waiting in such a while.
@@ -43,9 +43,9 @@ _RECHECK_SECONDS = 0.25
 
 
 class Breaker:
-    """The breaker of one store.
+    """The circuit breaker of one store.
 
-    Only one process writes it: the helper, or a process that could not reach the helper. All processes read it.
+    All processes read its file. Only the helper, or a process that cannot reach the helper, writes it.
     """
 
     def __init__(self, path: str) -> None:
@@ -60,12 +60,12 @@ class Breaker:
         return 0 < self._read()[1] <= time.time()
 
     def is_doubtful(self) -> bool:
-        """Return whether the store is not asked for a moment, after fewer failures than open the breaker."""
+        """Return whether the store must be probed first, although it has failed too few times to open the breaker."""
         failures, until, _ = self._read()
         return failures < _FAILURES and until > 0
 
-    def allows(self) -> bool:
-        """Return whether look-ups may ask the store. Probes always may ask it."""
+    def allows_lookups(self) -> bool:
+        """Return whether look-ups may ask the store. Probes are always allowed."""
         return not self._read()[1]
 
     def record_success(self) -> None:
@@ -74,9 +74,11 @@ class Breaker:
             self._write(0, 0.0, 0.0)
 
     def record_failure(self, *, doubt: bool = False, probe: bool = False) -> None:
-        """Record that all tries of a request failed, by a time-out or an error of the store.
+        """Record that all tries of a request timed out or failed with an error of the store.
 
-        `doubt`: the store is doubtful until the helper has probed it. `probe`: the request was that probe.
+        Args:
+            doubt: make the store doubtful until the helper has probed it.
+            probe: the request was a probe.
         """
         failures, until, pause = self._read()
         if until and not probe:
@@ -125,14 +127,14 @@ def breaker_of(url: str) -> Breaker:
 
 
 class Gate:
-    """Checks whether the breakers of all these stores are open. A process that only checks this imports no client."""
+    """Checks whether the breakers of all remote stores are open, without importing a client."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._urls = tuple(urls)
         self._known_open_until = 0.0
 
     def is_shut(self) -> bool:
-        """Return whether all breakers are open; read their files at most four times a second."""
+        """Return whether all breakers are open. While they are, their files are read at most four times a second."""
         now = time.time()
         if 0 < self._known_open_until - now <= _RECHECK_SECONDS:
             return True
@@ -140,7 +142,7 @@ class Gate:
             is_open = all(breaker_of(url).is_open() for url in self._urls)
         except OSError as error:
             reraise_interrupt(error)
-            return False  # the question itself reports the error
+            return False  # the look-up reports the error
         self._known_open_until = now + _RECHECK_SECONDS if is_open else 0.0
         return is_open
 
@@ -168,13 +170,16 @@ class Patience:
             self._budget = _NEXT_LOSS
             self._unwaited = _UNWAITED
 
-    def allows(self) -> bool:
+    def allows_waiting(self) -> bool:
         """Return whether to wait for the next answer."""
         return time.monotonic() >= self._until
 
     def should_ask(self) -> bool:
-        """Return whether to ask the store. Some questions are asked without waiting, so that the breaker records the failures."""
-        if self.allows():
+        """Return whether to ask the store. Each call counts as a question.
+
+        While the process does not wait, it still asks a few questions, so that the breaker records their failures.
+        """
+        if self.allows_waiting():
             return True
         self._unwaited -= 1
         return self._unwaited >= 0

@@ -74,18 +74,19 @@ class Card(NamedTuple):
 
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
-    """Encode the cards of one function, given by shelf, the newest last."""
+    """Encode the cards of one function. `cards` maps shelves to cards, the newest last."""
     rows = [[shelf, *card[1:6], [list(each[:6]) for each in card.imports]] for shelf, card in cards.items()]
     data: bytes = _MAGIC + msgpack.packb([next(iter(cards.values())).name, rows], unicode_errors="surrogatepass")
     return data + check(data)
 
 
 def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
-    """Encode the known cards of a function and a new one, which replaces the card of its shelf.
+    """Add a card to the known cards of its function, and return the encoded cards. The new card replaces the known card of its shelf.
 
-    The new card loses its imports if the result would be large. The oldest cards are left out if it would be too large.
+    If the result would have more than `_LARGE_CARDS` bytes, the imports of the new card are left out. If it would have more than
+    `MAX_CARDS` bytes, the oldest cards are left out.
     """
-    others = {other: each for other, each in known.items() if other != shelf and each.name == card.name}
+    others = {known_shelf: known_card for known_shelf, known_card in known.items() if known_shelf != shelf and known_card.name == card.name}
     data = encode_cards({**others, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:
         return merge_cards(others, shelf, card._replace(imports=()))
@@ -112,7 +113,7 @@ def decode_cards(data: bytes) -> dict[str, Card]:
         reraise_interrupt(error)
         raise FormatError(f"the card is malformed: {error}") from error
     if not all(isinstance(shelf, str) for shelf in cards):
-        raise FormatError("the card is malformed: a shelf is not text")
+        raise FormatError("the card is malformed: the name of a shelf is not text")
     return cards
 
 
@@ -142,7 +143,7 @@ def _import_lzma() -> Any:
 
 
 def encode_pack(items: Iterable[Packed]) -> bytes:
-    """Encode a pack. Modules that several functions share are stored once."""
+    """Encode functions as a pack. A module that realizes several of them is stored once."""
     items = list(items)
     cards = [[*item.card[:4], b"", item.card.signatures] for item in items]
     modules = {item.card.module_id: item.module for item in items}
@@ -170,12 +171,12 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
     decompressor: Any = zlib.decompressobj()
     if magic == _PACK_MAGICS["xz"]:
         if lzma is None:
-            raise FormatError("the pack is compressed with LZMA, but this Python was built without LZMA support")
+            raise FormatError("the pack is compressed with LZMA, but this Python has no LZMA support")
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_UNPACKED)
     try:
         content = decompressor.decompress(packed, MAX_UNPACKED)
         if not decompressor.eof:
-            raise FormatError(f"the content of the pack is truncated, or has more than {MAX_UNPACKED} bytes")
+            raise FormatError(f"the content of the pack does not end within {MAX_UNPACKED} bytes")
         cards, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
         known = [_decode_card(card, []) for card in cards]

@@ -1,4 +1,4 @@
-"""The remote stores of one `Cache`: fetches missing functions, offers compiled ones."""
+"""The remote stores of one `Cache`: fetches missing functions, and queues compiled functions for upload."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ _PROBE_PAUSE = 1.0
 
 
 class Inquiry:
-    """A look-up in the remote stores that has begun.
+    """A look-up in the remote stores.
 
     Attributes:
-        fetched: the fetched functions, or None until there is an answer.
-        unanswered: the functions about which no store answered.
+        fetched: the names of the fetched functions, or None until there is an answer.
+        unanswered: the names of the functions that no store answered for.
     """
 
     def __init__(self, remote: RemoteStore, names: tuple[str, ...], question: Question, *, insists: bool) -> None:
@@ -76,10 +76,11 @@ class Inquiry:
         self.unanswered: tuple[str, ...] = ()
 
     def wait_for_functions(self, seconds: float = 0.0) -> bool:
-        """Wait at most `seconds` for an answer, and return whether functions were fetched into the local cache.
+        """Wait for an answer, and return whether functions were fetched into the local cache.
 
-        If compiling functions of this label has taken longer here, the wait is that long. Once per process, it is at least a second
-        while the helper starts. There is no wait for a store that has not answered lately, unless the inquiry insists.
+        The wait is at most `seconds`, or as long as compiling functions with the same labels took in this process, if that is longer. The
+        first wait of a process for a starting helper is at least `START_SECONDS`. If the store has not answered lately, there is no wait
+        unless the inquiry was made with `insists`.
         """
         if self.fetched is None:
             started = time.monotonic()
@@ -93,7 +94,7 @@ class Inquiry:
         return bool(self.fetched)
 
     def _is_answered(self, seconds: float) -> bool:
-        if not seconds or not (self._insists or self._remote.patience.allows()):
+        if not seconds or not (self._insists or self._remote.patience.allows_waiting()):
             return self._question.wait(0.0)
         seconds = max(seconds, self._remote.estimate_compile_time(self._names))
         if self._question.claim_first_wait() and (self._question.wait(max(START_SECONDS, seconds)) or not self._question.sent):
@@ -122,16 +123,16 @@ class Inquiry:
             self._remote.count("remote_late")
 
     def close(self) -> None:
-        """End the look-up: the functions are compiled and queued for upload, or will not be compiled."""
+        """End the look-up. Call this after the functions were compiled and queued for upload, or if they will not be compiled."""
         self._question.close()
 
     def record_compilation(self, seconds: float) -> None:
-        """Record that the functions were compiled here, in this number of seconds."""
+        """Record that this process compiled the functions in `seconds`."""
         self._remote.record_compile_time(self._names, seconds)
 
 
 class RemoteStore:
-    """The remote stores that a cache was opened with, in the order in which they are asked."""
+    """The remote stores of a cache, in the order in which they are asked."""
 
     def __init__(self, store: Store, settings: Stores) -> None:
         self._store = store
@@ -173,9 +174,9 @@ class RemoteStore:
         return tuple([breaker_of(store.url) for store in self.settings.each])
 
     def _check_service(self, *, waits: bool) -> bool:
-        """Return whether a store may be asked.
+        """Return whether a store may be asked. Request a probe if the pause of a store is over.
 
-        Stores whose pause is over are probed first. Only callers with `waits` wait for the probe.
+        With `waits`, wait for the probe and return its result. Otherwise return False.
         """
         breakers = self.breakers()
         if not all(breaker.is_open() or breaker.is_half_open() for breaker in breakers):
@@ -198,9 +199,9 @@ class RemoteStore:
 
         Args:
             names: the functions. Only content names are requested, unless `plain` is set.
-            plain: the caller named the functions on purpose.
+            plain: request functions with plain names too.
             insists: wait for the answer even if the store has not answered lately.
-            compiles: the caller compiles the functions that are not fetched, and then calls `Inquiry.close`; until then other hosts wait.
+            compiles: the caller will compile the functions that are not fetched, and then call `Inquiry.close`. Other hosts wait for that.
             first: the position of the first store to ask.
         """
         wanted = tuple(name for name in names if plain or label_of(name) is not None)
@@ -226,7 +227,10 @@ class RemoteStore:
         return Inquiry(self, wanted, question, insists=insists)
 
     def fetch(self, names: Iterable[str], *, plain: bool = False, insists: bool = False, first: int = 0) -> tuple[str, ...]:
-        """Fetch functions and their imports into the local cache. Return the fetched functions. For the arguments see `inquire`."""
+        """Fetch functions and their imports into the local cache, and return the names of the fetched functions.
+
+        See `inquire` for the arguments.
+        """
         wanted = list(dict.fromkeys(names))
         fetched: list[str] = []
         while wanted:
@@ -241,17 +245,20 @@ class RemoteStore:
                 break
             fetched += inquiry.fetched
             if insists and inquiry.fetched:
-                wanted += inquiry.unanswered  # as long as each round brings something
+                wanted += inquiry.unanswered  # repeated as long as each round fetches a function
         return tuple(fetched)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
-        """Return, for each function, whether a store has code that this host can run. Warn once if the stores do not answer."""
+        """Return, for each function, whether a store has code that this host can run.
+
+        A function that the stores did not answer for counts as False. A warning is issued once per cache.
+        """
         self._check_service(waits=True)
         question = ask(self.settings, "has", list(names), *self._platform_and_shelves())
         answers = question.answer if question.wait(_patience(names) + _MARGIN) else [None] * len(names)
         unknown = answers.count(None)
         if unknown:
-            self.report_failure(question.problem or f"it did not answer for {unknown} of {len(names)} functions")
+            self.report_failure(question.problem or f"no answer for {unknown} of {len(names)} functions")
         return tuple(map(bool, answers))
 
     def _platform_and_shelves(self) -> tuple[str, list[str]]:
@@ -265,7 +272,7 @@ class RemoteStore:
         return self._start_up[1]
 
     def explain(self, name: str) -> RemoteAnswer:
-        """Ask the stores about a function now. Nothing is fetched into the cache, and nothing is counted."""
+        """Ask the stores about a function, and return their answer. Nothing is fetched into the cache, and nothing is counted."""
         try:
             if not self._check_service(waits=True):
                 failures, seconds = min([breaker.state() for breaker in self.breakers()], key=lambda state: state[1])
@@ -278,14 +285,18 @@ class RemoteStore:
         return remote_answer(self._store, self.settings, name, answer, question.problem)
 
     def adopt_answers(self, names: tuple[str, ...], answers: list[HelperAnswer], *, insists: bool = False) -> tuple[str, ...]:
-        """Verify and publish the modules that were found, and fetch their imports. Return the functions of `names` that were fetched."""
+        """Verify and publish the modules in the helper's answers, and fetch their imports.
+
+        Returns:
+            The functions of `names` whose modules were published.
+        """
         imports: dict[str, None] = {}
         rejected: dict[int, list[str]] = {}  # by the position of the store to ask next, after the store whose answer was not accepted
         packed = False
         fetched: list[str] = []
         for name, answer in zip(names, answers, strict=True):
-            why = f": {answer.data}" if isinstance(answer.data, str) and answer.data and answer.outcome != FOUND else ""
-            self._store.stats.asked(name, f"{answer.outcome}{why}")
+            reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data and answer.outcome != FOUND else ""
+            self._store.stats.asked(name, f"{answer.outcome}{reason}")
             if answer.outcome != FOUND:
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
@@ -307,7 +318,7 @@ class RemoteStore:
         return tuple(fetched)
 
     def _adopt_imports(self, answer: HelperAnswer) -> Iterator[str]:
-        """Publish the imports in a function's answer, unless the cache has them. Yield the names that these modules import."""
+        """Publish the imported modules in an answer that the cache lacks. Yield the names that these modules import."""
         for name, data, signatures in answer.imports:
             is_here = next(self._store.find(name), None) is not None
             adopted = self._adopt(name, data, signatures, answer.store) if not is_here else None
@@ -333,14 +344,14 @@ class RemoteStore:
         return adopted
 
     def _map_and_remove(self, path: str) -> memoryview:
-        """Map a file that the helper has written, remove it, and return its bytes.
+        """Map a file that the helper has written, remove the file, and return a view of its content.
 
         Raises:
             FormatError: the file is not in the directory for such files.
             OSError: the file cannot be mapped.
         """
         if os.path.dirname(path) != self._store.temporary:
-            raise FormatError(f"the helper process named the file {path}, which is not in {self._store.temporary}")
+            raise FormatError(f"the helper process returned the path {path}, which is not in {self._store.temporary}")
         try:
             return map_file(path)
         finally:
@@ -352,25 +363,29 @@ class RemoteStore:
         self._compile_times.update(dict.fromkeys(map(_label, names), seconds))
 
     def estimate_compile_time(self, names: Iterable[str]) -> float:
-        """Estimate the seconds that compiling these functions takes, from earlier compilations with their labels; 0.0 without any."""
+        """Estimate how many seconds compiling these functions takes, from earlier compilations with the same labels.
+
+        The estimate is 0.0 if there were none, and at most `_PATIENCE`.
+        """
         return min(max([self._compile_times.get(_label(name), 0.0) for name in names], default=0.0), _PATIENCE)
 
     # --------------------------------------------------------------- uploading
 
     def offer(self, module_id: bytes, *, always: bool = False) -> bool:
-        """Put a stored module into the outbox of each writable store. Return whether the module has functions to upload.
+        """Put a stored module into the outbox of each writable store, and return whether that was done.
 
-        With `always`, functions with plain names are uploaded too.
+        The result is False if the module has no function to upload, or if an outbox cannot be written. With `always`, functions with plain
+        names are uploaded too.
         """
         try:
             upload = self._make_upload(module_id, always=always)
             if upload is None:
                 return False
             boxes = self.outboxes()
-            dropped = sum([boxes[place].put(upload) for place in self.settings.writable])
+            dropped = sum([boxes[position].put(upload) for position in self.settings.writable])
         except (CompcacheError, OSError) as error:
             reraise_interrupt(error)
-            self.report_failure(f"module {module_id.hex()} could not be put into the outbox: {error}")
+            self.report_failure(f"module {module_id.hex()} could not be queued for upload: {error}")
             return False
         if dropped:
             self.count("remote_dropped", dropped)
@@ -380,7 +395,7 @@ class RemoteStore:
         return True
 
     def pack(self, names: Iterable[str]) -> None:
-        """Request a pack of functions that were offered, for hosts that fetch these functions together."""
+        """Request that these offered functions are also stored as one pack, for hosts that fetch them together."""
         try:
             ask(self.settings, "pack", list(names), *self._platform_and_shelves(), self.settings.writable).wait(_PATIENCE)
         except OSError as error:
@@ -388,9 +403,9 @@ class RemoteStore:
             self.report_failure(str(error))
 
     def flush(self, seconds: float) -> int:
-        """Wait at most `seconds` until the outboxes are empty. Return the number of uploads that are left."""
+        """Wait at most `seconds` until the outboxes are empty. Return the number of uploads that still wait."""
         boxes = self.outboxes()
-        waiting = [boxes[place] for place in self.settings.writable]
+        waiting = [boxes[position] for position in self.settings.writable]
         if not any(box.names() for box in waiting) and not (self.writes and self._start_up[1]):
             return 0  # this process has nothing to add to a pack either
         question = ask(self.settings, "flush", seconds, self.settings.writable)
@@ -401,7 +416,11 @@ class RemoteStore:
         return int(question.answer)
 
     def _make_upload(self, module_id: bytes, *, always: bool) -> Upload | None:
-        """Return the upload of a module, or None if it has no function to upload."""
+        """Return the upload of a stored module, or None if the module has no function to upload.
+
+        Raises:
+            CompcacheError, OSError: the module cannot be read.
+        """
         card, data, manifest = self._read_card("", module_id)
         header = manifest.header
         names = [(name, needs) for name, _, needs in manifest.indexed() if always or label_of(name) is not None]
@@ -415,10 +434,10 @@ class RemoteStore:
             shelf = shelf_of(needs)
             if shelf not in imports:
                 imports[shelf] = tuple(self._imported_cards(manifest, shelf))
-            mine = card._replace(name=name, module=inline, imports=imports[shelf])
-            cards.append((card_key(platform, name), encode_cards({shelf: mine})))
+            own_card = card._replace(name=name, module=inline, imports=imports[shelf])
+            cards.append((card_key(platform, name), encode_cards({shelf: own_card})))
         is_rejected = not self._rejected.isdisjoint(name for name, _ in names)
-        # A pack is always uploaded: the time that writing it took says nothing about its value.
+        # A pack is always uploaded, because the time that writing it took does not measure its value.
         return Upload(
             module_key(module_id),
             b"" if inline else data,
@@ -439,24 +458,27 @@ class RemoteStore:
         return Card(name, module_id, len(data), seconds, b"", signatures), data, manifest
 
     def _imported_cards(self, manifest: WholeManifest, shelf: str) -> Iterator[Card]:
-        """Yield cards of the modules that a module imports, directly or not, if they are small and run on every processor of this shelf."""
+        """Yield cards of the modules that a module imports, directly or indirectly.
+
+        Modules that are large, or that do not run on every processor of the shelf, are left out.
+        """
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
         seen = set(pending)
         while pending:
             name = pending.pop(0)
             for module_id, _ in self._store.find(name):
                 with suppress(CompcacheError, OSError):
-                    card, data, found = self._read_card(name, module_id)
-                    needs = {each: requirement for each, _, requirement in found.indexed()}.get(name)
-                    platforms = [platform_shelf(each.header.triple, each.header.abi) for each in (found, manifest)]
+                    card, data, imported = self._read_card(name, module_id)
+                    needs = {function: requirement for function, _, requirement in imported.indexed()}.get(name)
+                    platforms = [platform_shelf(module.header.triple, module.header.abi) for module in (imported, manifest)]
                     if needs is None or len(data) > space or platforms[0] != platforms[1]:
                         continue
                     if not includes(shelf, shelf_of(needs), manifest.header.triple):
                         continue
                     space -= len(data)
-                    more = [each for each in found.imports() if each not in seen]
-                    seen.update(more)
-                    pending += more
+                    unseen = [function for function in imported.imports() if function not in seen]
+                    seen.update(unseen)
+                    pending += unseen
                     yield card._replace(module=data)
                     break
 
@@ -480,21 +502,21 @@ class RemoteStore:
             if store.writable
         ]
 
-    # -------------------------------------------------------------------- both
+    # ------------------------------------------------------------- statistics
 
     def count(self, counter: str, amount: float = 1) -> None:
         """Add an amount to a counter of the cache's statistics."""
         self._store.stats.count(counter, amount)
 
-    def _count_for_store(self, place: int, counter: str, amount: float = 1) -> None:
+    def _count_for_store(self, position: int, counter: str, amount: float = 1) -> None:
         """Add an amount to a counter, in total and for the store at this position."""
         self.count(counter, amount)
-        self.count(counter_of(counter, self.settings.each[place].shown), amount)
+        self.count(counter_of(counter, self.settings.each[position].shown), amount)
 
     def count_by_store(self, answers: Iterable[HelperAnswer], seconds: Iterable[float]) -> None:
-        """Count the answers of each store, and the seconds that they took."""
-        for place, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
-            letters = [answer.by_store[place : place + 1] for answer in answers]
+        """Count each store's answers by kind, and the seconds that they took."""
+        for position, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
+            letters = [answer.by_store[position : position + 1] for answer in answers]
             asked = sum([letters.count(letter) for letter in (STORE_HIT, STORE_MISS)])
             for counter, amount in (
                 ("misses", letters.count(STORE_MISS)), ("errors", letters.count(STORE_ERROR)), ("answers", asked), ("seconds", took),
@@ -503,7 +525,7 @@ class RemoteStore:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)
 
     def report_failure(self, problem: str) -> None:
-        """Record a failure of the stores, which are then not asked for a while. Warn once per cache that they are not used."""
+        """Record a failure in the breakers of all stores. Warn once per cache that the stores are not used."""
         self.count("remote_errors")
         with suppress(OSError):
             for breaker in self.breakers():
@@ -519,5 +541,5 @@ def _label(name: str) -> str:
 
 
 def _patience(names: Collection[str]) -> float:
-    """Return how many seconds to wait for an answer about these functions."""
+    """Return for how many seconds to wait for an answer about these functions."""
     return _PATIENCE + _PATIENCE_PER_NAME * len(names)

@@ -1,4 +1,4 @@
-"""Asks the helper process: one short-lived connection per question, safe in threads and in forked children.
+"""Connections to the helper process: one short-lived connection per question. Safe in threads and in forked children.
 
 A message is its length (4 bytes, little-endian), then msgpack.
 """
@@ -39,7 +39,7 @@ _PEER = Struct("3i")
 
 _HELPER = "import sys; from compcache.remote.helper.server import main; sys.exit(main(sys.argv[1:]))"
 _POLL_SECONDS = 0.005
-#: A helper that cannot be reached this many seconds after its start is given up.
+#: A process stops waiting for a helper that cannot be reached this many seconds after its start.
 _START_SECONDS = 10.0
 #: A helper that ends before it was reached is started again at once this many times, then only after `_START_SECONDS`.
 _STARTS = 3
@@ -75,7 +75,11 @@ def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
 
 
 class _ProcessorWait:
-    """Measures how long a process waits for a processor from now on. `find_pid` returns its PID, which may change."""
+    """Measures how long a process waits for a processor.
+
+    Args:
+        find_pid: returns the PID of the process, which may change.
+    """
 
     def __init__(self, find_pid: Callable[[], int]) -> None:
         self._find_pid = find_pid
@@ -101,15 +105,15 @@ def _read_wait(pid: int) -> float:
 
 
 class Question:
-    """A question to the helper. It is sent when the helper listens.
+    """A question to the helper. It is sent once the helper listens.
 
-    A question with `keeps` leaves its connection open until `close`.
+    With `keeps`, the connection stays open until `close`.
 
     Attributes:
-        answer: the decoded answer; set once `wait` returns True.
-        is_answered: whether the answer has come.
-        sent: the monotonic time of sending, or 0.0 before it.
-        problem: why no answer will come, or "".
+        answer: the decoded answer. It is set when `wait` returns True.
+        is_answered: whether the answer has arrived.
+        sent: the monotonic time when the question was sent, or 0.0 before that.
+        problem: the reason why no answer will arrive, or "".
     """
 
     def __init__(self, directory: str, stores: Stores, message: object, *, keeps: bool = False) -> None:
@@ -127,10 +131,10 @@ class Question:
         _questions.add(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the answer, and return whether it came. False is final if `problem` is set.
+        """Wait at most `seconds` for the answer, and return whether it has arrived. After False, `problem` says whether waiting is useless.
 
-        Once the helper has said how long compiling would take, the wait is at least that long. Time in which the helper itself waits
-        for a processor does not count, up to `_LONGEST_QUEUE` seconds: on a busy machine compiling would take longer too.
+        Once the helper has reported how long compiling would take, the wait is at least that long. Time during which the helper waits for
+        a processor does not count, up to `_LONGEST_QUEUE` seconds, because compiling would take longer too on a busy machine.
         """
         started = time.monotonic()
         queue = _ProcessorWait(self._helper_pid) if seconds else None
@@ -159,14 +163,14 @@ class Question:
         return _started.get(self._directory, (0, 0.0, 0))[0]
 
     def claim_first_wait(self) -> bool:
-        """Record a wait for a helper that is starting, and return whether it is the first one of this process."""
+        """Return whether no question of this process has waited for the starting helper yet. Later calls return False."""
         if self.sent or self._directory in _awaited:
             return False
         _awaited.add(self._directory)
         return True
 
     def close(self) -> None:
-        """Close the connection. No answer comes any more."""
+        """Close the connection. An answer that has not arrived is lost."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -181,7 +185,7 @@ class Question:
             owner = owner_of(connection)
             if owner != os.geteuid():
                 connection.close()
-                self.problem = f"the helper process at {self._directory} belongs to user {owner}, not to you; remove that directory"
+                self.problem = f"the helper process in {self._directory} runs as another user ({owner}); remove that directory"
                 return False
             connection.sendall(self._unsent)
             connection.setblocking(False)
@@ -233,17 +237,17 @@ class Question:
 
 
 def _forget_connections() -> None:
-    """Drop the connections in a forked child, because its parent reads the answers. Waiting for a question sends it again."""
+    """Drop all connections in a forked child, because the parent reads the answers. `Question.wait` sends a question again."""
     for question in list(_questions):
         question.close()
         question._received.clear()
 
 
 def ask(stores: Stores, *message: Any, keeps: bool = False) -> Question:
-    """Ask the helper of these stores, starting it if it does not run.
+    """Send a question to the helper of these stores, starting the helper if it does not run. Return the `Question` without waiting.
 
     Raises:
-        OSError: there is no private directory for its socket.
+        OSError: the directory of the helper's socket cannot be made private.
     """
     question = Question(state_directory(stores.url, os.environ), stores, list(message), keeps=keeps)
     question.wait(0.0)
@@ -257,7 +261,7 @@ def wake_helper(stores: Stores) -> None:
 
 
 def _start_helper(directory: str, stores: Stores) -> str:
-    """Start the helper unless this process has just started it. Return the reason if it does not start, or ""."""
+    """Start the helper unless this process has started it recently. Return "", or the reason why the helper cannot be reached."""
     refused = os.path.join(directory, REFUSED)
     pid, started, failed_starts = _started.get(directory, (0, 0.0, 0))
     if pid and _is_running(pid):
@@ -273,7 +277,7 @@ def _start_helper(directory: str, stores: Stores) -> str:
             return ""  # the helper ended at once because another helper serves, or is about to
         if failed_starts >= _STARTS:
             return "its helper process ends as soon as it is started"
-        failed_starts += 1  # a user or the system has ended it
+        failed_starts += 1  # a user or the system has killed the helper
     else:
         failed_starts = 0
     _reached.discard(directory)

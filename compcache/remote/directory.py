@@ -1,4 +1,7 @@
-"""The directories of a store on this host: one for the helper's socket and the breaker, one for the outbox. Imports nothing slow."""
+"""The local directories of a remote store: one for the helper's socket and the breaker, one for the outbox.
+
+This module imports no slow modules.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _TEMPORARY = "/tmp"  # noqa: S108 - directories created there are private, and c
 
 
 def private_directory(path: str) -> str:
-    """Return `path`, a directory that this user owns and others cannot enter. It is created if it is missing.
+    """Create a directory that only this user can enter, if it is missing, and return `path`.
 
     Raises:
         OSError: the directory is not private to this user, or it cannot be created.
@@ -29,12 +32,12 @@ def private_directory(path: str) -> str:
     except FileExistsError as error:
         reraise_interrupt(error)
         if not _is_own(path, 0o077):
-            raise OSError(f"{path} is not private to this user: remove it, or set XDG_RUNTIME_DIR to a private directory") from None
+            raise OSError(f"{path} is not private to this user: remove it, or set XDG_RUNTIME_DIR to another directory") from None
     return path
 
 
 def _is_own(path: str, denied: int) -> bool:
-    """Return whether a directory belongs to this user, and its mode denies others the permissions in `denied`."""
+    """Return whether `path` is a directory that belongs to this user and grants none of the permissions `denied`."""
     try:
         status = os.lstat(path)
     except OSError as error:
@@ -43,7 +46,7 @@ def _is_own(path: str, denied: int) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & denied
 
 
-#: The beginnings of variables that name accounts and endpoints. Processes that differ in them do not share a helper.
+#: Prefixes of environment variables for accounts and endpoints. Processes that differ in such variables do not share a helper.
 _ACCOUNT = ("AWS_", "GOOGLE_", "AZURE_", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy")
 
 
@@ -55,7 +58,7 @@ _PLACE = (
 
 
 def state_directory(url: str, environment: Mapping[str, str]) -> str:
-    """Return the directory for a store's socket and breaker: one for each user, store and set of credentials.
+    """Return the directory for a store's socket and breaker. Each combination of user, store and credentials has its own directory.
 
     Raises:
         OSError: the directory cannot be made private.
@@ -65,9 +68,9 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
 
 
 def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
-    """Return the directory of a store's outbox: one for each user and store, independent of the credentials.
+    """Return the directory of a store's outbox. It depends on the user and the store, but not on the credentials.
 
-    An upload that was queued with an expired token is sent with the next token.
+    An upload that was queued with an expired token can therefore be sent with the next token.
 
     Raises:
         OSError: the directory cannot be made private.
@@ -89,8 +92,7 @@ def _strip_credentials(url: str) -> str:
 def _private_directory_for(purpose: str, environment: Mapping[str, str]) -> str:
     """Return the private directory for this purpose, created if it is missing.
 
-    A runtime directory that does not belong to this user is skipped, for example after sudo: the owner of a directory can replace its
-    files.
+    If XDG_RUNTIME_DIR belongs to another user, for example after sudo, it is not used, because that user could replace files in it.
     """
     base = environment.get("XDG_RUNTIME_DIR", "")
     if not _is_own(base, _WRITE):

@@ -1,4 +1,4 @@
-"""Maintenance of a remote store for its operators: what it contains, which objects are broken, and what may be removed.
+"""Maintenance of remote stores: status, verification and garbage collection.
 
 All functions but `status` require a `Stores` with one store.
 """
@@ -87,7 +87,7 @@ def verify(store: Stores) -> RemoteReport:
     """Read all cards and packs, check that they decode, and check that the modules of the cards exist.
 
     Raises:
-        StorageError: the store cannot be listed, or does not answer. The error says nothing about its content.
+        StorageError: the store cannot be listed, or does not answer.
     """
     modules = {item.key: item for item in _list_objects(store, "m")}
     cards, packs = _list_objects(store, "f"), _list_objects(store, "p")
@@ -131,7 +131,7 @@ def collect_garbage(
         store: the store.
         older_than: also remove any cards and packs that were written longer ago than this, in seconds.
         unused_for: also remove cards and packs that were written longer ago than this, in seconds, and that no host has received
-            since; at most 90 days. Hosts that may not write do not count.
+            since; at most 90 days. Uses by hosts that may not write are not known.
         grace: the minimum time between the two collections, in seconds; longer than any upload takes.
         dry_run: remove nothing, and write nothing for the next collection.
 
@@ -139,11 +139,11 @@ def collect_garbage(
         The objects that were removed, and those that are left for a later collection.
 
     Raises:
-        StorageError: the store does not answer. Nothing was removed because of that.
-        ValueError: `unused_for` is longer than records of use are kept.
+        StorageError: the store does not answer.
+        ValueError: `unused_for` is more than 90 days.
     """
     if unused_for is not None and unused_for > LONGEST_UNUSED:
-        raise ValueError(f"unused_for is {unused_for:g} s, but records of use are kept for {LONGEST_UNUSED:g} s (90 days)")
+        raise ValueError(f"unused_for is {unused_for:g} s, but records of use are kept for only {LONGEST_UNUSED:g} s (90 days)")
     answer = _ask_store(store, "collect", grace, older_than, dry_run, unused_for)
     return RemoteGarbage(*[tuple(_decode_objects(rows)) for rows in answer])
 
@@ -153,7 +153,7 @@ def _list_objects(store: Stores, kind: str) -> tuple[RemoteObject, ...]:
 
 
 def _ask_store(store: Stores, *message: Any) -> Any:
-    """Return the store's answer to a question.
+    """Send a question about the store to its helper, and return the answer.
 
     Raises:
         StorageError: the store or the helper does not answer.
@@ -171,7 +171,7 @@ def _decode_objects(rows: list[list[Any]]) -> Iterator[RemoteObject]:
 
 
 def _ask_helper(store: Stores, *message: Any) -> Any:
-    """Return the helper's answer to a question.
+    """Send a question to the helper, and return its answer.
 
     Raises:
         StorageError: the helper does not answer.

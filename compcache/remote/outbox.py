@@ -1,6 +1,6 @@
-"""Uploads that wait on disk, one file per module. If they exceed the limit, the oldest files are dropped.
+"""The outbox: uploads that wait on disk, one file per module. If they exceed the size limit, the oldest files are dropped.
 
-The process that compiled writes a file and continues. The helper uploads it, now or when it runs the next time.
+The process that compiled a module writes a file and continues. The helper uploads the file, now or in its next run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Upload(NamedTuple):
 
 
 class Outbox:
-    """The waiting uploads in one directory. Several processes add to it. One process, the helper, removes from it.
+    """The waiting uploads in one directory. Several processes add uploads. One process, the helper, removes them.
 
     Args:
         directory: the path of the directory.
@@ -62,7 +62,7 @@ class Outbox:
         self._limit = limit
 
     def put(self, upload: Upload) -> int:
-        """Add an upload, and return the number of older uploads that were dropped to make room.
+        """Add an upload. Return the number of older uploads that were dropped to free space.
 
         Raises:
             OSError: the file could not be written.
@@ -79,7 +79,7 @@ class Outbox:
         return [name for name in self._files() if name.endswith(_ENDING)]
 
     def finished(self) -> list[str]:
-        """Return the file names of the finished uploads that are kept until the store is known to have them, the oldest first."""
+        """Return the file names of the finished uploads that must still be checked, the oldest first."""
         return [name for name in self._files() if name.endswith(_ENDING + _STORED)]
 
     def mark_finished(self, name: str) -> str:
@@ -104,7 +104,7 @@ class Outbox:
 
         Raises:
             OSError: the file does not exist, or cannot be read.
-            FormatError: the file is damaged or of another version.
+            FormatError: the file is damaged, or has another version of the format.
         """
         with open(os.path.join(self._directory, name), "rb") as file:
             data = file.read()
@@ -122,7 +122,7 @@ class Outbox:
         texts = [upload.key, *[card_key for card_key, _ in upload.cards]]
         contents = [upload.module, *[card for _, card in upload.cards]]
         if not all(isinstance(text, str) for text in texts) or not all(isinstance(content, bytes) for content in contents):
-            raise FormatError(f"the upload {name} is malformed: a key or a content has the wrong type")
+            raise FormatError(f"the upload {name} is malformed: a key or a module has the wrong type")
         if not isinstance(upload.seconds, float) or not isinstance(upload.always, bool):
             raise FormatError(f"the upload {name} is malformed: a field has the wrong type")
         return upload
@@ -133,7 +133,7 @@ class Outbox:
             os.unlink(os.path.join(self._directory, name))
 
     def size(self, *, waiting: bool = False) -> int:
-        """Return the total size of the waiting and the kept files in bytes, or with `waiting` that of the waiting files alone."""
+        """Return the total size of the files in bytes. With `waiting`, finished uploads are not counted."""
         total = 0
         for name in self.names() if waiting else self._files():
             with suppress(OSError):
@@ -141,7 +141,7 @@ class Outbox:
         return total
 
     def sweep(self) -> None:
-        """Remove the partial files of processes that were killed."""
+        """Remove the partially written files of killed processes."""
         with suppress(OSError):
             for name in os.listdir(self._directory):
                 path = os.path.join(self._directory, name)
@@ -151,7 +151,8 @@ class Outbox:
     def _make_room(self, size: int) -> int:
         """Drop uploads until a file of `size` bytes fits, finished uploads first.
 
-        Return the number of unfinished uploads that were dropped.
+        Returns:
+            The number of waiting uploads that were dropped.
         """
         excess = self.size() + size - self._limit
         dropped = 0

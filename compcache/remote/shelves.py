@@ -31,9 +31,9 @@ def platform_shelf(platform: str | None = None, abi: int = ABI_VERSION) -> str:
 
 
 def shelf_of(requirement: str) -> str:
-    """Return the shelf of code with this requirement.
+    """Return the shelf for code with this requirement.
 
-    It is the lowest level that can run the code, or else the processor model that the code was compiled for.
+    It is the lowest CPU level that can run the code. If no level can, it is the processor model that the code was compiled for.
     """
     _, platform, _, _, made_for, made_on, features = requirement.split("\0")
     for level, _, processor in _levels(platform):
@@ -49,7 +49,7 @@ def usable_shelves(processor: Processor) -> tuple[str, ...]:
 
 
 def includes(shelf: str, other: str, platform: str | None = None) -> bool:
-    """Return whether every processor that runs code of the shelf `shelf` also runs code of the shelf `other`."""
+    """Return whether every processor that can run the code on a shelf can also run the code on the shelf `other`."""
     levels = [level for level, *_ in _levels(platform or platform_name())]
     return shelf == other or (shelf in levels and other in levels[: levels.index(shelf)])
 
@@ -60,7 +60,7 @@ def card_key(platform: str, func_name: str) -> str:
 
 
 def lease_of(key: str) -> str:
-    """Return the key of the lease that belongs to a function's card key: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
+    """Return the key of a function's lease, given the key of its cards: ``ccr3/l/<platform>/<kk>/<key of the name>``."""
     return key.replace("/f/", "/l/", 1)
 
 
@@ -85,8 +85,8 @@ def module_key(module_id: bytes) -> str:
 
 @cache
 def _levels(platform: str) -> tuple[tuple[str, str, Processor], ...]:
-    """Return the CPU levels of a platform: for each, its name, its features as words, and a processor with exactly these features."""
+    """Return the CPU levels of a platform, each as (name, feature words, processor with exactly these features)."""
     arch = platform.partition("-")[0]
     table = cpu_table(arch, _TABLE_VERSION)
     levels = [(level, table.expand(level)) for level in architecture(arch).levels] if table else []
-    return tuple([(level, words_of(have, arch)[0], processor_with(have, platform, level)) for level, have in levels])
+    return tuple([(level, words_of(features, arch)[0], processor_with(features, platform, level)) for level, features in levels])

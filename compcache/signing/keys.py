@@ -15,7 +15,16 @@ from compcache.errors import MissingPackageError
 from compcache.files import reraise_interrupt
 from compcache.processes.secret_references import read_secret
 
-__all__ = ["PublicKey", "SecretKey", "new_key", "parse_public", "parse_publics", "parse_secret", "read_own", "read_publics"]
+__all__ = [
+    "PublicKey",
+    "SecretKey",
+    "generate_key",
+    "parse_public_key",
+    "parse_public_keys",
+    "parse_secret_key",
+    "read_publish_key",
+    "read_trusted_keys",
+]
 
 _SIZE = 32  # bytes of a key
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}")
@@ -31,7 +40,7 @@ class PublicKey(NamedTuple):
         return f"{self.name}:{base64.b64encode(self.data).decode()}"
 
     def accepts(self, message: bytes, signature: bytes) -> bool:
-        """Return whether `signature` is a signature of `message` by the secret key that belongs to this key."""
+        """Return whether `signature` is a valid signature of `message` by the matching secret key."""
         nacl = _import_nacl()
         try:
             nacl.signing.VerifyKey(self.data).verify(message, signature)
@@ -61,13 +70,13 @@ class SecretKey(NamedTuple):
         return PublicKey(self.name, bytes(_import_nacl().signing.SigningKey(self.seed).verify_key))
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of a message, 64 bytes. Signatures of equal messages are equal."""
+        """Sign a message, and return the signature of 64 bytes. Equal messages have equal signatures."""
         signature: bytes = _import_nacl().signing.SigningKey(self.seed).sign(message).signature
         return signature
 
 
-def new_key(name: str) -> SecretKey:
-    """Return a new random secret key with this name.
+def generate_key(name: str) -> SecretKey:
+    """Generate a random secret key with this name.
 
     Raises:
         ValueError: `name` is not a valid key name.
@@ -76,7 +85,7 @@ def new_key(name: str) -> SecretKey:
     return SecretKey(name, os.urandom(_SIZE))
 
 
-def parse_secret(text: str) -> SecretKey:
+def parse_secret_key(text: str) -> SecretKey:
     """Return a secret key from its text.
 
     Raises:
@@ -85,25 +94,25 @@ def parse_secret(text: str) -> SecretKey:
     return SecretKey(*_parse_key(text, "publish_key", show=False))
 
 
-def read_own(publish_key: str) -> SecretKey:
-    """Return the secret key that the setting `publish_key` contains or refers to.
+def read_publish_key(publish_key: str) -> SecretKey:
+    """Return the secret key in the setting `publish_key`, which contains the key or names its variable or file.
 
     Raises:
         ValueError: the text is not a key, or refers to an environment variable that is not set.
         OSError: the file with the key cannot be read.
     """
-    return parse_secret(read_secret(publish_key, "publish_key"))
+    return parse_secret_key(read_secret(publish_key, "publish_key"))
 
 
-def read_publics(trusted: Any) -> tuple[PublicKey, ...]:
-    """Return the public keys of a setting; an empty tuple if the setting is empty. See `parse_publics` for its forms.
+def read_trusted_keys(trusted: Any) -> tuple[PublicKey, ...]:
+    """Return the public keys in the setting `trusted_keys`; an empty tuple if the setting is empty. See `parse_public_keys` for its forms.
 
     Raises:
-        TypeError: the setting is neither text nor several texts.
-        ValueError: a text is not a key, or the setting is not empty and contains no key.
+        TypeError: the setting is neither a text nor an iterable of texts.
+        ValueError: a text is not a key, or a non-empty setting contains no key.
         OSError: a file cannot be read.
     """
-    keys = parse_publics(trusted) if trusted else ()
+    keys = parse_public_keys(trusted) if trusted else ()
     if trusted and not keys:
         raise ValueError("trusted_keys contains no key: give keys of the form name:base64, or leave it empty")
     return keys
@@ -114,7 +123,7 @@ def _read_text(path: str) -> str:
         return file.read()
 
 
-def parse_public(text: str) -> PublicKey:
+def parse_public_key(text: str) -> PublicKey:
     """Return a public key from its text.
 
     Raises:
@@ -123,7 +132,7 @@ def parse_public(text: str) -> PublicKey:
     return PublicKey(*_parse_key(text, "a trusted key", show=True))
 
 
-def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
+def parse_public_keys(keys: Any) -> tuple[PublicKey, ...]:
     """Return the public keys in one text or in several texts, each key once.
 
     Spaces, commas or line breaks separate the keys in a text. ``@file`` in place of a key includes the keys in a file, which may
@@ -141,26 +150,35 @@ def parse_publics(keys: Any) -> tuple[PublicKey, ...]:
         for word in str(item).replace(",", " ").split():
             if word.startswith("@"):
                 lines = [line.partition("#")[0] for line in _read_text(word[1:]).splitlines()]
-                parsed.update(dict.fromkeys(parse_publics(lines)))
+                parsed.update(dict.fromkeys(parse_public_keys(lines)))
             else:
-                parsed[parse_public(word)] = None
+                parsed[parse_public_key(word)] = None
     return tuple(parsed)
 
 
-def _parse_key(text: str, what: str, *, show: bool) -> tuple[str, bytes]:
-    """Return the name and the 32 bytes of a key. Messages name the key `what`, and contain `text` only if `show` is true."""
+def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
+    """Return the name and the 32 bytes of a key.
+
+    Args:
+        text: the key, in the form ``name:base64``.
+        description: the noun for the key in messages.
+        show: whether messages contain `text`; false for secret keys.
+
+    Raises:
+        ValueError: the text is not a key.
+    """
     quoted = f": {text!r}" if show else ""
     name, colon, encoded = text.strip().partition(":")
     if not colon:
-        raise ValueError(f"{what} must have the form name:base64{quoted}")
-    _check_name(name, repr(name) if show else f"the name in {what}")
+        raise ValueError(f"{description} must have the form name:base64{quoted}")
+    _check_name(name, repr(name) if show else f"the name in {description}")
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         reraise_interrupt(error)
         data = b""
     if len(data) != _SIZE:
-        raise ValueError(f"{what} must have {_SIZE} bytes in base64 after the colon{quoted}")
+        raise ValueError(f"{description} must have {_SIZE} bytes in base64 after the colon{quoted}")
     return name, data
 
 

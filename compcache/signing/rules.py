@@ -23,13 +23,13 @@ def read_rules(
     min_llvm: str | None,
     variables: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Return the arguments of a `Store` that hold these rules; see `Cache`. A rule that is not set has no argument.
+    """Return the keyword arguments of `Store` for these rules; see `Cache`. Rules that are not set are left out.
 
     Args:
-        signing_key: the key that signs the modules of the directory; None: from the settings.
-        trusted_keys: the public keys of trusted publishers; None: from the settings.
-        publish_key: the secret key that signs modules for others; None: from the settings; "": no key.
-        min_llvm: the oldest LLVM whose code is used; None: from the settings.
+        signing_key: the key for the keyed digests of the directory's modules; None uses the setting.
+        trusted_keys: the public keys of trusted publishers; None uses the setting.
+        publish_key: the secret key that signs exported modules; None uses the setting, and "" selects no key.
+        min_llvm: the oldest LLVM version whose code is used; None uses the setting.
         variables: the environment variables of the four settings, in this order.
 
     Raises:
@@ -43,13 +43,13 @@ def read_rules(
     if key is not None:
         options["signing_key"] = key
     if trusted_keys is not None or publish_key is not None or setting(variables[1]) or setting(variables[2]):
-        from compcache.signing.keys import read_own, read_publics
+        from compcache.signing.keys import read_publish_key, read_trusted_keys
 
-        own = _argument_or_setting(publish_key, variables[2], read_own) if publish_key != "" else None
-        trusted = _argument_or_setting(trusted_keys, variables[1], read_publics) or ()
-        # A cache that trusts keys must trust its own key, or its own modules would be misses.
-        options["trusted_keys"] = (*trusted, own.public()) if trusted and own is not None else trusted
-        options["publish_key"] = own
+        secret_key = _argument_or_setting(publish_key, variables[2], read_publish_key) if publish_key != "" else None
+        public_keys = _argument_or_setting(trusted_keys, variables[1], read_trusted_keys) or ()
+        # Without its own key among the trusted keys, a cache would reject the modules that it has signed.
+        options["trusted_keys"] = (*public_keys, secret_key.public()) if public_keys and secret_key is not None else public_keys
+        options["publish_key"] = secret_key
     oldest = _argument_or_setting(min_llvm, variables[3], _check_version)
     if oldest:
         options["min_llvm"] = oldest
@@ -57,12 +57,12 @@ def read_rules(
 
 
 def _argument_or_setting(argument: Any, variable: str, read: Callable[[Any], _T]) -> _T | None:
-    """Return the value that `read` returns for an argument, or for the setting if the argument is None; None if neither is set."""
+    """Parse an argument, or the setting if the argument is None, with `read`. Return None if neither is set."""
     return from_environment(variable, read) if argument is None else read(argument)
 
 
 def read_signing_key(key: bytes | str) -> bytes:
-    """Return a signing key as bytes; `key` may be a reference to the key. Raise `ValueError` if it is empty."""
+    """Return a signing key as bytes. A text may be a reference to the key. Raise `ValueError` if `key` is empty."""
     if not key:
         raise ValueError("signing_key is empty: pass None for a cache without signatures")
     return read_secret(key, "signing_key").encode() if isinstance(key, str) else key

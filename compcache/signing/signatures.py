@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     #: The name of a key, and a signature.
     _Line = tuple[str, bytes]
 
-__all__ = ["add_signature", "is_signed", "merged_signatures", "signed_message", "signers"]
+__all__ = ["add_signature", "is_signed", "merge_signatures", "signed_message", "signers"]
 
 _SIZE = 64  # bytes of a signature
 #: The maximum number of bytes read from a signature file.
@@ -38,43 +38,43 @@ _MOST_CHECKED = 64
 
 
 def signed_message(module_id: bytes, requirement: str) -> bytes:
-    """Return the message that the signatures of a module sign."""
+    """Return the message that is signed for a module."""
     requirement_digest = digest([requirement.encode("utf-8", "surrogatepass")]).hex()
     return f"compcache module 1\n{module_id.hex()}\n{requirement_digest}\n".encode()
 
 
 def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Return the content of a signature file with a signature by `key` added.
+    """Return the content of a signature file after adding a signature by `key`.
 
-    The new signature comes first, and replaces signatures in the name of `key`. Valid signatures by one of `keys` come next, then
-    other signatures.
+    The new signature comes first, and replaces signatures in the name of `key`. Valid signatures by one of `keys` come next. At most 64
+    other signatures follow.
     """
     message = signed_message(module_id, requirement)
-    valid, unknown = _partition(_decode_lines(content), keys, message)
-    others = [line for line in (*valid, *unknown) if line[0] != key.name]
-    return _encode_lines([(key.name, key.sign(message)), *others])
+    valid, unknown = _partition_signatures(_decode_lines(content), keys, message)
+    remaining = [line for line in (*valid, *unknown) if line[0] != key.name]
+    return _encode_lines([(key.name, key.sign(message)), *remaining])
 
 
-def merged_signatures(known: bytes, more: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
-    """Merge two signature files, and return the content of the result, without duplicate lines.
+def merge_signatures(stored: bytes, imported: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:
+    """Merge two signature files, and return the content of the merged file, without duplicate lines.
 
-    Valid signatures by one of `keys` come first. A limited number of other signatures follows: all of `known` and the first of `more`.
+    Valid signatures by one of `keys` come first. At most 64 other signatures follow: those of `stored`, and at most 8 of `imported`.
     """
     keys, message = tuple(keys), signed_message(module_id, requirement)
-    valid, unknown = _partition(_decode_lines(known), keys, message)
-    more_valid, more_unknown = _partition(_decode_lines(more), keys, message)
-    kept = dict.fromkeys([*unknown, *more_unknown[:_MOST_NEW_UNKNOWN]])
-    return _encode_lines([*dict.fromkeys([*valid, *more_valid]), *list(kept)[:_MOST_UNKNOWN]])
+    valid, unknown = _partition_signatures(_decode_lines(stored), keys, message)
+    imported_valid, imported_unknown = _partition_signatures(_decode_lines(imported), keys, message)
+    others = dict.fromkeys([*unknown, *imported_unknown[:_MOST_NEW_UNKNOWN]])
+    return _encode_lines([*dict.fromkeys([*valid, *imported_valid]), *list(others)[:_MOST_UNKNOWN]])
 
 
-def _partition(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
-    """Return the signatures that are valid for one of the keys, and the first 64 other signatures."""
+def _partition_signatures(lines: list[_Line], keys: Iterable[PublicKey], message: bytes) -> tuple[list[_Line], list[_Line]]:
+    """Split signatures into valid signatures by one of the keys, and the first 64 other signatures. Return both lists."""
     valid = list(dict.fromkeys([line for key in keys for line in _valid_lines(lines, key, message)]))
     return valid, [line for line in lines if line not in valid][:_MOST_UNKNOWN]
 
 
 def _valid_lines(lines: Iterable[_Line], key: PublicKey, message: bytes) -> list[_Line]:
-    """Return the lines with the name of a key and a valid signature by the key. Only the first lines with its name are checked."""
+    """Return the lines with a key's name and a valid signature by the key. Only the first 64 lines with this name are checked."""
     named = [line for line in lines if line[0] == key.name]
     return [line for line in named[:_MOST_CHECKED] if key.accepts(message, line[1])]
 

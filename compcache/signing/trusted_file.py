@@ -6,29 +6,29 @@ import os
 from typing import TYPE_CHECKING
 
 from compcache.settings import users_directory
-from compcache.signing.keys import parse_publics
+from compcache.signing.keys import parse_public_keys
 
 if TYPE_CHECKING:
     from compcache.signing.keys import PublicKey
 
-__all__ = ["add_trusted", "trusted_file"]
+__all__ = ["add_trusted_key", "trusted_keys_path"]
 
 
-def trusted_file() -> str:
+def trusted_keys_path() -> str:
     """Return the path of the file: ``compcache/trusted-keys`` in the user's configuration directory (XDG Base Directory Specification)."""
     return os.path.join(users_directory("XDG_CONFIG_HOME", "~/.config"), "compcache", "trusted-keys")
 
 
-def add_trusted(key: PublicKey) -> str:
+def add_trusted_key(key: PublicKey) -> str:
     """Add a key to the file unless it is already there. Create the file if necessary, and return its path.
 
     Raises:
         ValueError: a line of the file is not a key.
         OSError: the file cannot be read or written.
     """
-    path = trusted_file()
+    path = trusted_keys_path()
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    trusted = parse_publics(f"@{path}") if os.path.exists(path) else ()
+    trusted = parse_public_keys(f"@{path}") if os.path.exists(path) else ()
     if key not in trusted:
         with open(path, "a", encoding="utf-8") as file:
             file.write(f"{key}\n")

@@ -1,1 +1,1 @@
-"""CPUs: their names, this host's description, and the requirements of code that is compiled for them (imports LLVM)."""
+"""Target CPUs: their names and features, this host, and the requirements of compiled code. This package imports LLVM."""

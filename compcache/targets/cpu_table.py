@@ -45,7 +45,7 @@ class CpuTable:
                 self._implied_by.setdefault(other, []).append(name)
 
     def check(self, cpu: str, features: str) -> None:
-        """Raise an error for names that LLVM does not know. LLVM would ignore such names, and compile for another CPU.
+        """Check that LLVM knows the names of a CPU and of features. LLVM would ignore unknown names and compile for another CPU.
 
         Args:
             cpu: the name of a CPU.
@@ -55,20 +55,20 @@ class CpuTable:
             CompileError: a name is unknown, or a feature does not have the form ``+name`` or ``-name``.
         """
         if cpu not in self.cpus:
-            raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_suggest(cpu, self.cpus)}")
+            raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_suggestion(cpu, self.cpus)}")
         for part in filter(None, features.split(",")):
             if part[0] not in "+-":
                 raise CompileError(f"the feature {part!r} must begin with + or -: write +{part} or -{part}")
             if not self.knows(part[1:]):
                 known = [*self._implies, *self._other]
-                raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_suggest(part[1:], known)}")
+                raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_suggestion(part[1:], known)}")
 
     def knows(self, feature: str) -> bool:
         """Return whether LLVM knows a feature of this name."""
         return feature in self._implies or feature in self._other
 
     def expand(self, cpu: str, features: str = "") -> frozenset[str]:
-        """Return the ISA features that code for a CPU with changed features may use, by LLVM's rules.
+        """Return the ISA features that LLVM may use in code for a CPU with changed features.
 
         Args:
             cpu: the CPU's name; "" and unknown names select the architecture's baseline.
@@ -89,7 +89,7 @@ class CpuTable:
         return frozenset().union(*[self._reachable(name, self._implies) for name in names])
 
     def supported(self, features: Iterable[str]) -> frozenset[str]:
-        """Return the features of a host that LLVM can use. The host must also have the features that a feature implies.
+        """Return the features of a host that LLVM can use: those whose implied features the host also has.
 
         A hypervisor may hide a feature but not the features that imply it. If LLVM enables a feature, it also enables the implied features.
         """
@@ -98,23 +98,23 @@ class CpuTable:
 
     def _reachable(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
         """Return a name and all names that `edges` connects to it, directly or indirectly."""
-        found, stack = {name}, [name]
+        reached, stack = {name}, [name]
         while stack:
-            new = set(edges.get(stack.pop(), ())) - found
-            found |= new
+            new = set(edges.get(stack.pop(), ())) - reached
+            reached |= new
             stack += new
-        return found
+        return reached
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message that suggests similar names; "" if no name is similar."""
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return text that suggests similar names, for the end of a message, or "" if no name is similar."""
     close = difflib.get_close_matches(name, list(known), n=3)
     return f": did you mean {' or '.join(close)}?" if close else ""
 
 
 @functools.cache
 def cpu_table(arch: str, major: int) -> CpuTable | None:
-    """Return the table of an architecture for a major version of LLVM; None if there is no table for the architecture."""
+    """Return the table of an architecture for a major version of LLVM, or None if the architecture has no tables."""
     folder = resources.files("compcache.arch") / "tables"
     found = [
         (int(version), entry)
@@ -135,7 +135,7 @@ def table_of(platform: str) -> CpuTable | None:
 
 
 def baseline(platform: str) -> str:
-    """Return LLVM's name for the least capable CPU of a platform or an architecture."""
+    """Return LLVM's name for the baseline CPU of a platform or an architecture."""
     return architecture(platform).baseline
 
 

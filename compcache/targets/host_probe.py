@@ -1,4 +1,4 @@
-"""Finds LLVM's description of this host, for code that is compiled for exactly this host (miss path: imports llvmlite)."""
+"""Asks LLVM for a description of this host, for code that is compiled for exactly this host (miss path: imports llvmlite)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ __all__ = ["Host", "probe_host"]
 class Host(Record):
     """LLVM's description of this host.
 
-    `cpu` is LLVM's name of the CPU, and `features` are all features that the host has (``+avx2,+fma``, sorted). `adjustments` are the
-    changes from LLVM's features of `cpu` to `features`: a hypervisor may hide some features. `processor` is the description by the
-    processor itself.
+    Attributes:
+        cpu: LLVM's name of the CPU.
+        features: all features that the host has (``+avx2,+fma``, sorted).
+        adjustments: the changes from the features of `cpu` to `features`. A hypervisor may hide some features.
+        processor: the processor's description of itself (CPUID or HWCAP).
     """
 
     __slots__ = ("cpu", "features", "adjustments", "processor")
@@ -32,13 +34,13 @@ class Host(Record):
 
 
 def probe_host(processor: Processor) -> Host:
-    """Return LLVM's description of this host.
+    """Return LLVM's description of this host, without features that the processor does not confirm.
 
-    LLVM's features of a CPU are all features that such a CPU can have, and hypervisors hide some. Therefore the description also contains
-    the missing features. It does not contain features that the processor does not confirm.
+    For LLVM, a CPU has all features that such a CPU can have, but a hypervisor may hide some. The description lists these features as
+    adjustments.
 
     Args:
-        processor: the description of this host's processor by the processor itself.
+        processor: the description of this host's processor, from CPUID or HWCAP.
 
     Raises:
         MissingPackageError: LLVM is not installed.

@@ -32,8 +32,13 @@ NATIVE = "native"
 class Machine(NamedTuple):
     """The machine for which a module is compiled.
 
-    `cpu` and `features` are passed to LLVM. `requires` are the features that the code may use, and `explicit` the features that the source
-    requested. `processor` is the identity of this host's processor. `is_exact` is true if the code is for exactly this processor.
+    Attributes:
+        cpu: the CPU name for LLVM.
+        features: the feature changes for LLVM.
+        requires: the features that the code may use.
+        explicit: the features that the source requested.
+        processor: the identity of this host's processor.
+        is_exact: whether the code is for exactly this processor.
     """
 
     cpu: str
@@ -44,7 +49,7 @@ class Machine(NamedTuple):
     is_exact: bool = False
 
     def by_features(self, platform: str) -> Machine:
-        """Return this machine as the baseline CPU with a list of all features. The CPU's name then implies no features and no tuning."""
+        """Return the same machine as the baseline CPU with a list of all features, so that the CPU name implies no features or tuning."""
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
@@ -63,13 +68,13 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     """
     table = table_of(platform)
     named = features or ""
-    native = cpu is None or cpu == NATIVE
-    name = host.cpu if cpu is None or native else cpu or baseline(platform)
+    is_native = cpu is None or cpu == NATIVE
+    name = host.cpu if cpu is None or is_native else cpu or baseline(platform)
     identity = host.processor.identity
     if table is None:
-        text = ",".join(filter(None, (host.features if native else "", named)))
-        return Machine(name, text, required(text), required(named), identity, native and not named)
-    if not native:
+        text = ",".join(filter(None, (host.features if is_native else "", named)))
+        return Machine(name, text, required(text), required(named), identity, is_native and not named)
+    if not is_native:
         name, named = _architecture_version(name, named, table)
         table.check(name, named)
         return Machine(name, named, table.expand(name, named), table.closure(required(named)), identity)
@@ -80,12 +85,12 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
 
 
 def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | None]]:
-    """Return targets as pairs of a CPU's name and changes to its features, without duplicates.
+    """Parse targets, and return them as pairs of a CPU name and feature changes (or None), without duplicates.
 
     The text ``"x86-64-v2,haswell,-avx2,native"`` contains three targets.
 
     Raises:
-        CompileError: there are no targets, or a target is not a text, or a change comes before the first CPU.
+        CompileError: there are no targets, a target is not a str, or a feature change comes before the first CPU.
     """
     found: list[tuple[str, list[str]]] = []
     items = [targets] if isinstance(targets, str) or not hasattr(targets, "__iter__") else list(targets)
@@ -99,7 +104,7 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
                 found[-1][1].append(part)
             else:
                 raise CompileError(
-                    f"the change {part!r} comes before the first CPU: write the CPU's name before the changes to its features"
+                    f"the feature change {part!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
     if not found:
         raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")
@@ -107,6 +112,6 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
 
 
 def _architecture_version(name: str, changes: str, table: CpuTable) -> tuple[str, str]:
-    """Return the baseline CPU and feature changes for an architecture version (``armv8.2-a``); other names and changes unchanged."""
+    """Convert an architecture version (``armv8.2-a``) to the baseline CPU and feature changes. Return other names unchanged."""
     own = architecture(table.arch).version_changes(name)
     return (name, changes) if own is None else (baseline(table.arch), ",".join(filter(None, (own, changes))))

@@ -19,10 +19,10 @@ __all__ = ["used_by_functions"]
 
 
 def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
-    """Return LLVM's names of the features that each function in a relocatable object uses; None if they cannot be determined.
+    """Return the features that each function in a relocatable object uses, by their LLVM names, or None if they are unknown.
 
-    They cannot be determined if there is no disassembler for the architecture, if a byte cannot be decoded, if an instruction's feature is
-    unknown, or if code sections contain bytes other than functions and padding.
+    They are unknown if there is no code reader for the architecture, if an instruction or its feature is unknown, or if code sections
+    contain bytes other than functions and padding.
     """
     try:
         reader = _reader_of(obj)
@@ -46,5 +46,5 @@ def used_by_functions(obj: bytes) -> dict[str, frozenset[str]] | None:
 
 
 def _reader_of(obj: bytes) -> CodeReader | None:
-    """Return the code reader for the architecture of an object; None if there is no reader."""
+    """Return the code reader for the architecture of an object, or None if there is no reader."""
     return architecture_of(obj).code_reader()

@@ -1,7 +1,7 @@
-"""Translates LLVM's names of CPU features to words of the processor: ``+avx2`` to ``1.0.c:18000000,7.0.b:20,xcr0:6``.
+"""Translates LLVM's CPU feature names to processor words: ``+avx2`` to ``1.0.c:18000000,7.0.b:20,xcr0:6``.
 
-The modules of the architectures (`compcache.arch`) have the words of each feature. `compcache.formats.host` reads the words of this
-process's processor, and defines the meaning of texts of words.
+The architecture modules (`compcache.arch`) contain the words of each feature. `compcache.formats.host` reads the words of this host's
+processor, and defines their syntax.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["as_text", "feature_words", "missing", "names_in", "processor_with", 
 
 
 def as_text(features: Iterable[str]) -> str:
-    """Return features as a sorted list in the form of stored records: ``+avx2,+fma``."""
+    """Return features as sorted text, as in stored records: ``+avx2,+fma``."""
     return ",".join(["+" + name for name in sorted(features)])
 
 
 def names_in(features: str) -> str:
-    """Return the feature names in a processor requirement, like ``+avx2,+fma``: the part before the semicolon, without the words."""
+    """Return the part of a processor requirement with the feature names, like ``+avx2,+fma``, without the words."""
     return features.partition(";")[0]
 
 
@@ -36,12 +36,12 @@ def required(features: str) -> frozenset[str]:
 
 @cache
 def feature_words(arch: str) -> Mapping[str, str]:
-    """Return the words of each feature whose bits are known; an empty mapping for architectures without a table."""
+    """Return the words of each known feature, by name. The mapping is empty for architectures without a table."""
     return architecture(arch).feature_words()
 
 
 def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
-    """Return the combined words of some features, and the features whose bits are not known."""
+    """Return the combined words of features, and the sorted names of features without known words."""
     return _combine_words(frozenset(features), arch)
 
 
@@ -72,7 +72,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
         features: the features, by their LLVM names.
         basic: the features that every processor of the architecture has.
         platform: the platform of the code.
-        identity: the identity of this host's processor. Code that uses a feature whose bits are not known runs only on this processor.
+        identity: the identity of this host's processor. Code that uses a feature without known words runs only on this processor.
     """
     names = features - basic
     words, unknown = words_of(names, platform.partition("-")[0])
@@ -101,10 +101,10 @@ def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processo
 
 
 def missing(features: str, processor: Processor) -> tuple[str, ...]:
-    """Return the features of a requirement that a processor lacks: their names, or their words if no feature name describes them.
+    """Return the features of a requirement that a processor lacks, as names, or as words if no name is known.
 
     Args:
-        features: a processor requirement with names and words.
+        features: the processor requirement.
         processor: the processor.
     """
     known = feature_words(platform_name().partition("-")[0])

@@ -43,7 +43,7 @@ _ASSEMBLY = re.compile(r'\basm (?:(?:sideeffect|alignstack|inteldialect|unwind) 
 
 
 def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -> dict[str, str]:
-    """Return the attribute group of each function that has attributes for the CPU, by function name, from a printed module.
+    """Return the attribute group of each function with CPU attributes in a printed module, by function name.
 
     Args:
         groups: the lines of the module that define attribute groups.
@@ -60,10 +60,10 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
 
 
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
-    """Raise an error for functions compiled for an unknown CPU. LLVM would end the process, or compile for another CPU.
+    """Check that functions are not compiled for an unknown CPU. LLVM would end the process, or compile for another CPU.
 
     Args:
-        attributes: the attributes of each function, by its name.
+        attributes: the attribute group of each function, by function name.
         platform: the platform of this process.
 
     Raises:
@@ -80,7 +80,7 @@ def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
 
 
 def without_unknown_features(text: str, attributes: Mapping[str, str], platform: str) -> str | None:
-    """Return a printed module without the disabled features that this LLVM does not know; None if there are no such features.
+    """Remove disabled features that this LLVM does not know from a printed module. Return None if there are no such features.
 
     With ``-march=``, compilers write all features that they know into the code. Older compilers know features that newer versions of LLVM
     do not have. LLVM prints a warning for each of these features and each function.
@@ -98,7 +98,7 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
 
 
 def function_features(attributes: str, machine: Machine, platform: str) -> frozenset[str]:
-    """Return the features that a function may use by its attributes ``target-cpu`` and ``target-features``.
+    """Return the features that a function may use according to its attributes ``target-cpu`` and ``target-features``.
 
     As in LLVM, the attributes replace the CPU and the features of the machine. `used_by` selects the features that the code really uses.
     """
@@ -112,9 +112,9 @@ def function_features(attributes: str, machine: Machine, platform: str) -> froze
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
     """Return the features that the code of a module may use, out of the features for which it is compiled.
 
-    Compilers do not choose instructions of features for operating systems. The code uses such a feature only if it has intrinsics or
-    assembly with an instruction of the feature, or assembly that may contain any instruction. Compilers list all features that a CPU can
-    have (``-march=native``), even if a hypervisor hides them.
+    Compilers do not select instructions of system features. The code uses such a feature only if it has intrinsics or assembly with an
+    instruction of the feature, or assembly that may contain any instruction. With ``-march=native``, compilers list all features that a CPU
+    can have, even if a hypervisor hides them.
     """
     instructions = architecture(platform_name()).system_features
     system = features & instructions.keys()
@@ -143,12 +143,12 @@ def own_intrinsics(names: Iterable[str]) -> list[str]:
 
 
 def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
-    """Return whether an intrinsic may require a feature that is not in `features`. LLVM would end the process at such an intrinsic.
+    """Return whether an intrinsic may require a feature that is not in `features`. LLVM would end the process for such an intrinsic.
 
-    The result may be true although the functions that use the intrinsic have the feature by their attributes.
+    The result may be true even if the functions that use the intrinsic have the feature in their attributes.
     """
     for name in intrinsics:
-        known = next((each.intrinsic_features for each in KNOWN if each.intrinsics and name.startswith(each.intrinsics)), None)
+        known = next((arch.intrinsic_features for arch in KNOWN if arch.intrinsics and name.startswith(arch.intrinsics)), None)
         family = name.split(".")[2].partition("_")[0]
         if known is not None and known.get(family, family) not in features:
             return True

@@ -1,1 +1,1 @@
-"""Compiles a module's source to its object: the part of the miss path that LLVM does. `compcache.linker` does the rest."""
+"""Compiles a module's source to its object, with LLVM. `compcache.linker` links the object."""

@@ -1,4 +1,4 @@
-"""Compiles an optimized module to its object, and collects the facts that the module's file records."""
+"""Compiles an optimized module to its object, and collects the metadata that the module's file records."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class Translated(NamedTuple):
     stubs: tuple[str, ...] = ()  # the exported symbols that have a stub (compcache.build.stubs)
     seconds: float = 0.0
     contents: Mapping[str, bytes] = {}  # digests of the content of symbols (compcache.content.functions)
-    beside_code: bytes = b""  # a digest of the inputs that decide the functions' behaviour and are not in the code
-    weak: frozenset[str] = frozenset()  # functions that give way to definitions of other sources
+    beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
+    weak: frozenset[str] = frozenset()  # functions that definitions of other sources override
     types: LinkTypes = LinkTypes({}, {})
     makers: str = ""  # the makers of the given code (compcache.formats.makers)
 
@@ -117,7 +117,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     written = read_module(text)
     definitions = with_image_symbols(written, text)
     constructors = find_constructors(text)
-    if _must_wait(constructors, definitions, prepared.resolution, shared=request.shared):
+    if _must_run_later(constructors, definitions, prepared.resolution, shared=request.shared):
         text = with_deferred_start(text, constructors)
         module = codegen.parse(text, context)
         written = read_module(text)
@@ -183,7 +183,7 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
 
 
 def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:
-    """Return the link types of the module's exports and imports. The types of symbols that assembly defines are unknown."""
+    """Return the link types of the module's exports and imports. Symbols that assembly defines have no known type."""
     resolution = prepared.resolution
     slots = {slot: slot.removeprefix(SLOT_PREFIX) for slot in resolution.slots}
     symbols = [export.symbol for export in prepared.exports]
@@ -191,10 +191,10 @@ def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared
 
 
 def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
-    """Return the objects of entry points, for any processor of the architecture. The objects are kept, because modules share entry points.
+    """Return objects with entry points for any processor of the architecture. The objects are cached, because modules share entry points.
 
-    A few entry points get an object each. Many entry points share an object, because an object takes LLVM two milliseconds, and the linker
-    one.
+    Up to `_FEW` entry points have separate objects. More entry points share an object, because each object takes LLVM two milliseconds and
+    the linker one.
     """
     lists = [(point,) for point in points] if len(points) <= _FEW else [points]
     objects = [data for item in lists for data in _objects_of(item, level)]
@@ -203,7 +203,7 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
-    """Return an object with the entry points that are assembled from patterns, and an object with the entry points that LLVM compiles."""
+    """Return up to two objects: one with the entry points assembled from patterns, and one with those that LLVM compiles."""
     data, others = selection.entry_object(points)
     return (*filter(None, [data]), *([_compile_entries(others, level)] if others else []))
 
@@ -218,17 +218,17 @@ def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
 
 
 def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stubs: Iterable[str]) -> list[str]:
-    """Return the symbols at the start of a module's table: exports, the start and end functions, and the stubs of the symbols `stubs`."""
+    """Return the symbols at the start of a module's table: exports, start and end functions, and stubs for the symbols `stubs`."""
     start = [INITIALIZE, TERMINATE] if INITIALIZE in definitions else []
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
-def _must_wait(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
-    """Return whether the runtime, instead of the dynamic linker, has to run the constructors and destructors.
+def _must_run_later(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
+    """Return whether the runtime must run the constructors and destructors instead of the dynamic linker.
 
-    The runtime has to run constructors that use imports, because imports are bound after mapping. It also has to run constructors that call
-    external functions. Such a function may wait for the GIL, while the thread that has the GIL waits for the dynamic linker's
-    lock to import an extension module. Destructors that are registered at run time may call any function.
+    Constructors that use imports must run later, because imports are bound after mapping. Constructors that call external functions must
+    run later, because they could deadlock: such a function may wait for the GIL, while the thread that holds the GIL waits for the dynamic
+    linker's lock to import an extension module. Destructors that are registered at run time may call any function.
     """
     if not shared or not found.functions():
         return False
@@ -244,7 +244,7 @@ def _is_external(name: str, definitions: Mapping[str, Definition]) -> bool:
 
 
 def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definition], resolution: Resolution) -> None:
-    """Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are filled in later."""
+    """Raise `CompileError` if functions that run while the image is mapped use imports or globals, which are bound later."""
     if not startup:
         return
     graph = DependencyGraph({name: definition.references for name, definition in definitions.items()})
@@ -260,10 +260,10 @@ def _check_startup(startup: tuple[str, ...], definitions: Mapping[str, Definitio
 
 
 def _store_and_read_back(module: Any, context: Any) -> tuple[bytes, Any]:
-    """Return the compressed bitcode of a module, and the module read from this bitcode.
+    """Convert a module to bitcode and back. Return the compressed bitcode and the module that was read from the bitcode.
 
-    Bitcode does not contain the order of a value's uses, which affects machine code. So the image is made from the module that was read.
-    Otherwise, translating the stored bitcode (`compcache.build.kept_code`) would not reproduce the image.
+    The image must be compiled from the returned module. Bitcode does not contain the order of a value's uses, which affects machine code.
+    So compiling the stored bitcode (`compcache.build.kept_code`) would not reproduce an image of the original module.
     """
     code = module.as_bitcode()
     return deflate(code), codegen.read_back(code, context)

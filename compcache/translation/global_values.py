@@ -1,4 +1,4 @@
-"""The stored values of global variables. Each value is loaded once, as a test."""
+"""Encodes the values of global variables. Each value is loaded once, as a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["encode_checked", "encode_values"]
 
 
 def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Load each global variable once, as a test, in the thread that requested the module; return the result of `encode_values`.
+    """Load each global variable once, as a test, in the thread that requested the module. Return the result of `encode_values`.
 
     Raises:
         GlobalValidationError: a value cannot be loaded or stored.
@@ -26,7 +26,7 @@ def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]
 
 
 def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Load every definition once, because a global that cannot be loaded now would make every later load fail."""
+    """Load every definition once, as a test, and return the result of `encode_values`."""
     for name, (definition, storage) in resolution.storage.items():
         shown = name.removeprefix(SLOT_PREFIX)
         try:
@@ -38,7 +38,7 @@ def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...
 
 
 def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
-    """Return the stored forms of the global variables as (name, kind, encoded value), sorted by name.
+    """Encode the global variables as (name, kind, encoded value), sorted by name.
 
     Raises:
         GlobalValidationError: a value cannot be stored.
@@ -48,16 +48,16 @@ def encode_values(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
 
 
 class _DryRun:
-    """A load context for loading values without an image."""
+    """A load context for loading values as a test, without an image."""
 
     allow_pickle = True
 
     def address_of(self, buffer: object) -> int:
-        """Return an arbitrary address, because the test only checks that the value fits."""
+        """Return an arbitrary address. The test only checks that values fit their storage."""
         return id(buffer)
 
     def find_symbol(self, name: str, library: str | None) -> int:
-        """Return the address of a symbol in a library, or in this process if `library` is None; 0 if the symbol does not exist."""
+        """Return the address of a symbol in a library, or in this process if `library` is None. Return 0 if there is no such symbol."""
         import ctypes
 
         try:

@@ -1,4 +1,4 @@
-"""The members of a group. Each member is compiled and optimized separately, like a file; then all members are linked as LLVM code.
+"""The members of a group. Each member is compiled and optimized separately, like a file. All members are then linked as LLVM code.
 
 The result is that of a linker for the files of a shared object, as the LLVM Language Reference describes linkage, COMDATs and visibility.
 Members share hidden names, sections, thread-local variables and constructors, and merged definitions have one address. The code of an
@@ -40,11 +40,17 @@ _MAX_SIZE = 1 << 31
 class Member(NamedTuple):
     """The optimized code of one source. It contains no LLVM objects.
 
-    `label` is the name of the source file, from the code. `defined` are the symbols that other members see. `strong` are the symbols that
-    only one member may define. `used` are the undefined symbols, and whether each is a function. `copied` are functions that the code
-    defines only for the optimizer. If nothing defines these, the source is compiled again with its own copies. `data` has the values of
-    large variables, by section (`compcache.build.large_data`). `types` has the link types of definitions. `uses` has the link types that
-    the code expects of its imports, each mapped to a function that uses the import.
+    Attributes:
+        label: the name of the source file, from the code.
+        bitcode: the code.
+        defined: the symbols that other members can use.
+        strong: the symbols that only one member may define.
+        used: the undefined symbols, each with whether it is a function.
+        copied: the functions that the code defines only for the optimizer. If no other member defines them, the source is compiled again
+            with its own copies.
+        data: the values of large variables, by section (`compcache.build.large_data`).
+        types: the link types of definitions, by symbol.
+        uses: the link types that the code expects of its imports, by symbol, each with a function that uses the import.
     """
 
     label: str
@@ -88,7 +94,7 @@ def describe_member(module: Any, text: str, copied: Collection[str], data: dict[
 
 
 def link_members(members: Sequence[Member], context: Any) -> Any:
-    """Link all members into one module. Warn (`CacheWarning`) if a member uses a symbol with another type that still binds.
+    """Link all members into one module. Issue a `CacheWarning` if a member uses a symbol with a different but compatible type.
 
     Raises:
         LinkError: two members define the same symbol, or LLVM cannot link them.
@@ -128,7 +134,7 @@ def _check_unique(members: Sequence[Member]) -> None:
 
 
 def _require_types(members: Sequence[Member]) -> None:
-    """Check that members use each other's functions and variables with the right types; raise `SignatureMismatchError` or warn."""
+    """Check the types with which members use each other's functions and variables; see `link_members`."""
     definers = {name: number for number, member in reversed(list(enumerate(members))) for name in (*member.types, *member.strong)}
     definers |= {name: number for number, member in enumerate(members) for name in member.strong}
     for number, member in enumerate(members):
@@ -139,7 +145,7 @@ def _require_types(members: Sequence[Member]) -> None:
             binds, why = fits(kind, used)
             if not why:
                 continue
-            user = next((user for each, user in sorted(types.items()) if fits(kind, each)[1]), "")
+            user = next((user for use, user in sorted(types.items()) if fits(kind, use)[1]), "")
             message = (
                 f"{name!r} is {kind} in {_member_label(members, definers[name])}, but {_member_label(members, number)} uses it as {used}"
                 + (f" in {user!r}: {why}" if user else f": {why}")
@@ -155,15 +161,15 @@ def _member_label(members: Sequence[Member], number: int) -> str:
 
 
 def encode_member(member: Member) -> bytes:
-    """Return the stored form of a member, compressed."""
+    """Encode and compress a member."""
     return deflate(msgpack.packb(list(member), use_bin_type=True, unicode_errors="surrogatepass"))
 
 
 def decode_member(data: bytes) -> Member:
-    """Return the member with this stored form.
+    """Decode the result of `encode_member`.
 
     Raises:
-        FormatError: the bytes are not a member's stored form, or are damaged.
+        FormatError: the bytes are damaged, or are not an encoded member.
     """
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)

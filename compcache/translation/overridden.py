@@ -1,7 +1,7 @@
-"""Weak functions that give way to definitions in other files, as in a linker.
+"""Weak functions that definitions in other files override, as in a linker.
 
-A weak definition that another file overrides becomes a declaration, and is imported. C++'s inline functions and templates (``weak_odr``)
-are equal in all files, so their definitions stay.
+A weak definition that another file overrides becomes a declaration, and is imported. Inline functions and templates of C++ (``weak_odr``)
+are equal in all files, so their definitions are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OWN = "compcache.weak."
 
 
 def weak_functions(text: str) -> frozenset[str]:
-    """Return the weak functions of a printed module, and its weak aliases of functions. Definitions in other files override them."""
+    """Return the names of a printed module's weak functions and weak function aliases, which other files may override."""
     if " weak " not in text:
         return frozenset()
     found = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
@@ -34,7 +34,10 @@ def weak_functions(text: str) -> frozenset[str]:
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
-    """Return the text of a printed module with declarations instead of these weak functions. The old definitions become internal."""
+    """Replace overridden weak functions in a printed module with declarations, and return the new text.
+
+    The overridden definitions become internal functions with different names.
+    """
     declared: list[str] = []
 
     def function(match: re.Match[str]) -> str:

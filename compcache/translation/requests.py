@@ -1,4 +1,4 @@
-"""Requests to the compiler: a copy of a module's source for each of its targets."""
+"""Compile requests. A source has one request for each of its targets."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from compcache.targets.machine import Machine
     from compcache.translation.members import Member
 
-__all__ = ["Request", "check_extremes", "requests_of", "size_of", "unparsed"]
+__all__ = ["Request", "check_extremes", "code_pieces", "requests_of", "size_of"]
 
 _LEVELS = (0, 1, 2, 3)
 
 
 class Request(NamedTuple):
-    """A copy of a source, with one target and the options of the compilation."""
+    """A source with one target and the options of the compilation."""
 
     ir: Any
     exports: tuple[Export, ...] | None
@@ -53,11 +53,11 @@ class Request(NamedTuple):
     digests: dict[str, str]
     shared: bool  # whether the image will be a shared object, with separate entry points, and places instead of slots for imports
     entries: dict[str, bytes]  # the entries of data for each function, by kind
-    beside_code: bytes = b""  # a digest of the inputs that decide the functions' behaviour and are not in the code
+    beside_code: bytes = b""  # a digest of the inputs that affect the functions and are not in the code
     is_cached: Callable[[str], bool] = bool
     is_beside: Callable[[str], bool] = frozenset().__contains__  # whether a source added together with this source defines a symbol
-    assumed: dict[str, bool] | None = None  # collects the symbols that nothing defines yet (compcache.build.slots)
-    overridden: Collection[str] = ()  # functions of other sources, to which weak functions give way
+    assumed: dict[str, bool] | None = None  # collects the symbols that no module defines yet (compcache.build.slots)
+    overridden: Collection[str] = ()  # functions of other sources, which override weak functions
     named_entries: Mapping[tuple[str, str], bytes] = MappingProxyType({})  # the source's own entries of data, by kind and name
     members: tuple[Member, ...] = ()  # the optimized members of a group, instead of `ir`
     copies: Collection[str] = ()  # functions that the code defines for the optimizer, and has to keep
@@ -77,7 +77,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
         maker: a digest of the program that provided the source.
 
     Raises:
-        CompileError: the source's options are invalid or contradict each other.
+        CompileError: the source's options are invalid or inconsistent.
         SettingError: $COMPCACHE_TARGETS is invalid.
         InvalidNameError, SignatureError, GlobalValidationError: see `read_exports` and `read_requests`.
     """
@@ -107,8 +107,8 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     ]  # fmt: skip
 
 
-def unparsed(ir: Any) -> Iterable[str | bytes]:
-    """Return the code in pieces for a child process, as text or bitcode, without parsing it in this process."""
+def code_pieces(ir: Any) -> Iterable[str | bytes]:
+    """Return the code as text or bitcode for a child process, in one or more pieces. This process does not parse it."""
     if isinstance(ir, tuple):
         return ir
     return [ir if isinstance(ir, (str, bytes)) else in_llvm_thread(lambda: str(ir))]
@@ -120,9 +120,14 @@ def size_of(ir: Any) -> int:
 
 
 def check_extremes(text: str, *, printed: bool) -> None:
-    """Raise `CompileError` if numbers or nesting in the code would make LLVM abort or run forever.
+    """Check that the code has no extreme numbers or nesting, which would make LLVM abort or run forever.
 
-    `printed` says that LLVM has printed the code.
+    Args:
+        text: the code.
+        printed: whether LLVM has printed the code.
+
+    Raises:
+        CompileError: the code contains such a construct.
     """
     reason = find_extreme_construct(abridged(text), printed=printed)
     if reason is not None:
@@ -139,7 +144,7 @@ def _requested_targets(source: ModuleSource, host_machine: Host) -> list[tuple[s
     chosen = source.targets
     if source.cpu is not None or source.features is not None:
         if chosen is not None:
-            raise CompileError("the source has targets= and also cpu= or features=: use either targets=, or cpu= and features=")
+            raise CompileError("the source has both targets= and cpu= or features=: use either targets=, or cpu= and features=")
         return [(source.cpu, source.features)]
     if chosen is None:
         return from_environment(TARGETS_VARIABLE, partial(_known_targets, host_machine)) or parse_targets(NATIVE)

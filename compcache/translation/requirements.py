@@ -1,4 +1,4 @@
-"""Finds the processor features that each function of a module requires, including the code that the function reaches in the module.
+"""Finds the processor features that each function of a module requires, including those of the code that it reaches in the module.
 
 The features are read from the machine code, if it can be read (`compcache.targets.machine_code`). Otherwise a function requires all
 features that the compiler was allowed to use. The same holds if machine code does not show all features: inline assembly may hide
@@ -36,7 +36,15 @@ _READ_OTHERWISE = frozenset(("bmi", "shstk"))
 
 
 class Code(NamedTuple):
-    """A translated module: its optimized text, the result of `allowed_features`, its definitions, its aliases and its object."""
+    """A compiled module.
+
+    Attributes:
+        text: the optimized module as LLVM prints it.
+        allowed: the result of `allowed_features`.
+        definitions: the definitions in the module, by symbol.
+        aliases: the aliases, by symbol.
+        object: the object.
+    """
 
     text: str
     allowed: Mapping[str, _Features]
@@ -49,9 +57,9 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
     """Return the required features of each exported symbol.
 
     Args:
-        code: the translated module.
+        code: the compiled module.
         exports: the exports of the module.
-        startup: the functions that run at loading. Their features are required by all exports.
+        startup: the functions that run when the module is loaded. All exports require their features.
         machine: the machine for which the code was compiled.
     """
     allowed = code.allowed
@@ -85,7 +93,7 @@ def _aliased_function(code: Code, symbol: str) -> str:
 def own_features(
     allowed: Mapping[str, _Features], exports: Iterable[Export], aliases: Mapping[str, Alias], machine: Machine
 ) -> dict[str, _Features]:
-    """Return the features that exported functions may use beyond the machine's features, by symbol.
+    """Return the features that exported functions may use in addition to the machine's features, by symbol.
 
     Functions without additional features are left out, and so are features that another returned feature implies. `allowed` is the result
     of `allowed_features`.
@@ -101,7 +109,7 @@ def own_features(
 
 
 def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
-    """Return the features that functions with their own target attributes may use, by function. `text` is the printed module."""
+    """Return the features that functions with target attributes may use, by function name. `text` is the printed module."""
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
@@ -112,7 +120,7 @@ def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
 
 
 class _Reached:
-    """The features that functions use, directly or in the code that they reach. Code that may use more features is not included.
+    """Computes the features that functions use, directly or in the code that they reach, except code that may use more features.
 
     Functions that may use the same features form a class. A variable passes on the features of each class of functions that it refers to.
     """
@@ -146,7 +154,7 @@ class _Reached:
             waiting += [user for user in users.get(name, ()) if self._add_features(user, passed)]
 
     def _add_features(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
-        """Add the features in `passed` to the features of a user; return whether any feature is new."""
+        """Add the features in `passed` to the features of a user. Return whether any feature was new."""
         known, before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():

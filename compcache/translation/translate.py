@@ -1,4 +1,4 @@
-"""Compiles a source, or stored code, to a module's object.
+"""Compiles a source or stored code to a module's object.
 
 The steps are: parse, rewrite constructs that a shared object cannot contain, resolve declarations (`compcache.build.slots`), optimize, emit
 (`compcache.translation.emission`). They run in LLVM's thread. Calls into the caller's code run in the caller's thread.
@@ -72,7 +72,7 @@ _EXTERNAL, _INTERNAL = "external", "internal"
 
 
 class _Checked(NamedTuple):
-    """The properties of a module that was checked."""
+    """A parsed and checked module."""
 
     printed: str  # the module as LLVM prints it, rewritten for a shared object
     values: GlobalValues
@@ -182,7 +182,11 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
 
 
 def _check_outline(outline: str, request: Request) -> None:
-    """Check a printed module, if necessary in a child process, before LLVM translates a part of it. Raise `CompileError`."""
+    """Check a printed module, if necessary in a child process, before LLVM compiles a part of it.
+
+    Raises:
+        CompileError: LLVM rejects the module.
+    """
     check_extremes(outline, printed=True)
     values = read_values(outline)
     attributes = _target_attributes(outline, values)
@@ -195,7 +199,7 @@ def _target_attributes(printed: str, values: GlobalValues) -> dict[str, str]:
 
 
 def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str], bool]) -> tuple[str, Request]:
-    """Add the functions through which modules share thread-local variables. Return the new text of the module and the new request."""
+    """Add functions that return the addresses of shared thread-local variables. Return the new text of the module and the new request."""
     declared, defined = shared_thread_locals(lines_of_variables(printed))
     if not request.shared or not (declared or defined):
         return printed, request
@@ -208,14 +212,14 @@ def _with_thread_locals(printed: str, request: Request, is_cached: Callable[[str
     if not imported and not provided:
         return printed, request
     imports = {
-        ADDRESS_OF + name if name in imported else name: ADDRESS_OF + of if name in imported else of
-        for name, of in requests.imports.items()
+        ADDRESS_OF + symbol if symbol in imported else symbol: ADDRESS_OF + name if symbol in imported else name
+        for symbol, name in requests.imports.items()
     }
     return with_addresses(printed, sorted(imported), sorted(provided)), request._replace(requests=requests._replace(imports=imports))
 
 
 def _compile(context: Any, module: Any, source: _Checked, request: Request, target: Any, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a checked module to its object. Raise the errors of `translate`."""
+    """Compile a checked module to its object. See `translate` for the exceptions."""
     printed = source.printed
     module.data_layout = codegen.target_data(target)[1]
     variables = lines_of_variables(printed)
@@ -268,7 +272,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
 
 
 def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
-    """Return the exports of a group without hidden symbols, and without inline variables, because each image has its own copy."""
+    """Return the exports of a group without hidden symbols and inline variables. Each image has its own copies of these."""
     own = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
     own |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
     own = own.union(request.unexported, [export.symbol for export in request.named])
@@ -332,10 +336,10 @@ def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None
 
 
 def _safe_machine(machine: Machine, attributes: Mapping[str, str]) -> Machine:
-    """Return the machine, named by its features if a function has its own features without a CPU.
+    """Return a machine that is safe for functions with their own features. Such a machine has a list of features instead of a CPU name.
 
-    In LLVM, a function's own features replace the machine's features. The machine's features also disable features that the CPU's name
-    implies, but that the host does not have.
+    In LLVM, a function's own features replace the machine's features, including those that disable features of the named CPU which the
+    host does not have.
     """
     bare = any('"target-features"' in text and '"target-cpu"' not in text for text in attributes.values())
     return machine.by_features(host.platform_name()) if bare else machine
@@ -354,7 +358,7 @@ def _select_names(names: list[str], condition: Callable[[str], bool]) -> list[st
 
 
 def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
-    """Return a resolution that also imports the merged variables which the module defines."""
+    """Add the merged variables that the module defines to the imports of a resolution."""
     merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
 
@@ -375,10 +379,10 @@ def _set_linkages(
         module: the module, which is changed.
         values: the functions and variables of the module.
         exports: the exports of the module.
-        resolution: the providers of its declarations.
+        resolution: the providers of the module's declarations.
         context: its LLVM context.
-        hide_others: whether definitions that are not exported become internal. If not, they become hidden.
-        kept: definitions that assembly may use. They become hidden.
+        hide_others: make definitions that are not exported internal. Otherwise they become hidden.
+        kept: the definitions that assembly may use. They become hidden.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)
@@ -403,7 +407,7 @@ def _set_linkages(
 
 
 def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Yield the name and the linkage of each definition of the module, and a function that returns LLVM's value for it."""
+    """Yield each definition of the module as (name, linkage, function that returns its LLVM value)."""
     for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
         yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
     if any(not value.name for value in (*values.functions, *values.variables)):

@@ -47,19 +47,19 @@ def costs(store: Store, progress: Progress | None = None) -> Iterator[Cost]:
     excerpts = Excerpts(store, progress)
     bases = excerpts.bases()
     while batch := list(islice(bases, _AT_ONCE)):
-        found: dict[str, list[float]] = {base: [0.0, 0.0, 0, 0.0, 0] for base in batch}
+        totals: dict[str, list[float]] = {base: [0.0, 0.0, 0, 0.0, 0] for base in batch}
         places = excerpts.of_bases(batch[0], batch[-1])
         for _, overview in places:
             uses = uses_by_module(overview.ledger)
             for module_id, row in overview.rows.items():
                 share = 1 / max(len(row.names), 1)
                 values = row.seconds * share, overview.present[module_id].size * share, 0, uses.get(module_id, 0) * share, 1
-                for sums in [found[base] for base in map(base_of, row.names) if base in found]:
+                for sums in [totals[base] for base in map(base_of, row.names) if base in totals]:
                     for position, value in enumerate(values):
                         sums[position] += value
         for function in functions_of(places):
-            if function.misses and base_of(function.func_name) in found:
-                found[base_of(function.func_name)][2] += function.misses
-        for name, (seconds, size, misses, loads, copies) in sorted(found.items()):
+            if function.misses and base_of(function.func_name) in totals:
+                totals[base_of(function.func_name)][2] += function.misses
+        for name, (seconds, size, misses, loads, copies) in sorted(totals.items()):
             if copies:
                 yield Cost(name, seconds, round(size), int(misses), round(loads), int(copies))

@@ -32,14 +32,14 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
     latest: dict[tuple[str, str], tuple[tuple[int, bool], EntrySummary]] = {}
     for place, overview in overviews:
         for row in overview.rows.values():
-            for sequence, gone, entry in _entries_of(row, place, overview) if row.entries else ():
+            for sequence, is_removal, entry in _entries_of(row, place, overview) if row.entries else ():
                 if not entry.pack:
                     entries.append(entry)
                     continue
-                key, order = (entry.kind, entry.name), (sequence, gone)
+                key, order = (entry.kind, entry.name), (sequence, is_removal)
                 if key not in latest or latest[key][0] < order:
                     latest[key] = order, entry
-    removed = {key for key, ((_, gone), _) in latest.items() if gone}
+    removed = {key for key, ((_, is_removal), _) in latest.items() if is_removal}
     entries += [entry for _, entry in latest.values()]
     return sorted([
         entry for entry in entries
@@ -51,10 +51,10 @@ def entries_in(places: Iterable[tuple[Store, Overview]]) -> list[EntrySummary]:
 def _entries_of(row: Row, place: Store, overview: Overview) -> Iterator[tuple[int, bool, EntrySummary]]:
     """Yield the entries in a module or pack, each with its sequence number and whether it marks a removal."""
     created = overview.present[row.module_id].modified
-    for kind, name, _, requires, sequence, size, gone in row.entries:
+    for kind, name, _, requires, sequence, size, is_removal in row.entries:
         if kind not in (PART_OF, MEMBER) or row.is_pack:  # other entries are shown as `FunctionSummary.part_of`, or are code of a file
             required = tuple([key.hex() for key in requires])
-            yield sequence, gone, EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
+            yield sequence, is_removal, EntrySummary(name, kind, size, created, row.module_id.hex(), row.is_pack, required, place.source)
 
 
 def fold(
@@ -83,7 +83,14 @@ def fold(
 def _fold_groups(
     functions: Iterable[FunctionSummary], linked: Mapping[str, str], select: Callable[[str], object] | None, sizes: Mapping[str, int]
 ) -> tuple[list[FunctionSummary], list[FunctionSummary]]:
-    """Return the functions that also exist outside of groups, and a row for each group. `linked` maps module_ids to group names."""
+    """Split functions into functions that also exist outside of groups, and one row for each group. Return both lists.
+
+    Args:
+        functions: the functions.
+        linked: the name of the group of each module, by module_id.
+        select: returns whether a name is selected; None selects all names.
+        sizes: the sizes of the modules in bytes, by module_id.
+    """
     alone: list[FunctionSummary] = []
     members: dict[str, list[FunctionSummary]] = {}
     for row in functions:
@@ -92,18 +99,18 @@ def _fold_groups(
             alone.append(row)
         for name in names if None not in names else ():
             members.setdefault(name or "", []).append(row)
-    found = []
+    group_rows = []
     for name, rows in members.items():
         if select is None or select(name) or any(select(row.func_name) for row in rows):
-            modules = sorted(module_id for module_id, other in linked.items() if other == name)
-            found.append(_fold_group(name, rows, modules, sum(sizes[module_id] for module_id in modules)))
-    return alone, found
+            modules = sorted(module_id for module_id, group in linked.items() if group == name)
+            group_rows.append(_fold_group(name, rows, modules, sum(sizes[module_id] for module_id in modules)))
+    return alone, group_rows
 
 
 def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[str], size: int) -> FunctionSummary:
-    """Return the row of a group with these functions and modules; `size` is the total size of the modules in bytes."""
-    first = min(rows, key=lambda row: (bool(row.problem), -row.created))
-    return first._replace(
+    """Return one row for a group of functions. `size` is the total size of its modules in bytes."""
+    representative = min(rows, key=lambda row: (bool(row.problem), -row.created))
+    return representative._replace(
         func_name=name,
         signature=GROUP,
         realizations=len(modules),
@@ -121,15 +128,15 @@ def _fold_group(name: str, rows: Sequence[FunctionSummary], modules: Sequence[st
 def find_parts_and_entries(
     func_name: str, functions: Iterable[FunctionSummary], entries: Iterable[EntrySummary]
 ) -> tuple[list[FunctionSummary], list[EntrySummary]]:
-    """Return the parts of a function and of its label, sorted, and the entries of data that belong to the function.
+    """Return the sorted parts of a function and of its label, and the function's entries of data.
 
-    An entry belongs to the function if it has its name or label, or if it requires a module of the function or of its parts.
+    An entry belongs to the function if it has the function's name or label, or if it requires a module of the function or of a part.
     """
     names = {func_name, label_of(func_name)}
     rows = list(functions)
     parts = sorted(row for row in rows if row.part_of in names)
-    own = {module_id for row in [*parts, *[row for row in rows if row.func_name == func_name]] for module_id in row.modules}
-    return parts, [entry for entry in entries if entry.name in names or not own.isdisjoint(entry.requires)]
+    module_ids = {module_id for row in [*parts, *[row for row in rows if row.func_name == func_name]] for module_id in row.modules}
+    return parts, [entry for entry in entries if entry.name in names or not module_ids.isdisjoint(entry.requires)]
 
 
 def _row_key(name: str) -> str:
@@ -144,7 +151,7 @@ class _Groups:
     def __init__(self, functions: Iterable[FunctionSummary]) -> None:
         self.variants: dict[str, list[FunctionSummary]] = {}
         self.parts: dict[str, list[FunctionSummary]] = {}
-        parts, alone = [], []
+        parts, orphans = [], []
         for row in functions:
             if row.part_of:
                 parts.append(row)
@@ -155,25 +162,25 @@ class _Groups:
             if keys:
                 self.parts.setdefault(keys[0], []).append(row)
             else:
-                alone.append(row)
-        for row in alone:
+                orphans.append(row)
+        for row in orphans:
             self.variants.setdefault(_row_key(row.func_name), []).append(row)
 
     def entries(self, entries: Iterable[EntrySummary]) -> dict[str, list[EntrySummary]]:
         """Return the entries of each row, by the key of the row."""
         entries = list(entries)
-        wanted = {module_id for entry in entries for module_id in entry.requires}
+        required_ids = {module_id for entry in entries for module_id in entry.requires}
         holders: dict[str, set[str]] = {}
-        for key, rows in chain(self.variants.items(), self.parts.items()) if wanted else ():
+        for key, rows in chain(self.variants.items(), self.parts.items()) if required_ids else ():
             for row in rows:
-                for module_id in wanted.intersection(row.modules):
+                for module_id in required_ids.intersection(row.modules):
                     holders.setdefault(module_id, set()).add(key)
-        found: dict[str, list[EntrySummary]] = {}
+        by_row: dict[str, list[EntrySummary]] = {}
         for entry in entries:
             keys = set(self._row_keys(entry.name))
             for key in keys.union(*[holders.get(module_id, ()) for module_id in entry.requires]):
-                found.setdefault(key, []).append(entry)
-        return found
+                by_row.setdefault(key, []).append(entry)
+        return by_row
 
     def _row_keys(self, name: str) -> list[str]:
         """Return the keys of existing rows for this name, or for functions with this label."""
@@ -181,21 +188,21 @@ class _Groups:
 
 
 def _fold_row(variants: Sequence[FunctionSummary], parts: Sequence[FunctionSummary], entries: Sequence[EntrySummary]) -> FunctionSummary:
-    """Return the row for the variants of a function with their parts and entries of data."""
-    first = min(variants, key=lambda row: (bool(row.problem), -row.created))
+    """Merge the variants of a function, with their parts and entries of data, into one row."""
+    representative = min(variants, key=lambda row: (bool(row.problem), -row.created))
     if len(variants) == 1 and not parts and not entries:
-        return first
-    every = [*variants, *parts]
-    return first._replace(
-        func_name=first.func_name if len(variants) == 1 else label_of(first.func_name) or first.func_name,
+        return representative
+    all_rows = [*variants, *parts]
+    return representative._replace(
+        func_name=representative.func_name if len(variants) == 1 else label_of(representative.func_name) or representative.func_name,
         realizations=sum(row.realizations for row in variants),
-        size=sum({row.modules: row.size for row in every}.values()) + sum(entry.size for entry in entries if entry.pack),
+        size=sum({row.modules: row.size for row in all_rows}.values()) + sum(entry.size for entry in entries if entry.pack),
         created=max(row.created for row in variants),
-        modules=tuple(sorted({module_id for row in every for module_id in row.modules})),
+        modules=tuple(sorted({module_id for row in all_rows for module_id in row.modules})),
         uses=max(sum(row.uses for row in variants), sum(row.uses for row in parts)),
-        last_used=max(row.last_used for row in every),
-        directories=tuple(dict.fromkeys([place for row in every for place in row.directories])),
-        misses=sum(row.misses for row in every),
+        last_used=max(row.last_used for row in all_rows),
+        directories=tuple(dict.fromkeys([place for row in all_rows for place in row.directories])),
+        misses=sum(row.misses for row in all_rows),
         variants=len(variants),
         parts=len(parts),
         entries=len(entries),

@@ -26,22 +26,22 @@ __all__ = ["groups"]
 
 def groups(store: Store, names: Collection[str] | None = None) -> list[GroupSummary]:
     """Return the groups with these names, or all groups, sorted by name; see `compcache.frontend.list_groups`."""
-    found: dict[str, list[_Place]] = {}
+    places_by_name: dict[str, list[_Place]] = {}
     sizes: dict[bytes, int] = {}
     excerpts = Excerpts(store)
-    chosen = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
-    for chosen_base, (place, overview) in [(base, pair) for base in chosen for pair in excerpts.of_bases(base, base)]:
+    bases = excerpts.groups() if names is None else dict.fromkeys(map(base_of, names))
+    for requested_base, (place, overview) in [(base, pair) for base in bases for pair in excerpts.of_bases(base, base)]:
         for module_id, row in overview.rows.items():
             for kind, name, offset, *_ in row.entries:
-                if kind == GROUP and base_of(name) == chosen_base and (names is None or name in names):
+                if kind == GROUP and base_of(name) == requested_base and (names is None or name in names):
                     sizes[module_id], modified = overview.present[module_id]
-                    found.setdefault(name, []).append((modified, place, module_id, offset))
-    return [_read_summary(name, places, sizes) for name, places in sorted(found.items())]
+                    places_by_name.setdefault(name, []).append((modified, place, module_id, offset))
+    return [_read_summary(name, places, sizes) for name, places in sorted(places_by_name.items())]
 
 
 def _read_summary(name: str, places: list[_Place], sizes: dict[bytes, int]) -> GroupSummary:
-    """Return the summary of a group that is in these places, with the members of its newest module."""
-    newest = max(places, key=lambda found: (found[0], found[2]))
+    """Return the summary of a group from the modules in `places`, with the members that its newest module records."""
+    newest = max(places, key=lambda location: (location[0], location[2]))
     modules = dict.fromkeys([module_id for _, _, module_id, _ in places])
     return GroupSummary(
         name, _read_members(*newest[1:]), tuple(sorted([key.hex() for key in modules])), sum(sizes[key] for key in modules),

@@ -81,12 +81,12 @@ class Ledger(NamedTuple):
 
     def last_uses(self) -> dict[bytes, float]:
         """Return the time of the last use of each module."""
-        last: dict[bytes, float] = {}
-        for (_, module_id), (_, when) in self.uses.items():
-            if when > last.get(module_id, 0.0):
-                last[module_id] = when
-        last.pop(MISSES_ID, None)
-        return last
+        latest: dict[bytes, float] = {}
+        for (_, module_id), (_, last_use) in self.uses.items():
+            if last_use > latest.get(module_id, 0.0):
+                latest[module_id] = last_use
+        latest.pop(MISSES_ID, None)
+        return latest
 
     def misses(self) -> dict[bytes, int]:
         """Return the number of misses of each function by name key. Functions without a miss for a month may be absent."""
@@ -117,11 +117,11 @@ class Uses:
     """
 
     def __init__(self, store: Store, names: Iterable[str] | None = None, *, verify: bool = False) -> None:
-        chosen = _statistics_files(store) if names is None else list(names)
+        current = _statistics_files(store) if names is None else list(names)
         for _ in range(4):
-            self._open(store, chosen, verify=verify)
-            before, chosen = chosen, chosen if names is not None else _statistics_files(store)
-            if chosen == before:
+            self._open(store, current, verify=verify)
+            opened, current = current, current if names is not None else _statistics_files(store)
+            if current == opened:
                 break  # if the names differ, files were sealed or folded in the meantime
 
     def _open(self, store: Store, names: Iterable[str], *, verify: bool) -> None:
@@ -144,16 +144,16 @@ class Uses:
                 self.files[name], short[name] = content.size, content
         #: The names of the files that each file contains.
         self.inputs = {name: content.inputs for name, content in short.items()} | {name: file[0].inputs for name, file in long.items()}
-        taken = _effective_files(self.inputs)
-        self._long = [file for name in taken for file in long.get(name, ())]
+        effective = _effective_files(self.inputs)
+        self._long = [file for name in effective for file in long.get(name, ())]
         self._short: dict[bytes, dict[bytes, tuple[int, float]]] = {}
-        for content in [short[name] for name in taken if name in short]:
-            for (key, module_id), (count, last) in content.uses.items():
-                mine = self._short.setdefault(module_id, {})
-                before, when = mine.get(key, (0, 0.0))
-                mine[key] = before + count, max(last, when)
+        for content in [short[name] for name in effective if name in short]:
+            for (key, module_id), (count, last_use) in content.uses.items():
+                module_uses = self._short.setdefault(module_id, {})
+                earlier_count, earlier_use = module_uses.get(key, (0, 0.0))
+                module_uses[key] = earlier_count + count, max(last_use, earlier_use)
         self._sorted = sorted(self._short)
-        counted = [short[name].counters for name in taken if name in short]
+        counted = [short[name].counters for name in effective if name in short]
         self.counters = _add_counters([*counted, *[file.counters() for file in self._long]])
         self.is_empty = not self._long and not self._short
 
@@ -166,43 +166,43 @@ class Uses:
             return
         for key, group in groupby(heapq.merge(*sources, key=itemgetter(0)), key=itemgetter(0)):
             uses = list(group)
-            yield key, sum(count for _, count, _ in uses), max(last for *_, last in uses)
+            yield key, sum(count for _, count, _ in uses), max(last_use for *_, last_use in uses)
 
     def _short_uses(self, module_ids: Iterable[bytes]) -> Iterator[Use]:
         """Yield the uses of modules in short files, in the order of name keys for each module."""
         for module_id in module_ids:
-            for key, (count, last) in sorted(self._short[module_id].items()):
-                yield (module_id, key), count, last
+            for key, (count, last_use) in sorted(self._short[module_id].items()):
+                yield (module_id, key), count, last_use
 
     def between(self, start: bytes, end: bytes) -> Ledger:
         """Return a ledger with only the uses of modules with `start` <= module_id < `end`."""
-        return Ledger({}, {(key, module_id): (count, last) for (module_id, key), count, last in self.all(start, end)}, {}, ())
+        return Ledger({}, {(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.all(start, end)}, {}, ())
 
     def ledger(self) -> Ledger:
-        """Return the sum of all statistics as a ledger in memory."""
+        """Return the sum of all statistics files as a ledger, which is held in memory."""
         return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
 
     def of(self, module_ids: Iterable[bytes], missed: Iterable[bytes] = ()) -> Ledger:
         """Return a ledger with only the uses of these modules, and the misses of functions with these name keys."""
         uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
 
-        def add(key: bytes, module_id: bytes, used: tuple[int, float]) -> None:
-            before, when = uses.get((key, module_id), (0, 0.0))
-            uses[key, module_id] = before + used[0], max(when, used[1])
+        def add(key: bytes, module_id: bytes, use: tuple[int, float]) -> None:
+            earlier_count, earlier_use = uses.get((key, module_id), (0, 0.0))
+            uses[key, module_id] = earlier_count + use[0], max(earlier_use, use[1])
 
         for module_id in sorted(module_ids):
-            for key, used in self._short.get(module_id, {}).items():
-                add(key, module_id, used)
+            for key, use in self._short.get(module_id, {}).items():
+                add(key, module_id, use)
             for file in self._long:
-                for key, used in file.of(module_id):
-                    add(key, module_id, used)
+                for key, use in file.of(module_id):
+                    add(key, module_id, use)
         misses = self._short.get(MISSES_ID, {})
         for name in sorted(missed):
             if name in misses:
                 add(name, MISSES_ID, misses[name])
             for file in self._long:
-                for key, used in file.of(MISSES_ID, name):
-                    add(key, MISSES_ID, used)
+                for key, use in file.of(MISSES_ID, name):
+                    add(key, MISSES_ID, use)
         return Ledger({}, uses, {}, ())
 
     def counted(self, seconds_of: SecondsOf, now: float) -> dict[tuple[int, str], float]:
@@ -215,7 +215,7 @@ class Uses:
         oldest = int(now) // HOUR - _HOURLY
         counters = _add_counters([{(hour if hour >= oldest else hour - hour % 24, name): n} for (hour, name), n in self.counters.items()])
         for _, uses in groupby(self.all(), key=lambda use: use[0][0][:1]):
-            loads = [(module_id, count, int(last) // HOUR) for (module_id, key), count, last in uses if key == LOADS_KEY]
+            loads = [(module_id, count, int(last_use) // HOUR) for (module_id, key), count, last_use in uses if key == LOADS_KEY]
             seconds = seconds_of([module_id for module_id, *_ in loads]) if loads else {}
             for module_id, count, hour in loads:
                 for counter, amount in (("loads", 1.0), ("saved_seconds", seconds.get(module_id, 0.0))):
@@ -224,7 +224,7 @@ class Uses:
 
 
 def _add_counters(summands: Iterable[Mapping[tuple[int, str], float]]) -> dict[tuple[int, str], float]:
-    """Return the sums of counters by key."""
+    """Add up counters by key, and return the sums."""
     counters: dict[tuple[int, str], float] = {}
     for summand in summands:
         for key, value in summand.items():
@@ -256,25 +256,25 @@ def _open_long(store: Store, name: str, *, verify: bool) -> tuple[int, list[Uses
         if not _LONG <= status.st_size <= _MAX_FILE or store.is_foreign(status):
             return None
 
-        def read(at: int, size: int) -> bytes:
-            return file_ops.read_at(store.files, opened, at, size)
+        def read(offset: int, size: int) -> bytes:
+            return file_ops.read_at(store.files, opened, offset, size)
 
         if is_sum(read(0, _MAGIC_SIZE)):
-            found = UsesInSum(read, status.st_size)
+            stored_sum = UsesInSum(read, status.st_size)
             if verify:
-                found.require_intact()
-            return status.st_size, [found]
+                stored_sum.require_intact()
+            return status.st_size, [stored_sum]
         return status.st_size, list(_spill_journal(read))
     return None
 
 
 def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
-    """Yield the content of a long journal as temporary sums on disk, one for each piece."""
+    """Split a long journal into pieces, and yield the sum of each piece as a temporary file that can be searched."""
     position, pending = 0, b""
     while True:
         part = read(position, _PIECE)
         position += len(part)
-        text, gap, rest = (pending + part).rpartition(b"\n\n") if part else (pending, b"", b"")
+        text, gap, remainder = (pending + part).rpartition(b"\n\n") if part else (pending, b"", b"")
         if text or not part:
             content = decode_journal(text)
             uses = {key: content.uses[key] for key in sorted(content.uses, key=lambda use: (use[1], use[0]))}
@@ -283,31 +283,37 @@ def _spill_journal(read: Callable[[int, int], bytes]) -> Iterator[UsesInSum]:
             yield UsesInSum(scratch.read, scratch.size)
         if not part:
             return
-        pending = gap + rest
+        pending = gap + remainder
 
 
-def last_uses_since(store: Store, known: Uses) -> dict[bytes, float]:
-    """Return the time of the last use of each module used since the statistics `known` were read, or shortly before.
+def last_uses_since(store: Store, earlier: Uses) -> dict[bytes, float]:
+    """Return the time of the last use of each module used since the statistics `earlier` were read, or shortly before.
 
     Only files that have changed are read.
     """
     changed = []
     for name in _statistics_files(store):
         with suppress(OSError):  # the file was folded in the meantime
-            if name not in known.torn and store.files.stat(store.path(STATISTICS, name)).st_size != known.files.get(name):
+            if name not in earlier.torn and store.files.stat(store.path(STATISTICS, name)).st_size != earlier.files.get(name):
                 changed.append(name)
     return Uses(store, changed).ledger().last_uses()
 
 
 def _effective_files(inputs: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the files that no other file contains. `inputs` has the names of the files that each file contains."""
-    taken: set[str] = set()
+    """Return the names of the files that no other file contains.
+
+    If two files contain the same file, only the file with more inputs is returned.
+
+    Args:
+        inputs: the names of the files that each file contains, by the name of the containing file.
+    """
+    covered_names: set[str] = set()
     chosen = []
     for name in sorted(inputs, key=lambda name: (-len(inputs[name]), name)):
-        covered = {name, *inputs[name]}
-        if taken.isdisjoint(covered):
+        contents = {name, *inputs[name]}
+        if covered_names.isdisjoint(contents):
             chosen.append(name)
-        taken |= covered
+        covered_names |= contents
     return chosen
 
 
@@ -337,9 +343,9 @@ def fold(
         counters = uses.counted(seconds_of, now)
         settled = [name for name in uses.files if _is_settled(store, name, uses.inputs[name], now)]
         if len(settled) > 1 or any(not uses.inputs[name] for name in settled):
-            some = uses if len(settled) == len(uses.files) else Uses(store, settled, verify=True)
-            counted = counters if some is uses else some.counted(seconds_of, now)
-            uses.files.update(_replace_by_sum(store, some, names, counted, _kept_uses(some, present, now)))
+            settled_uses = uses if len(settled) == len(uses.files) else Uses(store, settled, verify=True)
+            counted = counters if settled_uses is uses else settled_uses.counted(seconds_of, now)
+            uses.files.update(_replace_by_sum(store, settled_uses, names, counted, _kept_uses(settled_uses, present, now)))
     return uses, counters
 
 
@@ -350,8 +356,8 @@ def _kept_uses(uses: Uses, present: Container[bytes] | None, now: float) -> Iter
     """
     oldest = now - _HOURLY * HOUR if present is not None else 0.0
     for use in uses.all():
-        (module_id, key), _, last = use
-        if key != LOADS_KEY and (last >= oldest if module_id == MISSES_ID else present is None or module_id in present):
+        (module_id, key), _, last_use = use
+        if key != LOADS_KEY and (last_use >= oldest if module_id == MISSES_ID else present is None or module_id in present):
             yield use
 
 
@@ -437,8 +443,8 @@ def _replace_by_sum(
     name = STATISTICS.file_name(unique_name())
     try:
         scratch = Scratch()
-        for (module_id, key), count, last in uses:
-            scratch.write(encode_use(module_id, key, count, last))
+        for (module_id, key), count, last_use in uses:
+            scratch.write(encode_use(module_id, key, count, last_use))
         data = encode_sum(counters, scratch.size, scratch.parts(), covered)
         status = publish(store.files, store.temporary, store.path(STATISTICS, name), data)
     except OSError as error:
@@ -468,8 +474,8 @@ def zero_counters(store: Store, now: float) -> bool:
             return False
         names = _seal(store)
         uses = Uses(store, names, verify=True)
-        kept = (((module, key), 0, last) for (module, key), _, last in uses.all() if module != MISSES_ID and key != LOADS_KEY)
-        _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, kept)
+        last_uses = (((module, key), 0, last_use) for (module, key), _, last_use in uses.all() if module != MISSES_ID and key != LOADS_KEY)
+        _replace_by_sum(store, uses, names, {(int(now) // HOUR, "zeroed"): now}, last_uses)
         return True
 
 
@@ -503,7 +509,7 @@ def fold_small(files: Files, root: str) -> None:
 
 
 def _read_contained(store: Store, names: Iterable[str]) -> set[str]:
-    """Return the names of all files that these files contain. Only the heads of the files are read."""
+    """Return the names of the files that the statistics files `names` contain. Only the heads of the files are read."""
     contained: set[str] = set()
     for name in names:
         try:

@@ -28,7 +28,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size like ``500M``, ``1.5 GiB`` or ``4096``. Units are powers of 1024.
+    """Convert a size like ``500M``, ``1.5 GiB`` or ``4096`` to bytes. Units are powers of 1024.
 
     Raises:
         ValueError: the text is not a valid size.
@@ -41,7 +41,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of a duration like ``36h``, ``30d`` or ``1.5 h``. The unit is required.
+    """Convert a duration like ``36h``, ``30d`` or ``1.5 h`` to seconds. The unit is required.
 
     Raises:
         ValueError: the text is not a valid duration.
@@ -69,28 +69,28 @@ def read_seconds(text: str) -> float:
     return seconds
 
 
-def read_size(size: object, what: str = "max_size") -> int:
-    """Return the bytes of a size argument, which is a number of bytes or text for `parse_size`.
+def read_size(size: object, argument: str = "max_size") -> int:
+    """Convert a size argument to bytes. The argument is a number of bytes, or text for `parse_size`.
 
     Raises:
         TypeError: the argument is neither an int nor text.
-        ValueError: the argument is not a valid size, or is negative. The message names the argument `what`.
+        ValueError: the argument is not a valid size, or is negative. The message names the `argument`.
     """
     if isinstance(size, str):
         try:
             return parse_size(size)
         except ValueError as error:
             reraise_interrupt(error)
-            raise ValueError(f"{what}: {error}") from None
+            raise ValueError(f"{argument}: {error}") from None
     if isinstance(size, bool) or not isinstance(size, int):
-        raise TypeError(f"{what} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
+        raise TypeError(f"{argument} must be a number of bytes or text like '5GB', not {type(size).__name__}: {size!r}")
     if size < 0:
-        raise ValueError(f"{what} must not be negative, but is {size}")
+        raise ValueError(f"{argument} must not be negative, but is {size}")
     return size
 
 
 def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | None:
-    """Return the value that `read` returns for a limit in the settings; None if the limit is not set.
+    """Return a limit in the settings, parsed with `read`; None if the limit is not set.
 
     The limit comes from the environment, a configuration file, or the ``pyproject.toml`` of the project that contains the directory `root`.
 
@@ -108,17 +108,17 @@ def limit_setting(variable: str, read: Callable[[str], _T], root: str) -> _T | N
         raise SettingError(f"{path}: [tool.compcache]: {error}", variable) from error
 
 
-def effective_limit(given: int | None, root: str) -> int | None:
-    """Return the size limit of a cache directory in bytes: `given`, else the setting, else the default. A limit of 0 gives None, no limit.
+def effective_limit(max_size: int | None, root: str) -> int | None:
+    """Return the size limit of a cache directory in bytes: `max_size`, else the setting, else the default; None for no limit (0).
 
     Raises:
-        ValueError: `given` is negative.
+        ValueError: `max_size` is negative.
         SettingError: the setting is not a valid size.
     """
-    if given is None:
-        given = limit_setting("COMPCACHE_MAX_SIZE", parse_size, root)
-        if given is None:
+    if max_size is None:
+        max_size = limit_setting("COMPCACHE_MAX_SIZE", parse_size, root)
+        if max_size is None:
             return DEFAULT_MAX_SIZE
-    if given < 0:
-        raise ValueError(f"max_size must not be negative, but is {given}")
-    return given or None
+    if max_size < 0:
+        raise ValueError(f"max_size must not be negative, but is {max_size}")
+    return max_size or None

@@ -17,7 +17,7 @@ __all__ = ["linked_closures"]
 
 
 def linked_closures(store: Store) -> dict[bytes, EntryRecord]:
-    """Return the entry that describes each linked closure, by the module_id of the closure. Unreadable closures are left out."""
+    """Return the describing entry of each linked closure, by the closure's module_id. Unreadable closures are left out."""
     closures = {}
     for module_id, offset in store.find_all(index_name(KIND, NAME)):
         try:

@@ -69,18 +69,18 @@ def _modules_in(store: Store, overview: Overview) -> list[ModuleSummary]:
     """Return the modules of an overview except packs, sorted by module_id."""
     now = time.time()
     present, rows, ledger = overview
-    last, _ = _last_uses(ledger, rows)
+    last_uses, _ = _last_uses(ledger, rows)
     problem_of = _Problems(store)
     counts = uses_by_module(ledger)
-    found = []
+    summaries = []
     for module_id in sorted(rows):
         row = rows[module_id]
         if row.is_pack:
             continue
         size, modified = present[module_id]
-        used = counts.get(module_id, 0), last.get(module_id, 0.0)
-        found.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.source))
-    return found
+        used = counts.get(module_id, 0), last_uses.get(module_id, 0.0)
+        summaries.append(_summary(row, size, min(modified, now), problem_of[row.platform], used, store.source))
+    return summaries
 
 
 class _Problems(dict[Platform, str]):
@@ -96,7 +96,7 @@ class _Problems(dict[Platform, str]):
 
 
 def module_key(module_id: str) -> bytes:
-    """Return the bytes of a module_id in hexadecimal digits.
+    """Convert a module_id from 32 hexadecimal digits to bytes.
 
     Raises:
         ValueError: `module_id` does not have 32 hexadecimal digits.
@@ -141,7 +141,7 @@ def functions(
 
 
 def _select(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None, *, folded: bool) -> Iterable[FunctionSummary]:
-    """Return the selected functions of these overviews, or with `folded` a row for each group and label."""
+    """Return the functions whose names `select` accepts; if `folded` is true, one row for each group and label instead."""
     if not folded:
         return functions_of(places, select)
     sizes = {key.hex(): size for _, overview in places for key, (size, _) in overview.present.items()}
@@ -166,7 +166,7 @@ def listed_functions(
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Yield the modules whose module_ids begin with a prefix, in the order of `modules`, while they are read."""
+    """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`. The first rows are available soon."""
     excerpts = Excerpts(store, progress)
     for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
@@ -174,8 +174,8 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
         while batch := list(islice(ids, size)):
             size = min(2 * size, _MOST_AT_ONCE)
             chosen = {module_id.hex() for module_id in batch}
-            found = _modules_in(place, excerpts.of_modules(batch)[number][1])
-            yield from [row for row in found if row.module_id in chosen and row.module_id.startswith(prefix)]
+            summaries = _modules_in(place, excerpts.of_modules(batch)[number][1])
+            yield from [row for row in summaries if row.module_id in chosen and row.module_id.startswith(prefix)]
 
 
 def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:
@@ -193,46 +193,46 @@ def read_parts_and_entries(store: Store, func_name: str) -> tuple[list[FunctionS
 
 def functions_of(places: list[tuple[Store, Overview]], select: Callable[[str], object] | None = None) -> Iterable[FunctionSummary]:
     """Return the functions in overviews of a directory and its layers, or the functions that `select` accepts, in no particular order."""
-    found, *of_layers = [_functions_in(place, overview, select) for place, overview in places]
+    by_name, *of_layers = [_functions_in(place, overview, select) for place, overview in places]
     if of_layers:
-        copies = {name: [summary] for name, summary in found.items()}
+        copies = {name: [summary] for name, summary in by_name.items()}
         for layer in of_layers:
             for name, summary in layer.items():
                 copies.setdefault(name, []).append(summary)
-        found = {name: _merge_copies(several) for name, several in copies.items()}
-    return found.values()
+        by_name = {name: _merge_copies(several) for name, several in copies.items()}
+    return by_name.values()
 
 
 def _functions_in(store: Store, overview: Overview, select: Callable[[str], object] | None) -> dict[str, FunctionSummary]:
-    """Return the functions of an overview by name, or only the functions that `select` accepts."""
+    """Return the functions of an overview by name. If `select` is not None, return only functions whose names it accepts."""
     now = time.time()
     present, rows, ledger = overview
-    where = (store.source,)
-    last, imported = _last_uses(ledger, rows)
+    directories = (store.source,)
+    last_uses, imported = _last_uses(ledger, rows)
     counts, missed = uses_by_module(ledger), ledger.misses()
-    found: dict[str, FunctionSummary] = {}
-    several: dict[str, list[FunctionSummary]] = {}
+    by_name: dict[str, FunctionSummary] = {}
+    duplicates: dict[str, list[FunctionSummary]] = {}
     problem_of = _Problems(store)
     for module_id, (_, platform, _, names, _, _, signatures, _, part_of) in rows.items():
         size, modified = present[module_id]
         created = min(modified, now)
-        problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last.get(module_id, 0.0)
+        problem, modules_, module_used = problem_of[platform], (module_id.hex(),), last_uses.get(module_id, 0.0)
         for name, signature in zip(names, signatures):  # noqa: B905 - the lengths are equal, and the loop runs 100,000 times
             if (select is None or select(name)) and not signature.startswith(LINK_ONLY):
-                uses, when = 0, module_used
-                if when and len(names) == 1:  # the uses of the module are the uses of its only function; saves a digest of the name
+                uses, last_use = 0, module_used
+                if last_use and len(names) == 1:  # the uses of the module are the uses of its only function; saves a digest of the name
                     uses = counts.get(module_id, 0)
-                elif when:
-                    uses, when = ledger.uses.get((name_key(name), module_id), _NEVER)
-                    when = max(when, imported.get(name, 0.0))
+                elif last_use:
+                    uses, last_use = ledger.uses.get((name_key(name), module_id), _NEVER)
+                    last_use = max(last_use, imported.get(name, 0.0))
                 misses = missed.get(name_key(name), 0) if missed else 0
-                copy = _new((name, signature, 1, size, created, problem, modules_, uses, when, where, misses, part_of, 1, 0, 0))
-                first = found.setdefault(name, copy)
-                if first is not copy:
-                    several.setdefault(name, [first]).append(copy)
-    for name, copies in several.items():
-        found[name] = _merge_copies(copies)
-    return found
+                copy = _new((name, signature, 1, size, created, problem, modules_, uses, last_use, directories, misses, part_of, 1, 0, 0))
+                earlier = by_name.setdefault(name, copy)
+                if earlier is not copy:
+                    duplicates.setdefault(name, [earlier]).append(copy)
+    for name, copies in duplicates.items():
+        by_name[name] = _merge_copies(copies)
+    return by_name
 
 
 _exported: Callable[[tuple[str, str]], ExportedFunction] = partial(tuple.__new__, ExportedFunction)
@@ -241,7 +241,7 @@ _new: Callable[[tuple[Any, ...]], FunctionSummary] = partial(tuple.__new__, Func
 
 
 def _merge_copies(copies: list[FunctionSummary]) -> FunctionSummary:
-    """Sort `copies` in place, usable copies first. Return one summary of a function that several modules realize."""
+    """Merge the summaries of a function's copies in several modules into one summary. Sort `copies` in place, usable copies first."""
     directories = tuple(dict.fromkeys([place for copy in copies for place in copy.directories]))
     copies.sort(key=lambda copy: (bool(copy.problem), copy.modules))
     return copies[0]._replace(
@@ -265,35 +265,38 @@ def uses_by_module(ledger: Ledger) -> dict[bytes, int]:
 
 
 def _last_uses(ledger: Ledger, rows: Mapping[bytes, Row]) -> tuple[dict[bytes, float], dict[str, float]]:
-    """Return the last use of each module and of each imported function. A use of a module counts as a use of its dependencies."""
-    last = ledger.last_uses()
-    used = sorted(last.keys() & rows.keys(), key=last.__getitem__)
+    """Return the time of the last use of each module, by module_id, and of each imported function, by name.
+
+    A use of a module counts as a use of its dependencies.
+    """
+    latest = ledger.last_uses()
+    used = sorted(latest.keys() & rows.keys(), key=latest.__getitem__)
     if not any(rows[module_id].imports for module_id in used):
-        return last, {}
+        return latest, {}
     providers = {name: module_id for module_id, row in rows.items() for name in row.names}
     if len(providers) < sum([len(row.names) for row in rows.values()]):
         # Of several modules that realize a function, the module used last is its provider.
         providers.update({name: module_id for module_id in used for name in rows[module_id].names})
     imported: dict[str, float] = {}
-    seen: set[bytes] = set()
+    visited: set[bytes] = set()
     for root in reversed(used):
-        if root in seen:
+        if root in visited:
             continue
-        seen.add(root)
-        when, waiting = last[root], [root]
-        for module_id in waiting:  # the loop appends to the list
-            last[module_id] = when  # not earlier than its own last use, because roots are visited latest first
+        visited.add(root)
+        last_use, pending = latest[root], [root]
+        for module_id in pending:  # the loop appends to the list
+            latest[module_id] = last_use  # not earlier than its own last use, because roots are visited latest first
             for name in rows[module_id].imports:
-                imported.setdefault(name, when)
+                imported.setdefault(name, last_use)
                 provider = providers.get(name)
-                if provider is not None and provider not in seen:
-                    seen.add(provider)
-                    waiting.append(provider)
-    return last, imported
+                if provider is not None and provider not in visited:
+                    visited.add(provider)
+                    pending.append(provider)
+    return latest, imported
 
 
 def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int, float], directory: str) -> ModuleSummary:
-    """Return the summary of a module. `used` is the number of its uses and the time of the last use."""
+    """Return the summary of a module. `used` has the number of uses and the time of the last use, in seconds since the epoch."""
     platform = row.platform
     signatures = [signature.removeprefix(LINK_ONLY) for signature in row.signatures]
     return ModuleSummary(
@@ -303,7 +306,7 @@ def _summary(row: Row, size: int, created: float, problem: str, used: tuple[int,
 
 
 def _platform_problem(store: Store, platform: Platform) -> str:
-    """Return the reason why this host cannot use code for a platform; "" if it can."""
+    """Return the reason why this host cannot use code for a platform; "" if this host can use the code."""
     if not is_known(platform.image_kind):
         return f"an image of the unknown kind {platform.image_kind!r} for {platform.triple}"
     if platform.abi != host.ABI_VERSION or platform.triple != host.platform_name():
@@ -314,5 +317,5 @@ def _platform_problem(store: Store, platform: Platform) -> str:
 
 
 def _feature_text(platform: Platform) -> str:
-    """Return the features that functions of a module use, as text: ``+avx2,+fma``."""
+    """Return the CPU features that a module's functions use, as text like ``+avx2,+fma``."""
     return as_text({name for text in platform.features.split("\n") for name in required(names_in(text))})

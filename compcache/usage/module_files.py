@@ -58,37 +58,40 @@ _status: Callable[[tuple[int, float]], FileStatus] = partial(tuple.__new__, File
 
 def list_modules(store: Store, progress: Progress | None = None) -> dict[bytes, FileStatus]:
     """Return the status of every module, by module_id. The total given to `progress` is an estimate."""
-    return {module_id: status for _, found in modules_by_directory(store, progress) for module_id, status in found.items()}
+    return {module_id: status for _, statuses in modules_by_directory(store, progress) for module_id, status in statuses.items()}
 
 
 def modules_by_directory(store: Store, progress: Progress | None = None) -> Iterator[tuple[int, dict[bytes, FileStatus]]]:
-    """Yield the first byte of the module_ids, and the status of every module, one directory at a time, in order."""
-    known = _StoredList(store)
+    """Yield the modules of one directory at a time: the first byte of their module_ids, and their statuses by module_id, in order.
+
+    Rewrite the stored list at the end if a directory has changed.
+    """
+    stored = _StoredList(store)
     now = time.time_ns()
     count, renewed = 0, False
     names, present = store.fans(), set(store.directories())
-    kept = Scratch()
+    rewritten = Scratch()
     for number, name in enumerate(names):
-        path, found = store.path(MODULES, name), None
+        path, modules = store.path(MODULES, name), None
         for status in _status_of_directory(store, path) if name in present else ():
-            found = known.read(name, status.st_mtime_ns)
-            if found is None:
+            modules = stored.read(name, status.st_mtime_ns)
+            if modules is None:
                 statuses = sorted(_module_statuses(store, path, name).items())
-                found = {module_id: FileStatus(current.st_size, current.st_mtime) for module_id, current in statuses}
+                modules = {module_id: FileStatus(current.st_size, current.st_mtime) for module_id, current in statuses}
                 renewed = True
             if status.st_mtime_ns < now - _SETTLED_NS:
-                kept.write(_encode_directory(name, status.st_mtime_ns, found))
+                rewritten.write(_encode_directory(name, status.st_mtime_ns, modules))
         packed = {module_id: FileStatus(*row[:2]) for module_id, row in store.volumes.of_directory(name).items()}
         if packed:
-            found = dict(sorted({**packed, **(found or {})}.items()))
-        elif found is None:
+            modules = dict(sorted({**packed, **(modules or {})}.items()))
+        elif modules is None:
             continue  # the directory was removed in the meantime
-        count += len(found)
-        yield int(name, 16), found
+        count += len(modules)
+        yield int(name, 16), modules
         if progress is not None:
             progress(count, count * len(names) // (number + 1))
-    if renewed and kept.size:
-        _write_list(store, kept)
+    if renewed and rewritten.size:
+        _write_list(store, rewritten)
 
 
 def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[bytes, os.stat_result]]:
@@ -106,7 +109,7 @@ def statuses_by_directory(store: Store, since: float = 0.0) -> Iterator[dict[byt
 
 
 def _status_of_directory(store: Store, path: str) -> list[os.stat_result]:
-    """Return a list with the status of a directory; an empty list if the directory does not exist."""
+    """Return a list with the status of a directory; an empty list if the directory does not exist or cannot be read."""
     try:
         return [store.files.stat(path)]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -124,16 +127,16 @@ def files_of_directory(store: Store, fan: str) -> dict[bytes, os.stat_result]:
 
 def _module_statuses(store: Store, directory: str, fan: str) -> dict[bytes, os.stat_result]:
     """Return the status of every module file in a directory. Files with other names are left out."""
-    found = {}
+    by_module_id = {}
     for name, status in _statuses(store, directory).items():
         module_id = module_id_of(name)
         if module_id is not None and name[:_FAN] == fan:
-            found[module_id] = status
-    return found
+            by_module_id[module_id] = status
+    return by_module_id
 
 
 def _statuses(store: Store, directory: str) -> dict[str, os.stat_result]:
-    """Return the status of every file in a directory by name; empty if the directory does not exist."""
+    """Return the status of every file in a directory by name; an empty dict if the directory does not exist or cannot be read."""
     try:
         return store.files.statuses(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -159,36 +162,39 @@ class _StoredList:
             if status.st_size <= _MAX_SIZE and not store.is_foreign(status) and self._read(0, len(_MAGIC)) == _MAGIC:
                 self._find_places(status.st_size)
 
-    def _read(self, at: int, size: int) -> bytes:
-        return read_at(self._files, self._opened, at, size)
+    def _read(self, offset: int, size: int) -> bytes:
+        return read_at(self._files, self._opened, offset, size)
 
     def _find_places(self, size: int) -> None:
         """Record the position of each directory in the stored list, up to the first incomplete directory."""
-        at = len(_MAGIC)
-        while at < size:
-            head = self._read(at, _DIRECTORY.size)
+        offset = len(_MAGIC)
+        while offset < size:
+            head = self._read(offset, _DIRECTORY.size)
             if len(head) < _DIRECTORY.size or len(self._places) >= 1 << 8:
                 return
             name, changed, count, expected = _DIRECTORY.unpack(head)
-            at += _DIRECTORY.size
-            self._places[name.decode("latin-1")] = at, count, changed, expected
-            at += count * _FILE.size
+            offset += _DIRECTORY.size
+            self._places[name.decode("latin-1")] = offset, count, changed, expected
+            offset += count * _FILE.size
 
     def read(self, name: str, changed: int) -> dict[bytes, FileStatus] | None:
-        """Return the stored modules of a directory; None if they are not stored for this modification time (ns), or damaged."""
-        at, count, known, expected = self._places.get(name, (0, 0, -1, b""))
-        if known != changed:
+        """Return the stored statuses of a directory's modules, by module_id.
+
+        Return None if the list does not store the directory with the modification time `changed` (in nanoseconds), or is damaged.
+        """
+        offset, count, stored_time, expected = self._places.get(name, (0, 0, -1, b""))
+        if stored_time != changed:
             return None
         try:
-            data = self._read(at, count * _FILE.size)
+            data = self._read(offset, count * _FILE.size)
         except OSError as error:
             reraise_interrupt(error)
             return None
         if len(data) != count * _FILE.size or _checksum(name, changed, data) != expected:
             return None
         files = _FILE.iter_unpack(data)
-        found = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
-        return found if len(found) == count else None
+        statuses = {module_id: _status((size, modified)) for module_id, size, modified in files if abs(modified) < _MAX_TIME}
+        return statuses if len(statuses) == count else None
 
 
 def _checksum(name: str, changed: int, data: bytes) -> bytes:
@@ -200,12 +206,12 @@ def _encode_directory(name: str, changed: int, modules: dict[bytes, FileStatus])
     return _DIRECTORY.pack(name.encode("ascii"), changed, len(modules), _checksum(name, changed, data)) + data
 
 
-def _write_list(store: Store, kept: Scratch) -> None:
-    """Store the list. A failure is ignored: the next tool reads the status of every file again."""
+def _write_list(store: Store, content: Scratch) -> None:
+    """Write the stored list. A failure is ignored, because the next tool can read the status of every file again."""
     if store.readonly:
         return
     with suppress(OSError):
-        publish(store.files, store.temporary, store.path(MODULE_FILES), chain([_MAGIC], kept.parts()), sync=False)
+        publish(store.files, store.temporary, store.path(MODULE_FILES), chain([_MAGIC], content.parts()), sync=False)
 
 
 assert _FILE.size == DIGEST_SIZE + 16

@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
 
 def add_to_estimate(store: Store, added: int) -> Estimate | None:
-    """Add the bytes of an addition to the estimate. Return the new estimate; None if there is no valid estimate.
+    """Add the size of an addition, in bytes, to the estimate. Return the new estimate; None if no valid estimate is stored.
 
     Raises:
         OSError: the file could not be written.
@@ -52,8 +52,8 @@ def add_to_estimate(store: Store, added: int) -> Estimate | None:
     data = read_at(files, opened, 0, min(status.st_size, _MAX))
     files.write(opened.number, b"%d\n" % added)
     with suppress(ValueError):
-        first, *lines = data.split(b"\n")
-        size, settled = map(int, first.split())
+        head, *lines = data.split(b"\n")
+        size, settled = map(int, head.split())
         total = size + sum(map(int, filter(None, lines))) + added
         return Estimate(total, settled, len(data) > _LONG) if min(total, settled) >= 0 else None
     return None  # the content is malformed, and the caller measures again

@@ -121,8 +121,8 @@ class Present:
     def size_of(self, module_id: bytes) -> int:
         """Return the size of a module on disk in bytes; -1 if it does not exist."""
         while self._first < module_id[0]:
-            found = next(self._slices, None)
-            self._first, self._present = (found.first, found.present) if found is not None else (1 << 8, {})
+            current_slice = next(self._slices, None)
+            self._first, self._present = (current_slice.first, current_slice.present) if current_slice is not None else (1 << 8, {})
         status = self._present.get(module_id) if self._first == module_id[0] else None
         return -1 if status is None else status.size
 
@@ -146,13 +146,13 @@ def load_rows(store: Store, present: Iterable[bytes], progress: Progress | None 
         present: the module_ids of the modules.
         progress: called now and then with the numbers of read modules and of all modules.
     """
-    wanted = dict.fromkeys(present)  # a set that keeps the order
+    requested = dict.fromkeys(present)  # a set that keeps the order
     lists = ModuleLists(store, progress, recover=False)
     rows: dict[bytes, Row] = {}
-    for first in sorted({module_id[0] for module_id in wanted}):
-        rows.update({module_id: row for module_id, row in lists.rows_of_directory(first).items() if module_id in wanted})
+    for first_byte in sorted({module_id[0] for module_id in requested}):
+        rows.update({module_id: row for module_id, row in lists.rows_of_directory(first_byte).items() if module_id in requested})
     _fill_packs(rows, lists.all_entries())
-    missing = [module_id for module_id in wanted if module_id not in rows]
+    missing = [module_id for module_id in requested if module_id not in rows]
     for number, module_id in enumerate(missing):
         row = read_row(store, module_id)
         if row is not None:
@@ -185,14 +185,14 @@ def count_all(slices: Slices) -> ListCounts:
 
 
 def _fill_packs(rows: dict[bytes, Row], entries: Iterable[tuple[bytes, RowEntry | None]]) -> None:
-    """Add the entries of packs, which lists have by name, to the rows of the packs in `rows`."""
-    found: dict[bytes, dict[int, RowEntry]] = {}
+    """Set the entries of the packs in `rows`. Lists store these entries by name, apart from the rows."""
+    by_pack: dict[bytes, dict[int, RowEntry]] = {}
     for module_id, entry in entries:
         if entry is not None:
-            found.setdefault(module_id, {})[entry[2]] = entry
-    for module_id, mine in found.items():
+            by_pack.setdefault(module_id, {})[entry[2]] = entry
+    for module_id, pack_entries in by_pack.items():
         if module_id in rows:
-            rows[module_id] = rows[module_id]._replace(entries=tuple([mine[offset] for offset in sorted(mine)]))
+            rows[module_id] = rows[module_id]._replace(entries=tuple([pack_entries[offset] for offset in sorted(pack_entries)]))
 
 
 class Excerpts:
@@ -228,8 +228,8 @@ class Excerpts:
         ((_, overview), *_), lists = self.of_name(name), self.lists[0]
         rows = dict(overview.rows)
         _add_importers(lists, rows, steps=1)
-        there = statuses_of(lists.store, rows)
-        return {module_id: row for module_id, row in rows.items() if module_id in there}
+        existing = statuses_of(lists.store, rows)
+        return {module_id: row for module_id, row in rows.items() if module_id in existing}
 
     def of_bases(self, first: str, last: str) -> list[tuple[Store, Overview]]:
         """Return the data about functions with bases from `first` to `last`: their modules, parts, groups, entries of data and users."""
@@ -237,31 +237,33 @@ class Excerpts:
 
     def of_modules(self, module_ids: Iterable[bytes]) -> list[tuple[Store, Overview]]:
         """Return the data about the modules with these module_ids."""
-        wanted = set(module_ids)
-        return self._read_wanted(_Wanted(set(wanted), {}) for _ in self._places)
+        requested = set(module_ids)
+        return self._read_wanted(_Wanted(set(requested), {}) for _ in self._places)
 
     def _read_wanted(self, wanted: Iterable[_Wanted]) -> list[tuple[Store, Overview]]:
         """Return the data about the wanted modules and entries of the directory and each layer."""
         parts = list(zip(self._places, wanted, strict=True))
         rows = [self._read_rows(lists, part) for (_, lists), part in parts]
         if self._has_requirements:
-            known = {module_id for _, part in parts for module_id in part.module_ids}
+            module_ids = {module_id for _, part in parts for module_id in part.module_ids}
             for (_, lists), part in parts:
-                self._add_entries(lists, part, known)
-        for ((_, lists), part), mine in zip(parts, rows, strict=True):
+                self._add_entries(lists, part, module_ids)
+        for ((_, lists), part), layer_rows in zip(parts, rows, strict=True):
             part.module_ids |= {module_id for module_id, _ in part.entries}
-            mine.update(lists.rows(part.module_ids - mine.keys()))
-            _fill_packs(mine, [(module_id, entry) for (module_id, _), entry in part.entries.items()])
+            layer_rows.update(lists.rows(part.module_ids - layer_rows.keys()))
+            _fill_packs(layer_rows, [(module_id, entry) for (module_id, _), entry in part.entries.items()])
             if not self._uses.is_empty:
-                _add_importers(lists, mine)
-        required = {key for mine in rows for row in mine.values() for entry in row.entries for key in entry[3]}
-        names = {name_key(name) for mine in rows for row in mine.values() for name in row.names} if not self._uses.is_empty else ()
-        ledger = self._uses.of({module_id for mine in rows for module_id in mine}, names)
-        found = []
-        for (place, _), mine in zip(self._places, rows, strict=True):
-            present = statuses_of(place, required.union(mine))
-            found.append((place, Overview(present, {key: row for key, row in mine.items() if key in present}, ledger)))
-        return found
+                _add_importers(lists, layer_rows)
+        required = {key for layer_rows in rows for row in layer_rows.values() for entry in row.entries for key in entry[3]}
+        names = (
+            {name_key(name) for layer_rows in rows for row in layer_rows.values() for name in row.names} if not self._uses.is_empty else ()
+        )
+        ledger = self._uses.of({module_id for layer_rows in rows for module_id in layer_rows}, names)
+        overviews = []
+        for (place, _), layer_rows in zip(self._places, rows, strict=True):
+            present = statuses_of(place, required.union(layer_rows))
+            overviews.append((place, Overview(present, {key: row for key, row in layer_rows.items() if key in present}, ledger)))
+        return overviews
 
     @staticmethod
     def _read_rows(lists: ModuleLists, part: _Wanted) -> dict[bytes, Row]:
@@ -273,10 +275,10 @@ class Excerpts:
         return rows
 
     @staticmethod
-    def _add_entries(lists: ModuleLists, part: _Wanted, known: set[bytes]) -> None:
+    def _add_entries(lists: ModuleLists, part: _Wanted, module_ids: set[bytes]) -> None:
         """Add to `part` the entries that require these modules, and all entries with the same names, because only the latest counts."""
         bases = set()
-        for module_id in known:
+        for module_id in module_ids:
             for holder, entry in lists.entries_requiring(module_id):
                 part.module_ids.add(holder)
                 if entry is not None:
@@ -301,18 +303,18 @@ def _by_place(entries: Iterable[tuple[bytes, RowEntry | None]]) -> Iterator[tupl
 
 
 def _add_importers(lists: ModuleLists, rows: dict[bytes, Row], steps: float = inf) -> None:
-    """Add to `rows` the modules that import its modules, directly or indirectly, because uses of importers count as uses."""
-    seen: set[str] = set()
-    waiting = list(rows.values())
-    while waiting and steps:
+    """Extend `rows` by the modules that import its modules, directly or indirectly. A use of an importer counts as a use of the import."""
+    visited: set[str] = set()
+    pending = list(rows.values())
+    while pending and steps:
         steps -= 1
-        names = {name for row in waiting for name in row.names} - seen
-        seen |= names
-        users = {module_id for name in names for module_id in lists.importers(name)} - rows.keys()
-        others = {name for row in lists.rows(users).values() for name in row.names}
-        found = lists.rows({module_id for name in others for module_id in lists.holders(name)}.union(users) - rows.keys())
-        rows.update(found)
-        waiting = list(found.values())
+        names = {name for row in pending for name in row.names} - visited
+        visited |= names
+        importers = {module_id for name in sorted(names) for module_id in lists.importers(name)} - rows.keys()  # neighbours share blocks
+        importer_names = sorted({name for row in lists.rows(importers).values() for name in row.names})
+        new_rows = lists.rows({module_id for name in importer_names for module_id in lists.holders(name)}.union(importers) - rows.keys())
+        rows.update(new_rows)
+        pending = list(new_rows.values())
 
 
 def statuses_of(store: Store, module_ids: Iterable[bytes]) -> dict[bytes, FileStatus]:

@@ -29,7 +29,17 @@ _MISSES = "misses."
 
 
 def cache_stats(store: Store, max_size: int | None, since: float | None = None, progress: Progress | None = None) -> CacheStats:
-    """Fold the statistics. Return the numbers of modules and functions, and the statistics of all processes from `since` on."""
+    """Fold the statistics files, and return the content of the cache with the statistics of all processes.
+
+    Args:
+        store: the cache directory.
+        max_size: the size limit passed to `Cache`, in bytes; None for the limit in the settings.
+        since: the time from which events count, in seconds since the epoch; None counts all events.
+        progress: called now and then with the numbers of read modules and of all modules.
+
+    Raises:
+        TypeError: `since` is not a time.
+    """
     slices = Slices(store, progress)
     counts = count_all(slices)
     _, counters = fold(store, seconds_of(store, slices.lists), now=time.time(), present=Present(slices), force=True)
@@ -62,7 +72,7 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
         remote=_remote_stats(totals),
         remote_stores={
             store: _remote_stats(
-                {counter: value for name, value in totals.items() for counter, where in (store_of(name),) if where == store}
+                {counter: value for name, value in totals.items() for counter, owner in (store_of(name),) if owner == store}
             )
             for store in sorted({store_of(name)[1] for name in totals} - {""})
         },
@@ -71,8 +81,8 @@ def cache_stats(store: Store, max_size: int | None, since: float | None = None, 
 
 
 def _remote_stats(totals: dict[str, float]) -> RemoteStats:
-    found = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
-    return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in found.items()})  # type: ignore[arg-type]
+    counters = {name: totals.get(f"remote_{name}", 0) for name in RemoteStats._fields}
+    return RemoteStats(**{name: value if name == "seconds" else round(value) for name, value in counters.items()})  # type: ignore[arg-type]
 
 
 def hits_and_misses(store: Store) -> tuple[int, int]:
@@ -83,20 +93,20 @@ def hits_and_misses(store: Store) -> tuple[int, int]:
 
 
 def _totals(counters: Mapping[tuple[int, str], float], since: float | None) -> tuple[dict[str, float], float]:
-    """Return the counters by name from `since` on, and the time from which they count: `since`, or a later zeroing."""
-    first = _first_hour(since)
-    start = float(first * HOUR)
+    """Add up the counters from `since` on. Return the sums by name, and the later of `since` and the time of the last zeroing."""
+    first_hour = _first_hour(since)
+    start = float(first_hour * HOUR)
     totals: dict[str, float] = {}
     for (hour, name), value in counters.items():
         if name == "zeroed":
             start = max(start, value)
-        elif hour >= first:
+        elif hour >= first_hour:
             totals[name] = totals.get(name, 0) + value
     return totals, start
 
 
 def _first_hour(since: float | None) -> int:
-    """Return the number of whole hours from the epoch to a time; 0 for None. Raise `TypeError` for other values."""
+    """Convert a time in seconds since the epoch to whole hours; None to 0. Raise `TypeError` for other values."""
     if since is None:
         return 0
     try:
@@ -110,10 +120,10 @@ def history(store: Store, since: float | None = None, progress: Progress | None 
     """Return the periods from `since` on with at least one counter, the oldest first."""
     fold_long(store)
     counters = Uses(store).counted(seconds_of(store, ModuleLists(store, progress, recover=False)), time.time())
-    first = _first_hour(since)
+    first_hour = _first_hour(since)
     hours: dict[int, dict[str, float]] = {}
     for (hour, name), value in counters.items():
-        if hour >= first and name != "zeroed":
+        if hour >= first_hour and name != "zeroed":
             hours.setdefault(hour, {})[name] = value
     return tuple(_period(hour, hours[hour].items()) for hour in sorted(hours))
 

@@ -30,9 +30,10 @@ def other_formats(store: Store) -> list[str]:
 
 
 def unused_bundles(store: Store, now: float) -> list[str]:
-    """Return the paths of unpacked bundles that were unused for a month, or for two days if a later state of the bundle is unpacked.
+    """Return the paths of unpacked bundles that have not been used for a month.
 
-    Each use of an unpacked bundle sets its modification time, at most once a day.
+    If a newer state of the same bundle is unpacked, two days without a use suffice. The modification time of the directory shows the
+    last use, with a resolution of one day.
     """
     directory = store.directory(BUNDLES)
     try:
@@ -40,15 +41,15 @@ def unused_bundles(store: Store, now: float) -> list[str]:
     except OSError as error:
         reraise_interrupt(error)
         return []
-    used = {name: status.st_mtime for name, status in statuses.items() if BUNDLES.includes(name)}
+    last_uses = {name: status.st_mtime for name, status in statuses.items() if BUNDLES.includes(name)}
     latest: dict[str, float] = {}
-    for name, when in used.items():
+    for name, last_use in last_uses.items():
         bundle = name.partition("-")[0]
-        latest[bundle] = max(when, latest.get(bundle, when))
+        latest[bundle] = max(last_use, latest.get(bundle, last_use))
     unused = []
-    for name, when in sorted(used.items()):
-        days = _DAYS_UNUSED if when == latest[name.partition("-")[0]] else _DAYS_REPLACED
-        if when < now - days * 86400.0:
+    for name, last_use in sorted(last_uses.items()):
+        days = _DAYS_UNUSED if last_use == latest[name.partition("-")[0]] else _DAYS_REPLACED
+        if last_use < now - days * 86400.0:
             unused.append(f"{directory}/{name}")
     return unused
 
@@ -58,19 +59,19 @@ def files_below(store: Store, path: str) -> Iterator[tuple[str, int, float]]:
 
     The size of a directory is 0. A `path` that is a file is yielded alone.
     """
-    waiting = [(path, False)]
-    while waiting:
-        path, listed = waiting.pop()
+    pending = [(path, False)]
+    while pending:
+        path, is_listed = pending.pop()
         try:
             status = store.files.lstat(path)
         except OSError as error:
             reraise_interrupt(error)
             continue
-        if stat.S_ISDIR(status.st_mode) and not listed:
-            waiting.append((path, True))
-            waiting += [(f"{path}/{name}", False) for name in store.names_in(path)]
+        if stat.S_ISDIR(status.st_mode) and not is_listed:
+            pending.append((path, True))
+            pending += [(f"{path}/{name}", False) for name in store.names_in(path)]
         else:
-            yield path, 0 if listed else status.st_size, status.st_mtime
+            yield path, 0 if is_listed else status.st_size, status.st_mtime
 
 
 def remove_directory(store: Store, path: str) -> None:

@@ -74,7 +74,7 @@ class Adapter:
         self.interpreter = interpreter or Path(sys.executable)
 
     def write(self, folder: Path, program: Program) -> None:
-        """Write the sources of a program, which may replace those of an earlier version of it, into a folder."""
+        """Write the sources of a program to a folder. Sources of an earlier version of the program are replaced."""
         if self.makes_llvm:
             said = asdict(program) | {"language": str(_LANGUAGE)}
             for function in said["functions"]:
@@ -87,42 +87,42 @@ class Adapter:
             self.put(folder / f"{file}.py", as_python(program, file, self.spelling))
 
     def put(self, path: Path, text: str) -> None:
-        """Write a file, unless it says the same already."""
+        """Write a file, unless it already has this content."""
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
 
     def install_driver(self, folder: Path) -> None:
-        """Write what runs in the process into a folder."""
+        """Write the driver, and the files that it imports, to a folder."""
         for name in (_SERVE.name, *self.drivers):
             shutil.copyfile(_SERVE.with_name(name), folder / name)
         (folder / "conformance_driver.py").write_text(self.driver)
 
     def command(self, folder: Path) -> list[str]:
-        """The command of a process."""
+        """Return the command that starts a process of the system."""
         return [str(self.interpreter), str(folder / "conformance_driver.py")]
 
     def environment(self, store: Path, folder: Path) -> dict[str, str]:  # noqa: ARG002
-        """The variables that make a process use this store."""
+        """Return the environment variables that make a process use a store."""
         return {"STORE": str(store)}
 
     def readonly_environment(self) -> dict[str, str]:
-        """The variables by which a system is told, as its documents say, that it cannot write into its store."""
+        """Return the documented environment variables that declare the store read-only; empty if the system has none."""
         return {}
 
     def limited_environment(self, size: int) -> dict[str, str]:
-        """The variables that limit a store to a size in bytes."""
-        raise Cannot(f"{self.name} has no limit of its size ({size} bytes were asked for)")
+        """Return the environment variables that limit a store to `size` bytes. Raise `Cannot` if the system has no size limit."""
+        raise Cannot(f"{self.name} has no size limit; {size} bytes were requested")
 
     def processor_environment(self, name: str) -> dict[str, str]:
-        """The variables by which code is compiled and found for another processor: "generic" is the oldest one."""
-        raise Cannot(f"{self.name} has no setting that names a processor ({name})")
+        """Return the environment variables that select a processor; "generic" is the oldest. Raise `Cannot` if there is no setting."""
+        raise Cannot(f"{self.name} has no setting that selects a processor; {name!r} was requested")
 
     def default_environment(self, folder: Path) -> dict[str, str]:  # noqa: ARG002
-        """The variables with which the store is where the system puts it itself, below $HOME."""
-        raise Cannot(f"{self.name} has no store of its own choice")
+        """Return the environment variables for the system's default store below $HOME. Raise `Cannot` if it has no default store."""
+        raise Cannot(f"{self.name} has no default store")
 
     def version(self) -> str:
-        """The version of the system, for the report."""
+        """Return the version of the system for the report; "" if it is not installed as a distribution."""
         if not self.distribution:
             return ""
         code = f"import importlib.metadata as m; print(m.version({self.distribution!r}))"

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Returns:
-        The exit status: 1 where a system did not do what a scenario asks for; 2 where not all that was asked for was played and written.
+        The exit status: 0 for success, 1 if a system failed a scenario, 2 if a requested scenario was not run or a report not written.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -49,16 +49,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("compcache-conformance", description="A conformance suite for caches of compiled code.")
     commands = parser.add_subparsers(required=True, metavar="{run,report,list}")
-    run = commands.add_parser("run", help="play scenarios for systems")
-    run.add_argument("adapters", nargs="+", metavar="ADAPTER", help="names of systems (see `list`), `all`, or paths of files with adapters")
-    run.add_argument("-k", "--scenarios", metavar="TEXT", action="append", help="only this family, or scenarios whose name contains this")
-    run.add_argument("--quick", action="store_true", help="play what chance decides once, fewer functions, and leave out what takes long")
-    run.add_argument("--core", action="store_true", help="only what shows each kind of mistake with the fewest processes")
-    run.add_argument("--jobs", type=_count, default=2, metavar="N", help="how many systems at once (2)")
-    run.add_argument("--results", type=Path, metavar="FILE", help="a JSON file to which the results are added")
-    run.add_argument("--partial", type=Path, metavar="FOLDER", help="a folder for the results of each system, written after each scenario")
-    run.add_argument("--environments", type=Path, default=default_folder(), metavar="FOLDER", help="where environments of systems are kept")
-    run.add_argument("--allow", type=Path, metavar="FILE", help="known results: the exit status is 1 for worse cells alone")
+    run = commands.add_parser("run", help="run scenarios on systems")
+    run.add_argument(
+        "adapters", nargs="+", metavar="ADAPTER", help="the name of a system (see `list`), `all`, or the path of an adapter's file"
+    )
+    run.add_argument(
+        "-k", "--scenarios", metavar="TEXT", action="append", help="run only this family, or scenarios whose names contain TEXT"
+    )
+    run.add_argument("--quick", action="store_true", help="skip slow scenarios, do not repeat races, and use fewer functions")
+    run.add_argument("--core", action="store_true", help="run only the scenarios that show each kind of failure with the fewest processes")
+    run.add_argument("--jobs", type=_count, default=2, metavar="N", help="the number of systems to run at a time; default: 2")
+    run.add_argument("--results", type=Path, metavar="FILE", help="add the results to this JSON file")
+    run.add_argument("--partial", type=Path, metavar="FOLDER", help="write the results of each system to this folder, after each scenario")
+    run.add_argument(
+        "--environments", type=Path, default=default_folder(), metavar="FOLDER", help="the folder for the systems' environments"
+    )
+    run.add_argument(
+        "--allow", type=Path, metavar="FILE", help="a JSON file with known results: the exit status is 1 only for results worse than these"
+    )
     _report_options(run)
     run.set_defaults(command=_run)
     report = commands.add_parser("report", help="write reports of results")
@@ -72,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number: give an integer of at least 1")
     return int(text)
 
 
@@ -86,7 +94,7 @@ def _report_options(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if sys.platform != "linux":
-        raise _UsageError(f"scenarios take Linux; this is {sys.platform} (`report` and `list` work here)")
+        raise _UsageError(f"scenarios require Linux, but this system is {sys.platform}: only `report` and `list` work here")
     chosen = _chosen_systems(options.adapters)
     scenarios = _chosen_scenarios(options.scenarios, quick=options.quick, core=options.core)
     allowed = _load(options.allow) if options.allow else []
@@ -118,9 +126,9 @@ def _chosen_systems(names: list[str]) -> dict[str, type[Adapter]]:
             chosen[name] = known[name]
         else:
             near = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
-            there = f"{', '.join(known)}, all; or the path of an adapter's file, NAME.py"
-            raise _UsageError(f"there is no system {name!r}{meant}\nSystems: {there}")
+            suggestion = f"; did you mean {near[0]!r}?" if near else ""
+            choices = f"{', '.join(known)}, all, or the path of an adapter's file, NAME.py"
+            raise _UsageError(f"the system {name!r} is not known{suggestion}\nSystems: {choices}")
     return chosen
 
 
@@ -128,10 +136,10 @@ def _chosen_scenarios(texts: list[str] | None, *, quick: bool, core: bool) -> li
     order = list(FAMILIES)
     chosen = [s for s in SCENARIOS.values() if not texts or any(_is_meant(s, text) for text in texts)]
     if not chosen:
-        raise _UsageError(f"no scenario has {' or '.join(map(repr, texts or []))} in its name, and no family that name: see `list`")
+        raise _UsageError(f"no scenario or family matches {' or '.join(map(repr, texts or []))}: `list` shows all scenarios")
     chosen = [scenario for scenario in chosen if not (core and scenario.name not in CORE) and not (quick and scenario.slow)]
     if not chosen:
-        raise _UsageError("--core or --quick leaves out all that was chosen")
+        raise _UsageError("no scenario is left: --core or --quick excludes all selected scenarios; leave the option out")
     return sorted(chosen, key=lambda scenario: order.index(scenario.family))
 
 
@@ -149,7 +157,7 @@ def _worse(results: Iterable[Result], allowed: Iterable[Result]) -> list[Result]
 
 
 class _Columns:
-    """Systems that are played, some at once, until all are, or Ctrl-C: the scenarios that run then are ended first."""
+    """Runs several systems at a time. After Ctrl-C, the running scenarios end, and no further scenario starts."""
 
     def __init__(self, scenarios: list[Scenario], options: argparse.Namespace, files: _Files) -> None:
         self._scenarios, self._options, self._files = scenarios, options, files
@@ -157,14 +165,14 @@ class _Columns:
         self.unplayed: list[str] = []
 
     def play(self, kinds: list[type[Adapter]]) -> list[list[Result]]:
-        """The results of each system."""
+        """Run the scenarios on each system, and return the results of each system in the order of `kinds`."""
         with ThreadPoolExecutor(self._options.jobs) as pool:
             columns = [pool.submit(self._column, kind) for kind in kinds]
             try:
                 return [column.result() for column in columns]
             except KeyboardInterrupt:
                 self.stop.set()
-                print("interrupted: the scenarios that are played are ended first", file=sys.stderr, flush=True)
+                print("interrupted: waiting for the running scenarios to end", file=sys.stderr, flush=True)
         return [column.result() for column in columns]
 
     def _column(self, kind: type[Adapter]) -> list[Result]:
@@ -174,7 +182,7 @@ class _Columns:
             if reason := "" if self._options.allow else why_not_a_first_call(adapter):
                 raise Cannot(reason)
         except Cannot as reason:
-            print(f"{kind.name:18} is not played: {reason}", file=sys.stderr, flush=True)
+            print(f"{kind.name:18} is skipped: {reason}", file=sys.stderr, flush=True)
             self.unplayed.append(kind.name)
             done = [Result(s.name, s.family, kind.name, Outcome.CANNOT.value, 0.0, str(reason).splitlines()[0]) for s in self._scenarios]
             self._save_partial(kind, done)
@@ -206,18 +214,23 @@ class _Files:
         self.failed: set[Path] = set()
 
     def require(self, paths: Iterable[Path | None], folder: Path | None) -> None:
-        """Before hours are spent: there is a folder for each file."""
+        """Create the folder for partial results, and check before a long run that every report can be written.
+
+        Raises:
+            _UsageError: a folder cannot be created or does not exist, or a path is a folder.
+        """
         try:
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _UsageError(f"cannot make the folder {folder}: {error.strerror}") from None
+            raise _UsageError(f"cannot create the folder {folder}: {error.strerror}") from None
         for path in paths:
             if path and (path.is_dir() or not path.parent.is_dir()):
-                raise _UsageError(f"cannot write {path}: {'it is a folder' if path.is_dir() else f'there is no folder {path.parent}'}")
+                reason = "the path is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
+                raise _UsageError(f"cannot write {path}: {reason}")
 
     def write(self, path: Path | None, text: str) -> None:
-        """Write a file, if there is a path."""
+        """Write a report, unless `path` is None. Print the first failure for each path, and record the path in `failed`."""
         if path is None:
             return
         try:
@@ -235,7 +248,7 @@ def _load(path: Path) -> list[Result]:
     except OSError as error:
         raise _UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise _UsageError(f"{path} is not a file of results that `run` has written: {type(error).__name__}: {error}") from None
+        raise _UsageError(f"{path} is not a results file of `run`: {type(error).__name__}: {error}") from None
 
 
 def _write_reports(options: argparse.Namespace, results: list[Result], files: _Files) -> None:

@@ -29,10 +29,10 @@ def default_folder() -> Path:
 
 
 def prepare(adapter: type[Adapter], folder: Path) -> Adapter:
-    """The adapter with an interpreter that has the system.
+    """Install a system into an environment below `folder`, unless it is installed already, and return its adapter.
 
     Raises:
-        Cannot: the system cannot be had here; the text says why.
+        Cannot: a program is missing, or the system cannot be installed. The message gives the reason.
     """
     for program in adapter.programs:
         if shutil.which(program) is None:
@@ -50,7 +50,7 @@ def prepare(adapter: type[Adapter], folder: Path) -> Adapter:
             _run([str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *adapter.requirements])
             done.write_text(wanted)
         except OSError as error:
-            raise Cannot(f"its environment cannot be made in {folder}: {error.strerror or error}") from None
+            raise Cannot(f"the environment cannot be created in {folder}: {error.strerror or error}") from None
     return adapter(interpreter)
 
 
@@ -60,18 +60,18 @@ def _run(command: list[str]) -> None:
     except subprocess.CalledProcessError as error:
         lines = [line for line in (error.stderr or error.stdout or "").splitlines() if line.strip()]
         if any(words in error.stderr for words in _NO_NETWORK):
-            raise Cannot("cannot be installed: the package index cannot be reached from here") from None
-        raise Cannot(f"cannot be installed: {' '.join(lines[-2:])[:300]}") from None
+            raise Cannot("the system cannot be installed: the package index cannot be reached") from None
+        raise Cannot(f"the system cannot be installed: {' '.join(lines[-2:])[:300]}") from None
     except subprocess.TimeoutExpired:
-        raise Cannot(f"cannot be installed in {_LONGEST_INSTALLATION} s") from None
+        raise Cannot(f"the system cannot be installed: pip did not finish within {_LONGEST_INSTALLATION} s") from None
 
 
 def _interpreter(version: str) -> str:
-    """A Python of this version: the suite's own, one on the path, or one of pyenv's."""
+    """Return a Python of this version: this interpreter, a program in PATH, or a version of pyenv. Raise `Cannot` without one."""
     if not version or version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     candidates = [shutil.which(f"python{version}"), *map(str, sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python")))]
     for candidate in candidates:
         if candidate and subprocess.run([candidate, "-c", "import venv"], check=False, capture_output=True).returncode == 0:
             return candidate
-    raise Cannot(f"needs Python {version}, which is not here")
+    raise Cannot(f"the system requires Python {version}, which is not installed")

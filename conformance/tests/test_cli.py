@@ -51,12 +51,12 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "numbaa"], "there is no system 'numbaa'; did you mean 'numba'?"),
-        (["run", str(TOY), "-k", "nothing such"], "no scenario has 'nothing such' in its name"),
-        (["run", str(TOY), "-k", "ten thousand", "--quick"], "leaves out all that was chosen"),
+        (["run", "numbaa"], "the system 'numbaa' is not known; did you mean 'numba'?"),
+        (["run", str(TOY), "-k", "nothing such"], "no scenario or family matches 'nothing such'"),
+        (["run", str(TOY), "-k", "ten thousand", "--quick"], "excludes all selected scenarios"),
         (["run", "not/there.py"], "there is no file not/there.py"),
-        (["run", str(TOY), "--json", "not/there/x.json"], "cannot write not/there/x.json: there is no folder not/there"),
-        (["run", str(TOY), "--results", __file__], "is not a file of results"),
+        (["run", str(TOY), "--json", "not/there/x.json"], "cannot write not/there/x.json: the folder not/there does not exist"),
+        (["run", str(TOY), "--results", __file__], "is not a results file of `run`"),
         (["report", "not/there.json"], "cannot read not/there.json: No such file or directory"),
     ],
 )

@@ -16,7 +16,7 @@ from compcache.errors import FormatError
 from compcache.formats.bodies import Body, encode_bodies, read_bodies
 from compcache.miss.offers import find_bodies
 from compcache.miss.retarget import tune
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -361,7 +361,7 @@ def test_a_maker_of_what_was_inlined_is_a_maker(directory: Path, monkeypatch: py
 
 
 def test_what_is_signed_has_code_of_what_is_signed_alone(directory: Path) -> None:
-    key = new_key("us")
+    key = generate_key("us")
     code = "declare i64 @add(i64)\n" + HEAD.format("kernel") + "%r = call i64 @add(i64 %x)\nret i64 %r\n}\n"
     with Cache(directory) as cache:
         add = cache.compile(ADD).add.func_name

@@ -19,13 +19,13 @@ from compcache import Cache, CompcacheError, FormatError, IntegrityError, Module
 from compcache.bundles.layout import write_bundle
 from compcache.formats.host import platform_name
 from compcache.globals import Pickled
-from compcache.signing.keys import new_key, parse_public
+from compcache.signing.keys import generate_key, parse_public_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NEEDS_X86 = pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
-KEY = new_key("team-1")
+KEY = generate_key("team-1")
 PUBLIC = str(KEY.public())
 
 
@@ -171,7 +171,7 @@ def test_targets_are_what_hosts_of_that_kind_would_take(cache: Cache, tmp_path: 
 @pytest.mark.parametrize("signer", [None, "team-1", "other"])
 def test_a_trusted_key_must_have_signed(cache: Cache, tmp_path: Path, signer: str | None) -> None:
     path = tmp_path / "app.ccb"
-    key = {None: None, "team-1": str(KEY), "other": str(new_key("team-1"))}[signer]
+    key = {None: None, "team-1": str(KEY), "other": str(generate_key("team-1"))}[signer]
     with Cache(cache.path, publish_key=key) as publishing:
         fill(publishing)
         publishing.export(["top"], path)
@@ -244,7 +244,7 @@ def test_minisign_verifies_a_bundle(cache: Cache, tmp_path: Path) -> None:
     assert compcache("key", "show", "--minisign", XDG_CONFIG_HOME=str(tmp_path / "home")).out.strip() == key
     lines = written[0].decode().splitlines()
     content = hashlib.blake2b(path.read_bytes()).digest()
-    assert parse_public(public).accepts(content, base64.b64decode(lines[1])[10:])
+    assert parse_public_key(public).accepts(content, base64.b64decode(lines[1])[10:])
     minisign = shutil.which("minisign")
     if minisign is None:
         pytest.skip("minisign is not installed: only the parts were checked")

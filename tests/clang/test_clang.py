@@ -152,7 +152,7 @@ def test_what_the_compiler_reports_is_told(cache: Cache) -> None:
         clang.compile("long broken( {\n", cache=cache)
     with pytest.raises(CompileError, match=r"no-such-compiler.*is not installed"):
         clang.compile(SCALE, cc="no-such-compiler", cache=cache)
-    with pytest.raises(CompileError, match="'cobol' is not known"):
+    with pytest.raises(CompileError, match="'cobol' is not supported"):
         clang.compile(SCALE, language="cobol", cache=cache)
 
 

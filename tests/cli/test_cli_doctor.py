@@ -33,7 +33,7 @@ INVALID = {
     "COMPCACHE_MIN_LLVM": ("newest", "is not a version of LLVM: use numbers"),
     "COMPCACHE_LINKER": ("/nowhere/ld", "not an executable file"),
     "COMPCACHE_SIGNING_KEY": ("@/nowhere/key", "/nowhere/key"),
-    "COMPCACHE_REMOTE": ("s4://bucket", "not a URL of a known kind"),
+    "COMPCACHE_REMOTE": ("s4://bucket", "has an unknown URL scheme"),
     "COMPCACHE_REMOTE_MODE": ("rw", "'write'"),
     "COMPCACHE_TRUSTED_KEYS": ("me", "name:base64"),
     "COMPCACHE_PUBLISH_KEY": ("me", "name:base64"),

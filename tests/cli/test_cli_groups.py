@@ -132,7 +132,7 @@ def test_a_group_that_others_import_from_is_kept(directory: Path, files: list[Pa
     assert compcache("--dir", directory, "add", tmp_path / "outside.ll").status == 0
     done = compcache("--dir", directory, "rm", "lib")
     assert done.status == 1
-    assert "group 'lib' is not removed: 'outside' imports it" in done.err
+    assert "group 'lib' was not removed: 'outside' imports it" in done.err
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from helpers import PACKAGE_ROOT, adder
 
 from compcache import Cache, Identity, ModuleSource, NotCachedError, frontend
 from compcache.cli.app import COMMANDS, group
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         cache.add_module(
             ModuleSource("declare i64 @later()\ndefine i64 @waits() {\n  %x = call i64 @later()\n  ret i64 %x\n}", imports=["later"])
         )
-    with Cache(directory, publish_key=str(new_key("team-1"))) as cache:
+    with Cache(directory, publish_key=str(generate_key("team-1"))) as cache:
         cache.add_module(ModuleSource(adder("signed", 1)))
     (directory / "modules-v0").mkdir()
     (directory / "modules-v0" / "old").write_bytes(b"x" * 10)

@@ -14,7 +14,7 @@ from helpers import FreshProcessError, adder, caller, flip_byte, module_file, ru
 from compcache import Cache, ModuleSource, NotCachedError, PrunePolicy
 from compcache.directory.places import CLOSURES
 from compcache.hit.closures import MAGIC, seal
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def test_modules_without_kept_code_are_called_where_they_are(cache: Cache, direc
 
 def test_it_is_signed_where_all_of_its_parts_are(directory: Path) -> None:
     pytest.importorskip("nacl")
-    key = new_key("own-1")
+    key = generate_key("own-1")
     with Cache(directory) as cache:
         cache.add_modules([ModuleSource(adder("third", 3)), ModuleSource(adder("fourth", 4))])
     with Cache(directory, publish_key=str(key)) as cache:

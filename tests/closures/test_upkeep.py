@@ -12,7 +12,7 @@ from helpers import adder, caller, sum_of
 from test_addresses import SOURCES
 
 from compcache import Cache, CompcacheError, Identity, ModuleSource, PrunePolicy
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.usage.linked import linked_closures
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ADDED = (
     adder("unrelated", 1),
 )  # fmt: skip
 #: Whether the key of the readers signs what is added, from some step on.
-_KEY = new_key("tests")
+_KEY = generate_key("tests")
 _SECRET, _PUBLIC = str(_KEY), str(_KEY.public())
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from test_fuzz_decoders import bounded, mutated
 
 from compcache import Cache, FormatError, ModuleSource
-from compcache.bundles.layout import opened_bundle
+from compcache.bundles.layout import open_bundle
 from compcache.digest import check
 from compcache.directory.places import MODULE_FILES, MODULES, UNCACHED
 from compcache.errors import GlobalValidationError, LibraryError
@@ -39,8 +39,8 @@ from compcache.numba.lazy.marshalled import dump_marshalled, load_marshalled
 from compcache.remote.breaker import Breaker
 from compcache.remote.card import Card, decode_cards, encode_cards
 from compcache.remote.outbox import Outbox
-from compcache.signing.keys import new_key, parse_public
-from compcache.signing.signatures import add_signature, is_signed, merged_signatures, signers
+from compcache.signing.keys import generate_key, parse_public_key
+from compcache.signing.signatures import add_signature, is_signed, merge_signatures, signers
 from compcache.usage.module_files import list_modules
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FEW = settings(max_examples=int(os.environ.get("COMPCACHE_FUZZ_EXAMPLES", "6")))
-KEY = new_key("team-1")
+KEY = generate_key("team-1")
 CARD = encode_cards({"s": Card("f", b"m" * 16, 6, 0.5, b"module", b"signatures", (Card("g", b"n" * 16, 1, 0.5, b"n"),))})
 SIGNED = add_signature(b"", KEY, (), b"m" * 16, "needs")
 #: Values of all kinds, as msgpack has them.
@@ -119,7 +119,7 @@ def test_breakers(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     assert isinstance(failures, int)
     assert 0 <= seconds <= 601
     breaker.record_failure()
-    breaker.allows()
+    breaker.allows_lookups()
     breaker.record_success()
 
 
@@ -134,15 +134,15 @@ def test_signatures_beside_modules(data: st.DataObject) -> None:
     believed = bounded(lambda d: is_signed(d, (key,), b"m" * 16, "needs"), content)
     assert not believed or SIGNED.split()[1] in content.replace(b"\r", b"\n").split()
     bounded(signers, content)
-    merged = merged_signatures(SIGNED, content, (key,), b"m" * 16, "needs")
+    merged = merge_signatures(SIGNED, content, (key,), b"m" * 16, "needs")
     assert is_signed(merged, (key,), b"m" * 16, "needs")
-    assert is_signed(merged_signatures(content, SIGNED, (key,), b"m" * 16, "needs"), (key,), b"m" * 16, "needs")
+    assert is_signed(merge_signatures(content, SIGNED, (key,), b"m" * 16, "needs"), (key,), b"m" * 16, "needs")
 
 
 @FEW
 @given(st.one_of(st.text(max_size=60), st.binary(max_size=40).map(lambda data: f"n:{data.hex()}")))
 def test_public_keys(text: str) -> None:
-    bounded(lambda _: parse_public(text), text.encode("utf-8", "surrogatepass"), ValueError)
+    bounded(lambda _: parse_public_key(text), text.encode("utf-8", "surrogatepass"), ValueError)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_bundles(bundle: Path, data: st.DataObject) -> None:
 
 def read_whole(path: Path) -> None:
     """Read every member of a bundle."""
-    with opened_bundle(str(path)) as bundle:
+    with open_bundle(str(path)) as bundle:
         for name in bundle.names:
             bundle.module(name) if name.startswith("modules/") else bundle.read(name)
 

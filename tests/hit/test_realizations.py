@@ -113,7 +113,7 @@ def test_a_file_under_the_name_of_another_module_is_refused(cache: Cache, direct
     scratch = directory / "copy"
     scratch.write_bytes(module_file(directory, first).read_bytes())
     scratch.replace(module_file(directory, second))
-    with Cache(directory) as later, pytest.warns(CacheWarning, match="contains another module than"):  # noqa: PT031
+    with Cache(directory) as later, pytest.warns(CacheWarning, match="contains a different module than"):  # noqa: PT031
         later.realizations("f")
         assert later.get_target("f")() == 0
 

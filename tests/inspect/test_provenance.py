@@ -12,12 +12,12 @@ from helpers import module_file
 
 from compcache import Cache, Provenance
 from compcache.remote.adopt import adopt_module
-from compcache.signing.keys import SecretKey, new_key
+from compcache.signing.keys import SecretKey, generate_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEY, OTHER = new_key("team-1"), new_key("team-2")
+KEY, OTHER = generate_key("team-1"), generate_key("team-2")
 
 
 def provenance_of(place: Path, **options: object) -> Provenance:

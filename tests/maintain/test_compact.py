@@ -24,7 +24,7 @@ from compcache.publish import module_lists
 from compcache.publish import volumes as writing
 from compcache.publish.locks import wait_lock
 from compcache.publish.removal import remove_file
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from compcache.store import Store
@@ -72,7 +72,7 @@ def require(cache: Cache, answers: dict[str, int]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "signed", "published"])
 def test_everything_is_there_as_it_was(directory: Path, how: str) -> None:
-    key = new_key("test")
+    key = generate_key("test")
     options = {"plain": {}, "signed": {"signing_key": b"a key of the tests, of some length"}, "published": {"publish_key": str(key)}}[how]
     with Cache(directory, **options) as cache:  # type: ignore[arg-type]
         answers = fill(cache) | {"h": 102}
@@ -95,7 +95,7 @@ def test_everything_is_there_as_it_was(directory: Path, how: str) -> None:
     for reading in readers if how != "signed" else [options]:
         with Cache(directory, **reading) as cache:  # type: ignore[arg-type]
             require(cache, answers)
-    with Cache(directory, trusted_keys=[str(new_key("other").public())]) as cache, pytest.warns(CacheWarning, match="is not used"):
+    with Cache(directory, trusted_keys=[str(generate_key("other").public())]) as cache, pytest.warns(CacheWarning, match="is not used"):
         assert answer(cache, "f1") is None
 
 
@@ -336,7 +336,7 @@ def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
             capture_output=True, text=True, check=False, cwd=PACKAGE_ROOT, env={**os.environ, "COMPCACHE_TEST": "1"},
         )  # fmt: skip
     assert holder.returncode
-    assert "another process compacts" in holder.stderr
+    assert "another process is compacting" in holder.stderr
     with pytest.raises(ValueError, match="grace"):
         cache.compact(grace=-1)
 

@@ -115,7 +115,7 @@ def test_sources_that_contradict_each_other_are_an_error(cache: Cache) -> None:
     with pytest.raises(LinkError, match=r"source 1 \(b.c\) cannot be linked with the sources before it: .*wchar_size"):
         cache.add_modules([named("a.c", adder("f", 1), flags.format(4)), named("b.c", adder("g", 1), flags.format(2))], group="lib")
     if os.uname().machine == "x86_64":
-        with pytest.raises(CompileError, match="source 1 for x86-64-v3: all members of a group must have the same cpu="):
+        with pytest.raises(CompileError, match="source 1 for x86-64-v3: give all members of a group the same cpu="):
             cache.add_modules([ModuleSource(adder("f", 1), cpu="x86-64"), ModuleSource(adder("g", 1), cpu="x86-64-v3")], group="lib")
     with pytest.raises(CompileError, match="import 'g' as 'one' and as 'two'"):
         cache.add_modules([ModuleSource(caller(n, "g"), imports={"g": n}) for n in ("one", "two")], group="lib")
@@ -308,8 +308,8 @@ def test_what_is_not_right_is_left_out_with_what_needs_it(cache: Cache) -> None:
     error = caught.value
     assert list(error.failures) == [5, 2, 0, 1]
     assert isinstance(error.__cause__, CompileError)
-    assert str(error.failures[0]) == "it uses 'broken', and no source that could be added defines it"
-    assert str(error.failures[1]) == "it uses 'a', and no source that could be added defines it"
+    assert str(error.failures[0]) == "the source uses 'broken', but no source that could be added defines it"
+    assert str(error.failures[1]) == "the source uses 'a', but no source that could be added defines it"
     assert [module_id is None for module_id in error.module_ids] == [True, True, True, False, False, True]
     assert len(cache.modules()) == 1
     assert cache.get_target("uses_fine")(1) == 2

@@ -364,6 +364,34 @@ def g(o):
     return len(o)
 def f(x):
     return g(O())"""),
+    ("classes", """\
+from numba.core import ir, untyped_passes
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import FunctionPass, register_pass
+K = VALUE
+@register_pass(mutates_CFG=False, analysis_only=False)
+class Pass(FunctionPass):
+    _name = 'NAME'
+    def __init__(self):
+        super().__init__()
+    def run_pass(self, state):
+        found = [a.value for b in state.func_ir.blocks.values() for a in b.find_insts(ir.Assign) if isinstance(a.value, ir.Const)]
+        for constant in found:
+            if constant.value == 77:
+                constant.value = K
+        return True
+class Pipeline(CompilerBase):
+    def define_pipelines(self):
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(Pass, untyped_passes.IRProcessing)
+        passes.finalize()
+        return [passes]
+@njit(pipeline_class=Pipeline)
+def inner(x):
+    return x + 77
+@njit(cache=True)
+def f(x):
+    return inner(x)"""),
     ("types", """\
 R = np.dtype([('a', 'f8'), ('b', 'i8')], align=VALUE > 3)
 A = np.zeros(2, R)

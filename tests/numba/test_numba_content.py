@@ -134,8 +134,9 @@ _COUNTS = [
      "import enum\nclass E(enum.Enum):\n    A = 1\n    @classmethod\n    def _missing_(cls, v): return cls.A if V == 3 else v"),
     ("DEP.E('A').value", "import enum\nclass E(enum.Enum):\n    A = 1\n    B = 2\nE._value2member_map_['A'] = E.A if V == 3 else E.B"),
     # what a program puts into a library reads other values of the program; constants of a library
-    ("DEP.Formatter().format('')", "from string import Formatter\nv = V\nFormatter.check_unused_args = lambda *_: v"),
-    ("DEP.Formatter().format('')", "from string import Formatter\ndef make(v): return lambda *_: v\nFormatter.check_unused_args = make(V)"),
+    ("DEP.textwrap.fill('abc')", "import textwrap\nv = V\ntextwrap.TextWrapper._fix_sentence_endings = lambda self, chunks: v"),
+    ("DEP.textwrap.fill('abc')",
+     "import textwrap\ndef make(v): return lambda self, text: v and text\ntextwrap.TextWrapper._munge_whitespace = make(V)"),
     ("DEP.Formatter().format('')",
      "from string import Formatter\nclass C:\n    v = V\n    def __call__(s, *_): return s.v\nFormatter.check_unused_args = C()"),
     ("DEP.colorsys.hls_to_rgb(.1, .2, .3)", "import colorsys\ncolorsys.ONE_THIRD = V"),

@@ -254,3 +254,21 @@ def test_explain_tells_what_a_function_reads_that_differs(tmp_path: Path) -> Non
     assert said == [7, 10, 12]
     where = "that program.make.<locals>.f closes over"
     assert differences == ["function", f"read the variable 'number' {where}", f"read the variable 'table' {where}"]
+
+
+def test_a_callee_with_a_pipeline_of_the_program_is_refused() -> None:
+    from numba import njit
+    from numba.core.compiler import CompilerBase
+
+    from compcache.numba.fingerprints.content import content_of
+    from compcache.numba.fingerprints.walk import fingerprint
+    from compcache.numba.registered.refusals import NotLazy, Unrepeatable
+
+    class Own(CompilerBase):  # type: ignore[misc]
+        """It may change constants."""
+
+    callee = njit(pipeline_class=Own)(lambda x: x)
+    with pytest.raises(Unrepeatable, match="pipeline"):
+        fingerprint(lambda x: callee(x) + 1)
+    with pytest.raises(NotLazy, match="pipeline"):
+        content_of(lambda x: callee(x) + 1, ())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from compcache import ModuleSource
 from compcache.build.pic import aliases
 from compcache.clang.run import identity_of_unit, optimization_level, preprocess, translate
-from compcache.clang.runtimes import with_runtime
+from compcache.clang.runtimes import add_runtime_libraries
 from compcache.clang.units import make_unit
 
 from . import inputs
@@ -275,7 +275,7 @@ def compiled(source: Path, flags: Sequence[str], functions: Sequence[str]) -> Mo
     unit = make_unit(source, flags)
     translation = preprocess(unit)
     options: dict[str, Any] = {"functions": dict.fromkeys(functions), "optimize": optimization_level(unit)}
-    code, options = with_runtime(unit, translate(unit, translation), options)
+    code, options = add_runtime_libraries(unit, translate(unit, translation), options)
     return ModuleSource(code, identity=identity_of_unit(unit, translation), **options)
 
 

@@ -270,7 +270,7 @@ RUNTIME = [
 
 
 @pytest.fixture
-def with_runtime(runtime: bytes, tmp_path: Path) -> Path:
+def add_runtime_libraries(runtime: bytes, tmp_path: Path) -> Path:
     """A cache that holds the runtime."""
     with Cache(tmp_path / "runtime") as cache:
         cache.add_module(ModuleSource(runtime))
@@ -289,9 +289,9 @@ def test_symbols_of_numbas_runtime_are_refused_by_name(tmp_path: Path) -> None:
         assert not cache.has("triangle")
 
 
-def test_a_runtime_in_the_cache_satisfies_it(with_runtime: Path) -> None:
+def test_a_runtime_in_the_cache_satisfies_it(add_runtime_libraries: Path) -> None:
     symbol, ir = raw_function(triangle, "float64(int64)")
-    with Cache(with_runtime) as cache:
+    with Cache(add_runtime_libraries) as cache:
         cache.add_module(ModuleSource(ir, {"triangle": Function("i32(ptr, ptr, i64)", symbol=symbol)}))
     script = """
         import ctypes
@@ -299,14 +299,14 @@ def test_a_runtime_in_the_cache_satisfies_it(with_runtime: Path) -> None:
         triangle, live = cache.get_target("triangle"), cache.get_target("live_blocks")
         result = [(triangle(ctypes.byref(value), ctypes.byref(exception), n), value.value, live()) for n in (5, 1001)]
     """
-    assert run_fresh(with_runtime, script) == [(0, 10.0, 0), (0, 500_500.0, 0)]
+    assert run_fresh(add_runtime_libraries, script) == [(0, 10.0, 0), (0, 500_500.0, 0)]
 
 
-def test_an_array_travels_as_its_parts(with_runtime: Path) -> None:
+def test_an_array_travels_as_its_parts(add_runtime_libraries: Path) -> None:
     symbol, ir = raw_function(sum_of_squares, "float64(float64[::1])")
     # result, exception, owner, parent, number of items, size of an item, data and shape, stride
     signature = "i32(ptr, ptr, ptr, ptr, i64, i64, const f64[:], i64)"
-    with Cache(with_runtime) as cache:
+    with Cache(add_runtime_libraries) as cache:
         cache.add_module(ModuleSource(ir, {"sum_of_squares": Function(signature, symbol=symbol)}))
     script = """
         import ctypes
@@ -317,13 +317,13 @@ def test_an_array_travels_as_its_parts(with_runtime: Path) -> None:
         status = cache.get_target("sum_of_squares")(ctypes.byref(value), ctypes.byref(exception), *arguments)
         result = status, value.value
     """
-    assert run_fresh(with_runtime, script) == (0, float(sum(n * n for n in range(100))))
+    assert run_fresh(add_runtime_libraries, script) == (0, float(sum(n * n for n in range(100))))
 
 
-def test_an_exception_in_a_callback_reaches_the_interpreter(with_runtime: Path) -> None:
+def test_an_exception_in_a_callback_reaches_the_interpreter(add_runtime_libraries: Path) -> None:
     made = numba.cfunc("float64(float64, float64)")(average_of_quotients)
     exported = {"quotients": Function("f64(f64, f64)", symbol=made.native_name)}
-    with Cache(with_runtime) as cache:
+    with Cache(add_runtime_libraries) as cache:
         cache.add_module(ModuleSource(made.inspect_llvm(), exported))
     script = """
         caught = []
@@ -331,7 +331,7 @@ def test_an_exception_in_a_callback_reaches_the_interpreter(with_runtime: Path) 
         quotients = cache.get_target("quotients")
         result = quotients(3.0, 2.0), quotients(3.0, 0.0), caught
     """
-    value, _, caught = run_fresh(with_runtime, script)
+    value, _, caught = run_fresh(add_runtime_libraries, script)
     assert value == average_of_quotients(3.0, 2.0)
     assert caught == ["ZeroDivisionError('division by zero')"]
 

@@ -28,7 +28,7 @@ from compcache import (
 )
 from compcache.formats.entry import EntryRecord, decode_entry, encode_entry, index_name
 from compcache.publish.packs import entries_of, packs_in
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.store import Store
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def test_who_does_not_unpickle_neither_stores_nor_reads_pickles(directory: Path,
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_entries_travel_in_bundles(cache: Cache, tmp_path: Path, signed: bool) -> None:
-    key = new_key("test")
+    key = generate_key("test")
     module_id = cache.add_module(ModuleSource(adder("f", 1)))
     other = cache.add_module(ModuleSource(adder("g", 1)))
     put_each(cache, ["of f"], requires=[module_id])
@@ -415,7 +415,7 @@ def test_a_prune_tells_what_packs_free(cache: Cache) -> None:
 
 def test_who_signs_what(directory: Path) -> None:
     """Packs merge with those of the same signer alone: what nobody has signed gets no signature, and one that is there is not lost."""
-    key, names = new_key("test"), [f"name {number}" for number in range(12)]
+    key, names = generate_key("test"), [f"name {number}" for number in range(12)]
     with Cache(directory) as cache:
         put_each(cache, ["unsigned"], b"not theirs")
     with Cache(directory, publish_key=str(key)) as cache:
@@ -551,7 +551,7 @@ def test_accepting_may_fail_in_any_way(cache: Cache) -> None:
 
 
 def test_signatures_go_with_their_modules(directory: Path) -> None:
-    with Cache(directory, publish_key=str(new_key("test"))) as cache:
+    with Cache(directory, publish_key=str(generate_key("test"))) as cache:
         put_each(cache, [f"name {number}" for number in range(20)])
         cache.add_module(ModuleSource(adder("f", 1)))
         cache.remove("f")
@@ -585,7 +585,7 @@ def test_an_entry_of_the_index_leads_to_no_other_entry(cache: Cache, directory: 
 
 def test_packs_that_others_have_signed_stay_as_they_are(directory: Path) -> None:
     """One that is made of it would lack their signature; what it hides or has hidden must not come back."""
-    with Cache(directory, publish_key=str(new_key("test"))) as signing:
+    with Cache(directory, publish_key=str(generate_key("test"))) as signing:
         put_each(signing, ["signed", "removed"])
         kept = set(packs(signing))
     with Cache(directory) as cache:

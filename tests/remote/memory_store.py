@@ -6,7 +6,7 @@ import asyncio
 import selectors
 from typing import TYPE_CHECKING
 
-from compcache.remote.helper.backends import Listed, TooLargeError
+from compcache.remote.helper.backends import ObjectInfo, TooLargeError
 
 if TYPE_CHECKING:
     import random
@@ -53,7 +53,7 @@ class MemoryStore:
     `watch` is called after each change.
     """
 
-    compares = True  # of its protocol
+    is_atomic = True  # of its protocol
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -103,7 +103,7 @@ class MemoryStore:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
-    def pause_after(self, error: Exception) -> float | None:
+    def retry_delay(self, error: Exception) -> float | None:
         return 0.0 if isinstance(error, StoreError) else None
 
     def _put(self, key: str, data: bytes) -> None:
@@ -149,16 +149,16 @@ class MemoryStore:
     async def replace(self, key: str, data: bytes) -> None:
         await self._request(lambda: self._put(key, data))
 
-    async def look(self, key: str) -> Listed | None:
+    async def stat(self, key: str) -> ObjectInfo | None:
         await self._request()
         found = self.objects.get(key)
-        return None if found is None else Listed(key, len(found[0]), found[1])
+        return None if found is None else ObjectInfo(key, len(found[0]), found[1])
 
     async def delete(self, key: str) -> None:
         await asyncio.sleep(self._chance.choice((0.0, 1.0, 12.0)) if self.slow else 0.0)
         await self._request(lambda: self.objects.pop(key, None) and None)
 
-    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         await self._request()
         chance = self._chance
         self._snapshots.append(dict(self.objects))
@@ -166,5 +166,5 @@ class MemoryStore:
         for key, (data, when) in list(shown.items()):
             if key.startswith(prefix) and chance.random() >= self.lies:
                 for _ in range(2 if chance.random() < self.lies else 1):
-                    yield Listed(key, len(data), when)
+                    yield ObjectInfo(key, len(data), when)
                 await asyncio.sleep(chance.choice((0.0, 0.0, 0.01, 1.0)) if self.slow else 0.0)

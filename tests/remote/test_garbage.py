@@ -25,7 +25,7 @@ from compcache.remote.helper.reads import Reads
 from compcache.remote.helper.requests import Requests
 from compcache.remote.helper.surveys import DELIVERIES, decode_survey, encode_survey
 from compcache.remote.helper.uploads import Uploads
-from compcache.remote.helper.uses import USES, Uses, decode_uses, use_of
+from compcache.remote.helper.uses import USES, Uses, decode_uses, used_key
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import LAYOUT, module_key
 
@@ -218,7 +218,7 @@ def test_the_first_collection_reads_no_card_that_uploads_have_told_of(uploads: l
         writer.start()
         await asyncio.sleep(30)
         assert writer.uploads is not None
-        await writer.uploads.deliveries.leave(now=True)
+        await writer.uploads.deliveries.store_rows(now=True)
         before, read = content(store), Counter[str]()
         get = store.get
 
@@ -281,9 +281,9 @@ def test_what_no_reader_has_used_goes_when_it_is_asked_for(uploads: list[Upload]
         hosts = [Uses(Requests(store), str(tmp_path)) for _ in range(2)]
         for host in hosts:  # two helpers of one host, one after the other
             host.note(names[0])
-            await host.leave()
+            await host.store_note()
             host.note(names[1])
-            await host.leave()
+            await host.store_note()
         assert len([key for key in store.objects if key.startswith(USES)]) == 1
         await asyncio.sleep(DAY)
         assert (await collect(store)).removed == []
@@ -292,12 +292,12 @@ def test_what_no_reader_has_used_goes_when_it_is_asked_for(uploads: list[Upload]
         os.utime(tmp_path / "used", (0, 0))  # a day later
         later = Uses(Requests(store), str(tmp_path))
         later.note(names[0])
-        await later.leave()
+        await later.store_note()
         await put(store, used)
         await asyncio.sleep(31 * DAY)
         assert keys((await collect(store, unused_for=32 * DAY)).removed) == []
         notes = [key for key in store.objects if key.startswith(USES)]
-        assert decode_uses(store.objects[notes[-1]][0]) == {use_of(key) for key in keys_of_cards(used)}
+        assert decode_uses(store.objects[notes[-1]][0]) == {used_key(key) for key in keys_of_cards(used)}
         await asyncio.sleep(60 * DAY)
         found = await collect(store, unused_for=30 * DAY)
         assert set(keys(found.removed)) == {*keys_of_cards(used), *notes}
@@ -465,7 +465,7 @@ def test_a_removal_takes_no_longer_than_uploads_count_on(uploads: list[Upload]) 
 class Healthy:
     """A breaker that never opens."""
 
-    def allows(self) -> bool:
+    def allows_lookups(self) -> bool:
         return True
 
     def is_open(self) -> bool:

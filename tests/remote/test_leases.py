@@ -48,7 +48,7 @@ class Host:
         with suppress(StoreError, TimeoutError):
             if await look():
                 return
-            await self.leases.settle(lease_of(key), limit, look, lambda: gone or self.is_dead, lambda: None)
+            await self.leases.acquire_or_wait(lease_of(key), limit, look, lambda: gone or self.is_dead, lambda: None)
             self.waited = max(self.waited, asyncio.get_running_loop().time() - began)
             if await look():
                 return
@@ -165,7 +165,7 @@ def test_who_fails_to_compile_lets_the_next_one_go_on_at_once() -> None:
         async def look() -> bool:
             return False
 
-        await first.leases.settle(lease_of(key), 5.0, look, lambda: failed, lambda: None)
+        await first.leases.acquire_or_wait(lease_of(key), 5.0, look, lambda: failed, lambda: None)
         task = asyncio.ensure_future(second.get("f", 0.1))
         await asyncio.sleep(1.0)
         failed = True
@@ -178,7 +178,7 @@ def test_who_fails_to_compile_lets_the_next_one_go_on_at_once() -> None:
 def test_a_store_that_cannot_compare_has_no_leases() -> None:
     async def work() -> dict[str, Any]:
         store = MemoryStore(random.Random(1))
-        store.compares = False
+        store.is_atomic = False
         await Host(store, Counter(), random.Random(1)).get("f", 0.1)
         return store.objects
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compcache.remote.address import RemoteSettings
-from compcache.remote.helper.backends import Backend, Listed, TooLargeError, open_backend
+from compcache.remote.helper.backends import Backend, ObjectInfo, TooLargeError, open_backend
 from compcache.remote.helper.garbage import GarbageCollector
 from compcache.remote.shelves import LAYOUT
 
@@ -135,20 +135,20 @@ def run(server: Server, work: Callable[[Backend], Any]) -> Any:
     return asyncio.run(start())
 
 
-async def listed(backend: Backend) -> list[Listed]:
+async def listed(backend: Backend) -> list[ObjectInfo]:
     return [item async for item in backend.list(f"{LAYOUT}/m/")]
 
 
 def test_objects_have_the_time_of_the_server(server: Server) -> None:
     async def work(backend: Backend) -> None:
-        assert await backend.look(KEY) is None
+        assert await backend.stat(KEY) is None
         assert await backend.create(KEY, b"one")
         server.clock += 100
         assert not await backend.create(KEY, b"two")
         assert await backend.get(KEY, 10) == b"one"
-        assert await listed(backend) == [await backend.look(KEY)] == [Listed(KEY, 3, server.clock - 100)]
+        assert await listed(backend) == [await backend.stat(KEY)] == [ObjectInfo(KEY, 3, server.clock - 100)]
         await backend.replace(KEY, b"three")
-        assert await listed(backend) == [Listed(KEY, 5, server.clock)]
+        assert await listed(backend) == [ObjectInfo(KEY, 5, server.clock)]
         server.objects[f"{LAYOUT}/m/cd/of-an-older-version"] = b"x"
         server.clock += 100
         assert [item.modified for item in await listed(backend)] == [server.clock - 100, server.clock]

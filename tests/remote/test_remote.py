@@ -30,7 +30,7 @@ from compcache.remote.connection import SOCKET, Question, encode
 from compcache.remote.helper.reads import Reads, describe_error
 from compcache.remote.outbox import Outbox, Upload
 from compcache.remote.shelves import card_key, includes, module_key, shelf_of
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.signing.signatures import signers
 from compcache.targets.processor_words import requirement_of
 
@@ -242,7 +242,7 @@ def test_a_refused_certificate_is_what_is_told() -> None:
         "InvalidData,"
     )
     text = f"Error performing GET https://store/f\n\nDebug source:\n{causes} error: InvalidCertificate(\n    Expired,\n), }} }} )"
-    assert describe_error(OSError(text)) == "Error performing GET https://store/f: the certificate is refused (Expired)"
+    assert describe_error(OSError(text)) == "Error performing GET https://store/f: the certificate is not valid (Expired)"
 
 
 def test_explain_tells_what_the_store_says(open_cache: Callable[..., Cache]) -> None:
@@ -467,11 +467,11 @@ def test_pickles_with_the_signature_of_the_key_come(open_cache: Callable[..., Ca
 def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable[..., Cache], tmp_path: Path) -> None:
     """A key signs what its owner compiles, not what came from elsewhere: others would take it for the owner's."""
     pytest.importorskip("nacl")
-    name, other = Identity("f", code=17), new_key("other")
+    name, other = Identity("f", code=17), generate_key("other")
     first = open_cache("a", publish_key=str(other))
     first.get_or_compile(name, lambda: constant("f", 1))
     upload(first, name)
-    second = open_cache("b", publish_key=str(new_key("mine")), trusted_keys=[str(other.public())])
+    second = open_cache("b", publish_key=str(generate_key("mine")), trusted_keys=[str(other.public())])
     assert second.get_or_compile(name, never)() == 1
     (file,) = (tmp_path / "b").rglob("*.ed25519")
     assert signers(file.read_bytes()) == ("other",)
@@ -481,7 +481,7 @@ def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable
 def test_a_publisher_signs_what_is_there_unsigned(open_cache: Callable[..., Cache], value: int) -> None:
     """By compiling it: whether that gives the same module or another one, those who trust the key have it then, as has the publisher."""
     pytest.importorskip("nacl")
-    mine, name = new_key("mine"), Identity("f", code=value)
+    mine, name = generate_key("mine"), Identity("f", code=value)
     first = open_cache("a")
     first.get_or_compile(name, lambda: constant("f", 1))
     upload(first, name)
@@ -498,7 +498,7 @@ def test_a_publisher_signs_what_is_there_unsigned(open_cache: Callable[..., Cach
 
 def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[..., Cache]) -> None:
     pytest.importorskip("nacl")
-    mine, other = new_key("mine"), new_key("other")
+    mine, other = generate_key("mine"), generate_key("other")
     name, unsigned = Identity("f", code=9), Identity("f", code=10)
     first = open_cache("a", publish_key=str(mine))
     first.get_or_compile(name, lambda: constant("f", 1))
@@ -518,7 +518,7 @@ def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[
 def test_what_a_retired_key_has_signed_is_replaced(open_cache: Callable[..., Cache], store: Path) -> None:
     """Cards and packs of it alike: who compiles with the new key puts its own in their place."""
     pytest.importorskip("nacl")
-    old, new = new_key("old"), new_key("new")
+    old, new = generate_key("old"), generate_key("new")
     names = [Identity("f", number=number) for number in range(5)]
 
     def compile_all(cache: Cache) -> None:
@@ -563,16 +563,16 @@ def test_patience_ends_before_the_breaker_opens(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("compcache.remote.breaker.time.monotonic", lambda: now)
     patience = Patience()
     for _ in range(3):
-        assert patience.allows()
+        assert patience.allows_waiting()
         patience.record_wait(0.15)
     assert [patience.should_ask() for _ in range(6)] == [True] * 4 + [False] * 2  # without waiting
     now += 1.5
-    assert patience.allows()
+    assert patience.allows_waiting()
     patience.record_wait(0.15)
     now += 1.5
-    assert not patience.allows()
+    assert not patience.allows_waiting()
     patience.record_answer()
-    assert patience.allows()
+    assert patience.allows_waiting()
 
 
 @pytest.mark.usefixtures("store")
@@ -683,20 +683,20 @@ def test_the_breaker_opens_after_three_failures_until_a_probe_is_answered(tmp_pa
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
     for _ in range(2):
         breaker.record_failure()
-        assert breaker.allows()
+        assert breaker.allows_lookups()
     breaker.record_failure()
     assert other.is_open()
-    assert not breaker.allows()
+    assert not breaker.allows_lookups()
     assert breaker.state() == (3, 30.0)
     now += 30.0
-    assert (other.is_open(), other.is_half_open(), breaker.allows()) == (False, True, False)
+    assert (other.is_open(), other.is_half_open(), breaker.allows_lookups()) == (False, True, False)
     breaker.record_failure()  # a look-up that was on its way: it is the probe that counts
     assert breaker.is_half_open()
     breaker.record_failure(probe=True)
     assert breaker.state() == (4, 60.0)
     now += 60.0
     breaker.record_success()
-    assert breaker.allows()
+    assert breaker.allows_lookups()
     assert breaker.state() == (0, 0.0)
     (tmp_path / "breaker").write_text("nonsense")
     assert not breaker.is_open()
@@ -712,9 +712,9 @@ def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path
 def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
     breaker.record_failure(doubt=True)
-    assert (other.is_open(), other.is_doubtful(), other.allows()) == (True, True, False)
+    assert (other.is_open(), other.is_doubtful(), other.allows_lookups()) == (True, True, False)
     breaker.record_success()  # it failed once, says the probe
-    assert other.allows()
+    assert other.allows_lookups()
     breaker.record_failure(doubt=True)
     for _ in range(2):
         breaker.record_failure(probe=True)

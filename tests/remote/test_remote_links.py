@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from compcache.remote.address import RemoteSettings, Stores
-from compcache.remote.helper.backends import Backend, Listed, TooLargeError, open_backend
+from compcache.remote.helper.backends import Backend, ObjectInfo, TooLargeError, open_backend
 from compcache.remote.maintenance import collect_garbage
 from compcache.remote.shelves import LAYOUT
 
@@ -47,7 +47,7 @@ def content(place: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
 
 
-async def listed(backend: Backend, prefix: str) -> list[Listed]:
+async def listed(backend: Backend, prefix: str) -> list[ObjectInfo]:
     return [item async for item in backend.list(prefix)]
 
 

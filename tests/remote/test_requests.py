@@ -65,7 +65,7 @@ class Scripted:
     async def delete(self, key: str) -> None:
         self._next("delete", key)
 
-    def pause_after(self, error: Exception) -> float | None:
+    def retry_delay(self, error: Exception) -> float | None:
         return error.after if isinstance(error, ThrottledError) else None
 
     def _next(self, what: str, key: str) -> Any:
@@ -213,7 +213,7 @@ class Shelves:
     async def replace(self, key: str, data: bytes) -> None:
         self.objects[key] = data
 
-    def pause_after(self, error: Exception) -> float | None:
+    def retry_delay(self, error: Exception) -> float | None:
         return error.after if isinstance(error, ThrottledError) else None
 
 
@@ -378,7 +378,7 @@ def test_the_client_tells_what_passes(web: WebStore) -> None:
         try:
             await backend.get("key", 100)
         except Exception as error:  # noqa: BLE001 - whatever the client raises
-            return backend.pause_after(error)
+            return backend.retry_delay(error)
         raise AssertionError("it did not fail")
 
     def passes(way: str, url: str = web.url) -> bool:

@@ -18,7 +18,7 @@ from compcache import Cache, Identity, ModuleSource
 from compcache.remote.address import read_settings, read_url
 from compcache.remote.answer import FOUND
 from compcache.remote.helper.tiers import Chain
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -160,7 +160,7 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
                 await asyncio.Event().wait()
             return list(answer)
 
-        return SimpleNamespace(is_asked=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
+        return SimpleNamespace(check_service=lambda: True, silence=lambda: 0.25, reads=SimpleNamespace(find=find))
 
     async def ask() -> Any:
         chain = Chain()
@@ -168,7 +168,7 @@ def test_a_mirror_that_says_nothing_does_not_keep_the_question() -> None:
         chain.add(tier(FOUND, b"module", SimpleNamespace(imports=(), signatures=()), "shelf"))
         return await asyncio.wait_for(chain.find("f", "platform", []), 15)
 
-    assert asyncio.run(ask()).said.data == b"module"
+    assert asyncio.run(ask()).answer.data == b"module"
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_a_mirror_in_front_of_an_origin_that_is_down_serves_what_it_has(fleet: F
 @pytest.mark.slow
 def test_what_is_not_taken_from_the_mirror_is_taken_from_the_origin(fleet: Fleet) -> None:
     """The mirror has it unsigned, which readers with trusted keys refuse; what the origin has takes its place."""
-    key = new_key("team-1")
+    key = generate_key("team-1")
     fleet.fill(fleet.mirror, *[Identity("f", number=number) for number in range(5)])  # with a pack
     names = [Identity("f", number=number) for number in range(5)]
     fleet.fill(fleet.origin, *names, publish_key=str(key))
@@ -247,7 +247,7 @@ def test_settings_name_several_stores_in_order(tmp_path: Path, monkeypatch: pyte
     assert (stores.writable, stores.shown) == ((0,), "file:///my mirror, https://host/x")
     assert "pass" not in repr(stores)
     for url, mode in (("file:///a file:///a", "read"), ("file:///a file:///b", "read read read"), ("file:///a nfs://b", None)):
-        with pytest.raises(ValueError, match=r"twice|modes|known kind"):
+        with pytest.raises(ValueError, match=r"twice|modes|unknown URL scheme"):
             read_settings(url, mode)
     with pytest.raises(TypeError, match="remote must be"):
         Cache(tmp_path / "a", remote=["file:///a", 3])  # type: ignore[list-item]

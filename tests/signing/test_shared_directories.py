@@ -17,12 +17,12 @@ import pytest
 from helpers import PACKAGE_ROOT, adder
 
 from compcache import Cache, CacheWarning, IntegrityError, ModuleSource, NotCachedError
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KEY, OTHER = new_key("team-1"), new_key("team-2")
+KEY, OTHER = generate_key("team-1"), generate_key("team-2")
 PUBLIC = str(KEY.public())
 SUFFIX = ".ed25519"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")

@@ -13,12 +13,12 @@ from helpers import adder, constant, run_fresh
 
 from compcache import Cache, CacheWarning, ModuleSource, NotCachedError
 from compcache.globals import Pickled
-from compcache.signing.keys import new_key, parse_public, parse_publics, parse_secret
+from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEY, OTHER = new_key("team-1"), new_key("team-2")
+KEY, OTHER = generate_key("team-1"), generate_key("team-2")
 PUBLIC, OTHER_PUBLIC = str(KEY.public()), str(OTHER.public())
 
 
@@ -60,7 +60,7 @@ def test_a_key_that_is_not_trusted_counts_nothing(directory: Path) -> None:
 
 
 def test_a_key_of_the_same_name_is_another_key(directory: Path) -> None:
-    publish(directory, "f", key=str(new_key("team-1")))
+    publish(directory, "f", key=str(generate_key("team-1")))
     assert_miss(directory)
 
 
@@ -193,16 +193,16 @@ def test_pickles_of_a_layer_need_a_trusted_signature(directory: Path, tmp_path: 
 
 def test_keys_are_text_and_errors_never_show_a_secret() -> None:
     secret = str(KEY)
-    assert parse_secret(secret) == KEY
-    assert parse_public(PUBLIC) == KEY.public()
+    assert parse_secret_key(secret) == KEY
+    assert parse_public_key(PUBLIC) == KEY.public()
     assert secret.partition(":")[2] not in repr(KEY)
     for text in (secret[:-3], secret.replace(":", ""), "a b:" + secret.partition(":")[2]):
         with pytest.raises(ValueError, match="key") as raised:
             Cache("unused", publish_key=text)
         assert secret.partition(":")[2][:20] not in str(raised.value)
     with pytest.raises(ValueError, match="name:base64"):
-        parse_public("nothing")
-    assert parse_publics(f"{PUBLIC}, {OTHER_PUBLIC}") == (KEY.public(), OTHER.public())
+        parse_public_key("nothing")
+    assert parse_public_keys(f"{PUBLIC}, {OTHER_PUBLIC}") == (KEY.public(), OTHER.public())
 
 
 def test_the_commands_make_show_and_trust_keys(tmp_path: Path, directory: Path) -> None:

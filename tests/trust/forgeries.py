@@ -61,7 +61,7 @@ from compcache.publish.module_lists import _items_of, _publish_list
 from compcache.publish.module_rows import read_row
 from compcache.publish.scratch import Scratch
 from compcache.publish.volumes import Content, write_volume
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.signing.signatures import add_signature
 from compcache.usage.module_files import _encode_directory as encode_module_files
 from compcache.usage.module_files import _write_list as write_module_files
@@ -210,7 +210,7 @@ def _host(victim: Victim) -> None:
 
 
 def _signatures(victim: Victim) -> None:
-    key = new_key("team-1")
+    key = generate_key("team-1")
     for path in victim.evil.glob(f"{MODULES.directory}/*/*"):
         victim.write(SIGNATURES, SIGNATURES.file_name(path.stem), add_signature(b"", key, (), bytes.fromhex(path.stem), ""))
 

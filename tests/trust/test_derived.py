@@ -25,14 +25,14 @@ from compcache.globals.pickled import Pickled
 from compcache.inspect.uncached import read_refusals, record_refusal
 from compcache.layers.layered_store import LayeredStore
 from compcache.publish import index_merge
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.usage.ledger import fold_small
 from compcache.usage.size_estimate import add_to_estimate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KEY = new_key("team-1")
+KEY = generate_key("team-1")
 PUBLIC = str(KEY.public())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser gives files away")
 

@@ -21,7 +21,7 @@ from compcache.remote import directory
 from compcache.remote.address import read_settings
 from compcache.remote.connection import LENGTH, SOCKET, ask, encode
 from compcache.remote.directory import state_directory
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Members = dict[str, bytes]
 
 OTHER = 65534
-KEY = new_key("team-1")
+KEY = generate_key("team-1")
 PUBLIC = str(KEY.public())
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 

@@ -21,14 +21,14 @@ from compcache import Cache, CacheWarning, ModuleSource, NotCachedError, PrunePo
 from compcache.directory.places import JOURNALS, MODULES, PLACES, STATISTICS, UNCACHED, Place
 from compcache.files import Files
 from compcache.publish.additions import compact
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 from compcache.usage.ledger import fold_small
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
-KEY, SECRET = new_key("team-1"), b"0123456789abcdef0123456789abcdef"
+KEY, SECRET = generate_key("team-1"), b"0123456789abcdef0123456789abcdef"
 PUBLIC = str(KEY.public())
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security-files.md"
 FUNCTIONS = ("f", "callee")

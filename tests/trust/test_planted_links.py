@@ -26,7 +26,7 @@ from compcache.directory.places import MODULES, PLACES
 from compcache.files import READ_FLAGS, Files, Tree
 from compcache.hit.target import path_opener
 from compcache.inspect.uncached import record_refusal
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +54,7 @@ def full(_prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         frontend.put_entry(cache, "about the system", b"content", kind="data")
         cache.prune(PrunePolicy(max_modules=1000))
         cache.stats()
-    with Cache(directory, publish_key=str(new_key("test"))) as cache:
+    with Cache(directory, publish_key=str(generate_key("test"))) as cache:
         cache.add_module(ModuleSource(adder("signed", 1)))
     with Cache(directory.with_name("layer")) as layer:
         layer.add_module(ModuleSource(adder("of_a_layer", 1)))

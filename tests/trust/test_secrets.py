@@ -29,7 +29,7 @@ from compcache.batch import Job, compile_many
 from compcache.processes.secret_references import literal, read_secret, reference_to
 from compcache.remote.address import has_secret, read_settings, shown_url
 from compcache.remote.helper.reads import describe_error
-from compcache.signing.keys import new_key
+from compcache.signing.keys import generate_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 USER, PASSWORD = "someone", "pass/w?rd#@:s3cret"
 ENCODED = "pass%2Fw%3Frd%23%40%3As3cret"
 TOKEN = "sig%3Dt0ken"
-PUBLISH = new_key("team-1")
+PUBLISH = generate_key("team-1")
 SIGNING = "a-signing-key-of-some-length"
 #: All that there are, in every form in which they could stand somewhere.
 SECRETS = (
@@ -345,7 +345,7 @@ def test_keys_that_look_like_references_are_written_with_one_more(value: str, mo
 
 def test_what_names_no_secret_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRST", "$SECOND")
-    with pytest.raises(ValueError, match="FIRST, which refers to another variable"):
+    with pytest.raises(ValueError, match="FIRST, which contains another reference"):
         read_secret("$FIRST", "a key")
     with pytest.raises(ValueError, match="a key is '@memory:x', which is not a valid reference to the memory of a process"):
         read_secret("@memory:x", "a key")

@@ -63,7 +63,7 @@ class Assembler:
     # ----------------------------------------------------------------- labels
 
     def new_label(self) -> int:
-        """Create a label; return its number. `place` must place the label."""
+        """Create a label, and return its number. `place` must place the label."""
         self._labels.append(-1)
         return len(self._labels) - 1
 

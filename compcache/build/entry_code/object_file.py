@@ -92,7 +92,7 @@ class _Strings:
         self.content = bytearray(1)
 
     def add(self, text: str) -> int:
-        """Append a string; return its offset."""
+        """Append a string, and return its offset."""
         at = len(self.content)
         self.content += text.encode() + b"\0"
         return at

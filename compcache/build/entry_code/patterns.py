@@ -40,7 +40,7 @@ _FLOATS = {"float": 4, "double": 8}
 
 
 def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
-    """Return the code of an entry point; None if it has another calling convention or a frame that is too large."""
+    """Return the code of an entry point, or None if it has another calling convention or a frame that is too large."""
     if entry.convention:
         return None
     pattern = _Pattern(entry, machine())

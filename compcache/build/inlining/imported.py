@@ -128,7 +128,7 @@ class _BodyLinker:
     def link_bodies(
         self, names: Collection[str], provided: Callable[[tuple[str, ...]], Mapping[str, Provided]]
     ) -> tuple[Resolution, Inlined]:
-        """Link in the offered bodies of functions and of their callees; return the results of `link_offered_bodies`."""
+        """Link in the offered bodies of functions and of their callees, and return the results of `link_offered_bodies`."""
         requested = set(names) | {name for name, symbol in self._symbols.items() if symbol in self._own}
         waiting, most = tuple(names), float(MOST_INSTRUCTIONS)
         while waiting and most >= 1:

@@ -204,7 +204,7 @@ class _Module:
     # ------------------------------------------------------------ what a body may use
 
     def content_name(self, symbol: str) -> str | None:
-        """Return the func_name that identifies a function's content; None if the function has no such name."""
+        """Return the func_name that identifies a function's content, or None if the function has no such name."""
         name = self._wanted.get(symbol) or self._resolution.imports.get(symbol)
         return name if name is not None and is_content_name(name) else None
 

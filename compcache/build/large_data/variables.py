@@ -63,17 +63,17 @@ def _without_strings(line: str) -> str:
 
 
 def replace_large_variables(module: Any, context: Any, size: int, check: Callable[[str], None], label: str = "") -> dict[str, bytes]:
-    """Replace the large variables of a module by placeholders.
+    """Replace the large variables of a module with placeholders.
 
     Args:
         module: the module, which is changed.
         context: the module's context.
         size: the length of the module's code, as text or bitcode. Short code has no large variables.
-        check: called with the module's text, without the values, before LLVM translates it. It may raise.
+        check: called with the module's text, without the values, before LLVM compiles it. Its exceptions are raised.
         label: a part of the names of sections, which must differ between the modules of an image.
 
     Returns:
-        The values by the names of the sections that will contain them; empty if no variable was replaced.
+        The values, by the names of the sections that will contain them. The mapping is empty if no variable was replaced.
     """
     if size < _WORTHWHILE:
         return {}

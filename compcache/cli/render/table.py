@@ -35,23 +35,23 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     heads = [column.head for column in columns]
     contents = list(zip(heads, *rows, strict=True))  # by column: most columns are ASCII and padded in one pass
     natural = [_widest(cells) for cells in contents]
-    kept = _fitting_columns(columns, natural, width)
-    columns = [columns[n] for n in kept]
-    widths = _fitting_widths(columns, [natural[n] for n in kept], width - len(_GAP) * (len(kept) - 1))
-    aligned = [_aligned(contents[n], column_width, column) for n, column_width, column in zip(kept, widths, columns, strict=True)]
+    shown = _fitting_columns(columns, natural, width)
+    columns = [columns[n] for n in shown]
+    widths = _fitting_widths(columns, [natural[n] for n in shown], width - len(_GAP) * (len(shown) - 1))
+    aligned = [_aligned(contents[n], column_width, column) for n, column_width, column in zip(shown, widths, columns, strict=True)]
     return zip(*aligned, strict=True)
 
 
 def _fitting_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
     """Return the numbers of the columns that fit into `width`, in order; `natural` are the widths of the uncut columns."""
     least = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural, strict=True)]
-    kept = list(range(len(columns)))
-    while sum(least[n] + len(_GAP) for n in kept) - len(_GAP) > width:
-        first = max(kept, key=lambda n: columns[n].spare)
-        if not columns[first].spare:
+    shown = list(range(len(columns)))
+    while sum(least[n] + len(_GAP) for n in shown) - len(_GAP) > width:
+        dropped = max(shown, key=lambda n: columns[n].spare)
+        if not columns[dropped].spare:
             break
-        kept.remove(first)
-    return kept
+        shown.remove(dropped)
+    return shown
 
 
 def _fitting_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:

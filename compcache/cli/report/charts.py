@@ -181,12 +181,12 @@ def _axis_unit(size: float) -> tuple[str, int]:
 
 def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     """Return the chart of the hit rate over time."""
-    asked = [step for step in steps if step.hits or step.misses]
+    requested = [step for step in steps if step.hits or step.misses]
     values = [
         {**_times(step), "rate": (rate := step.hits / (step.hits + step.misses)), "text": f"{step.label}: {rate:.1%} hits"}
-        for step in asked
+        for step in requested
     ]
-    total = sum(step.hits for step in asked) / sum(step.hits + step.misses for step in asked)
+    total = sum(step.hits for step in requested) / sum(step.hits + step.misses for step in requested)
     y = _vertical_axis("rate", "", "%", scale={"domain": [0, 1]})
     y["axis"] = {"title": None, "format": "%", "tickCount": 4}
     x = {**_time_axis(steps), "field": "middle"}
@@ -199,7 +199,7 @@ def _hit_rate_chart(steps: Sequence[_Step]) -> Chart:
     }  # fmt: skip
     return Chart(
         "hit-rate", "Hit rate", f"{total:.1%} of the requests not answered from memory were hits.", spec, ("time", "hit rate"),
-        tuple((step.label, f"{step.hits / (step.hits + step.misses):.1%}") for step in asked),
+        tuple((step.label, f"{step.hits / (step.hits + step.misses):.1%}") for step in requested),
     )  # fmt: skip
 
 

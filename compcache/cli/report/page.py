@@ -64,16 +64,16 @@ def _heading(story: Story) -> Iterator[str]:
 def _tiles(story: Story) -> Iterator[str]:
     """Yield the four main numbers: hit rate, time saved, functions and size."""
     stats = story.stats
-    asked = stats.hits + stats.misses
+    requests = stats.hits + stats.misses
     tiles = [
-        ("hit rate", f"{stats.hit_rate:.1%}" if asked else "none yet", f"{stats.hits:,} of {plural(asked, 'request')}"),
+        ("hit rate", f"{stats.hit_rate:.1%}" if requests else "none yet", f"{stats.hits:,} of {plural(requests, 'request')}"),
         ("time saved", seconds_text(stats.saved_seconds) if stats.saved_seconds else "none yet", _saved_time_text(story)),
         ("functions", f"{stats.functions:,}", f"in {plural(stats.modules, 'module')}"),
         ("size", size_text(stats.size), _limit_share_text(stats.size, stats.max_size)),
     ]
     yield '<ul class="tiles">\n'
-    for name, value, more in tiles:
-        yield f"<li><span>{name}</span><strong>{_escape(value)}</strong><small>{_escape(more)}</small></li>\n"
+    for name, value, detail in tiles:
+        yield f"<li><span>{name}</span><strong>{_escape(value)}</strong><small>{_escape(detail)}</small></li>\n"
     yield "</ul>\n"
 
 
@@ -101,10 +101,10 @@ def _advice_section(story: Story) -> Iterator[str]:
 def _proposals(story: Story) -> Iterator[str]:
     """Yield proposals for improvement as HTML, each with the command that shows or applies it."""
     stats = story.stats
-    asked = stats.hits + stats.misses
+    requests = stats.hits + stats.misses
     if not stats.modules:
         yield "The cache is empty: <code>compcache add FILE</code> or a program that uses the cache fills it."
-    if asked >= _MANY_REQUESTS and stats.hit_rate < _FEW_HITS:
+    if requests >= _MANY_REQUESTS and stats.hit_rate < _FEW_HITS:
         yield (
             f"Only {stats.hit_rate:.0%} of the requests were hits. <code>compcache top --by misses</code> lists the functions with the "
             "most misses, whose identities may change too often."

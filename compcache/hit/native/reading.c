@@ -224,28 +224,39 @@ static void key_of_name(Bytes name, uint8_t *key) {
     blake2b(key, NAME_BYTES, name, (Bytes){NULL, 0}, NULL, person);
 }
 
-/* The realization of a name in a table of function entries: (module_id, offset), None if it has none, False if it has several. */
-static PyObject *place_of_name(Table *self, Bytes name) {
-    uint8_t key[NAME_BYTES];
-    key_of_name(name, key);
-    PyObject *kept, *place = NULL;
+/* A name that is looked up in several tables of function entries, and its realization. */
+typedef struct {
+    uint8_t key[NAME_BYTES], module_id[NAME_BYTES];
+    uint32_t offset; /* of its record */
+    enum { MISSING, UNIQUE, SEVERAL } state;
+} Wanted;
+
+/* Adds the realizations in a table. Returns 0, or -1 with an exception. */
+static int add_realizations(Table *self, Wanted *wanted) {
+    PyObject *kept;
     Bytes bucket;
-    if (read_bucket(self, bucket_of(key, &self->head), &kept, &bucket) < 0) {
-        return NULL;
+    if (read_bucket(self, bucket_of(wanted->key, &self->head), &kept, &bucket) < 0) {
+        return -1;
     }
+    Fault fault = NULL;
     const uint32_t width = self->head.width;
-    const size_t at = find_entry(bucket, 0, width, key);
-    if (at >= bucket.size) {
-        place = Py_NewRef(Py_None);
-    } else if (find_entry(bucket, at + width, width, key) < bucket.size) {
-        place = Py_NewRef(Py_False);
-    } else {
+    for (size_t at = find_entry(bucket, 0, width, wanted->key); fault == NULL && at < bucket.size;
+         at = find_entry(bucket, at + width, width, wanted->key)) {
         FunctionEntry entry;
-        const Fault fault = decode_function_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
-        place = fault != NULL ? damaged(fault, NULL) : Py_BuildValue("(y#I)", entry.module_id, (Py_ssize_t)NAME_BYTES, entry.offset);
+        fault = decode_function_entry((Bytes){bucket.at + at + NAME_BYTES, width - NAME_BYTES}, &entry);
+        if (fault == NULL && wanted->state == MISSING) {
+            memcpy(wanted->module_id, entry.module_id, NAME_BYTES);
+            wanted->offset = entry.offset;
+            wanted->state = UNIQUE;
+        } else if (fault == NULL && (memcmp(wanted->module_id, entry.module_id, NAME_BYTES) != 0 || wanted->offset != entry.offset)) {
+            wanted->state = SEVERAL;
+        }
     }
     Py_DECREF(kept);
-    return place;
+    if (fault != NULL) {
+        damaged(fault, NULL);
+    }
+    return fault != NULL ? -1 : 0;
 }
 
 /* Whether single look-ups of this many names would read as much as the whole table. It is then read once. */
@@ -253,37 +264,82 @@ static int is_read_whole(const Table *table, Py_ssize_t names) {
     return table->source != NULL && !PyBytes_Check(table->source) && table->head.size / 1024 <= (uint64_t)names;
 }
 
-/* places_of_names(table, names: list) -> list
- * For each func_name, (module_id, offset of its record) of its realization in a table of function entries; None if the table has none, False
- * if it has several. */
-PyObject *places_of_names(PyObject *module, PyObject *args) {
-    PyObject *given, *names, *kept = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", module_state(module)->table_type, &given, &PyList_Type, &names)) {
-        return NULL;
+static int require_table(PyObject *module, PyObject *object) {
+    if (Py_TYPE(object) == module_state(module)->table_type) {
+        return 0;
     }
-    Table *table = (Table *)given, whole;
-    if (is_read_whole(table, PyList_Size(names))) {
+    PyErr_SetString(PyExc_TypeError, "the argument must be a tuple of tables");
+    return -1;
+}
+
+/* Looks names up in a table. Returns 0, or -1 with an exception. */
+static int look_up_all(Table *table, Wanted *wanted, Py_ssize_t count) {
+    PyObject *kept = NULL;
+    Table whole;
+    int status = 0;
+    if (is_read_whole(table, count)) {
         Bytes found;
         if (read_source(table->source, table->base, table->head.size, &kept, &found) < 0) {
-            return NULL;
+            return -1;
         }
         whole = (Table){.source = kept, .head = table->head, .verified = found.size == table->head.size ? new_bits(&table->head) : NULL};
         table = &whole;
     }
-    PyObject *result = PyList_New(0);
-    for (Py_ssize_t i = 0; result != NULL && i < PyList_Size(names); i++) {
-        PyObject *text = encoded_item(names, i);
-        PyObject *place = text != NULL ? place_of_name(table, bytes_of(text)) : NULL;
-        if (place == NULL || PyList_Append(result, place) < 0) {
-            Py_CLEAR(result);
-        }
-        Py_XDECREF(place);
-        Py_XDECREF(text);
+    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
+        status = add_realizations(table, &wanted[i]);
     }
     if (kept != NULL) {
         PyMem_Free(whole.verified);
         Py_DECREF(kept);
     }
+    return status;
+}
+
+static PyObject *place_of(const Wanted *wanted) {
+    if (wanted->state == UNIQUE) {
+        return Py_BuildValue("(y#I)", wanted->module_id, (Py_ssize_t)NAME_BYTES, wanted->offset);
+    }
+    return Py_NewRef(wanted->state == MISSING ? Py_None : Py_False);
+}
+
+/* places_of_names(tables: tuple, names: list) -> list
+ * For each func_name, (module_id, offset of its record) of its only realization in these tables of function entries; None if it has none,
+ * False if it has several. */
+PyObject *places_of_names(PyObject *module, PyObject *args) {
+    PyObject *tables, *names;
+    if (!PyArg_ParseTuple(args, "O!O!:places_of_names", &PyTuple_Type, &tables, &PyList_Type, &names)) {
+        return NULL;
+    }
+    const Py_ssize_t count = PyList_Size(names);
+    Wanted *wanted = PyMem_Calloc((size_t)count + 1, sizeof(Wanted));
+    int status = wanted != NULL ? 0 : -1;
+    if (status < 0) {
+        PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
+        PyObject *text = encoded_item(names, i);
+        status = text != NULL ? 0 : -1;
+        if (text != NULL) {
+            key_of_name(bytes_of(text), wanted[i].key);
+            Py_DECREF(text);
+        }
+    }
+    for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
+        PyObject *table = PyTuple_GetItem(tables, i);
+        status = require_table(module, table);
+        if (status == 0) {
+            status = look_up_all((Table *)table, wanted, count);
+        }
+    }
+    PyObject *result = status == 0 ? PyList_New(0) : NULL;
+    for (Py_ssize_t i = 0; result != NULL && i < count; i++) {
+        PyObject *place = place_of(&wanted[i]);
+        if (place == NULL || PyList_Append(result, place) < 0) {
+            Py_CLEAR(result);
+        }
+        Py_XDECREF(place);
+    }
+    PyMem_Free(wanted);
     return result;
 }
 
@@ -514,14 +570,6 @@ static void look_at_linked(PyObject *kept, Py_ssize_t index, const FunctionEntry
     } else {
         newest->links += !is_same(entry, &newest->linked);
     }
-}
-
-static int require_table(PyObject *module, PyObject *object) {
-    if (Py_TYPE(object) == module_state(module)->table_type) {
-        return 0;
-    }
-    PyErr_SetString(PyExc_TypeError, "the argument must be a tuple of tables");
-    return -1;
 }
 
 /* Takes the entries of one table into account. Returns 0, or -1 with an exception. */

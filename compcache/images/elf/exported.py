@@ -63,9 +63,9 @@ class SharedLibrary:
         )
 
     def version_of(self, symbol: str) -> str | None:
-        """Return the version of a symbol that newly linked objects bind to; empty if the symbol has no version.
+        """Return the version of a symbol that newly linked objects bind to, or "" if the symbol has no version.
 
-        None if the library does not define the symbol, or defines only versions for old objects.
+        The result is None if the library does not define the symbol, or defines only versions for old objects.
 
         Raises:
             FormatError: the tables of the library are damaged.
@@ -141,7 +141,7 @@ def _version_names(data: bytes, sections: tuple[Section, ...]) -> dict[int, str]
 
 @functools.lru_cache(maxsize=64)
 def shared_library(path: str) -> SharedLibrary:
-    """Return the dynamic symbols of the shared library at a path. The result is kept for later calls, also if the file changes.
+    """Read the dynamic symbols of the shared library at a path. The result is cached, even if the file changes.
 
     Raises:
         OSError: the file cannot be read.

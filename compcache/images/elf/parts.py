@@ -147,7 +147,7 @@ def read_header(data: bytes) -> Header:
 
 
 def read_sections(data: bytes, file_type: int) -> tuple[Section, ...]:
-    """Return all section headers of a file; none if the file has no section header table.
+    """Return all section headers of a file. The result is empty if the file has no section header table.
 
     Raises:
         FormatError: the file is malformed, or its type is not `file_type` (one of the ``ET_`` numbers).
@@ -184,14 +184,14 @@ def find_section(sections: tuple[Section, ...], section_type: int) -> Section | 
 
 
 def object_symbols(data: bytes) -> Iterator[Symbol]:
-    """Return the non-local symbols of a relocatable object; none if it has no symbol table. Raise `FormatError` for a malformed file."""
+    """Return the non-local symbols of a relocatable object, which may be none. Raise `FormatError` for a malformed file."""
     sections = read_sections(data, ET_REL)
     table = find_section(sections, SHT_SYMTAB)
     return iter(()) if table is None else read_symbols(data, sections, table)
 
 
 def named(data: bytes, sections: tuple[Section, ...], *, every: bool = False) -> Iterator[tuple[str, Section]]:
-    """Yield the names of sections with the sections; nothing if the file has no section names. Raise `FormatError` for a malformed file.
+    """Yield (name, section) for the sections of a file with section names. Raise `FormatError` for a malformed file.
 
     Sections without content in the file are yielded only with `every`.
     """
@@ -258,7 +258,7 @@ def read_string(strings: bytes, offset: int) -> str:
 
 
 def read_bytes(data: bytes, offset: int, size: int, part: str) -> bytes:
-    """Return `size` bytes of the file, from `offset` on.
+    """Return `size` bytes of the file at `offset`.
 
     Raises:
         FormatError: the file ends earlier. The message contains `part`, the name of the range.

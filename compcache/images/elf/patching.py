@@ -83,7 +83,7 @@ def weaken_undefined(data: bytes, keep: Collection[str] = ()) -> bytes:
 
 
 def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
-    """Return the object with its defined symbols made hidden, except those in `keep`.
+    """Make the defined symbols of an object hidden, except those in `keep`, and return the changed object.
 
     Objects that are linked together see each other's hidden symbols. The dynamic symbol table of the image does not contain hidden
     symbols. Unlike a version script, this works for any name. Raise `FormatError` for a malformed file.
@@ -98,7 +98,7 @@ def hide_symbols(data: bytes, keep: Collection[str] = ()) -> bytes:
 
 
 def rename_versioned(data: bytes) -> bytes:
-    """Return the object with new names for definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`).
+    """Rename the definitions whose names contain ``@`` (``k@1``, ``vcall@@16``, `.symver`), and return the changed object.
 
     Linkers read the part after ``@`` as a version, and require a script that defines it. A new name is never in use by another symbol.
     The new names are in a copy of the string table at the end of the file. Raise `FormatError` for a malformed file.
@@ -109,7 +109,7 @@ def rename_versioned(data: bytes) -> bytes:
 
 
 def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with its undefined symbols renamed. `names` maps old names to new names.
+    """Rename undefined symbols of an object, and return the changed object. `names` maps old names to new names.
 
     Raise `FormatError` for a malformed file.
     """
@@ -118,7 +118,7 @@ def rename_undefined(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes:
-    """Return the object with new names for symbols, in a copy of the string table at the end of the file."""
+    """Rename symbols, in a copy of the string table at the end of the file, and return the changed object."""
     if not names:
         return data
     sections = read_sections(data, ET_REL)
@@ -135,13 +135,13 @@ def _rename_symbols(data: bytes, names: Collection[tuple[Symbol, str]]) -> bytes
 
 
 def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
-    """Return the object with definitions moved to other names, to which the object refers already.
+    """Move definitions to names that the object already refers to, and return the changed object.
 
-    The old names become undefined symbols, and references to them stay.
+    The old names become undefined symbols. References to them stay.
 
     Args:
         data: the object.
-        names: the new names of definitions by their old names.
+        names: the new names of the definitions, by their old names.
 
     Raises:
         FormatError: the object does not define an old name, or does not refer to a new name as an undefined symbol.
@@ -160,7 +160,7 @@ def rename_definitions(data: bytes, names: Mapping[str, str]) -> bytes:
 
 
 def _add_free_name(name: str, taken: set[str]) -> str:
-    """Add a name to `taken`, with a number if it is taken already, and return the added name."""
+    """Add a name to `taken`, with a number if the name is already taken, and return the added name."""
     candidates = chain([name], (f"{name}.{number}" for number in count()))
     free = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(free)
@@ -168,10 +168,11 @@ def _add_free_name(name: str, taken: set[str]) -> str:
 
 
 def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[bytes, dict[str, bytes]]:
-    """Return the shared object without the relocations of some undefined symbols, and the places that these relocations fill, by symbol.
+    """Remove the relocations of undefined symbols, so that the dynamic linker does not look these symbols up.
 
-    A place is two i64. The first is the distance from the symbol `table` to the place in the image that contains the symbol's address. The
-    second is the number to add to the address. Without relocations, the dynamic linker does not look the symbols up.
+    Returns:
+        The changed shared object, and the places that the removed relocations fill, by symbol. A place is two i64: the distance from the
+        symbol `table` to the address to fill in, and the addend.
 
     Raises:
         FormatError: the shared object is malformed, does not define `table`, or has a relocation of these symbols that does not store an
@@ -205,10 +206,10 @@ def extract_places(data: bytes, names: Collection[str], table: str) -> tuple[byt
 
 
 def protect_dynamic(data: bytes) -> bytes:
-    """Return the shared object with a dynamic section that the dynamic linker does not change. Raise `FormatError` for a malformed file.
+    """Make the dynamic section read-only for the dynamic linker, and return the changed shared object.
 
-    From version 2.35 on, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`). Each image
-    without relocations would need a page of private memory for these addresses.
+    Since version 2.35, glibc writes addresses into that section unless the program header forbids it (`l_ld_readonly`). Each image
+    without relocations would need a page of private memory for these addresses. Raise `FormatError` for a malformed file.
     """
     read_header(data)
     start, size, number = _PROGRAM_HEADERS.unpack_from(data)
@@ -223,10 +224,10 @@ def protect_dynamic(data: bytes) -> bytes:
 
 
 def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
-    """Return the object with new content in sections with these names. Names that the object does not have are ignored.
+    """Replace the content of sections, given by name, and return the changed object. Names of missing sections are ignored.
 
     Raises:
-        FormatError: the object is malformed, or a new content has another length than its section.
+        FormatError: the object is malformed, or the length of a section would change.
     """
     edits = []
     for name, section in named(data, read_sections(data, ET_REL)):
@@ -238,11 +239,11 @@ def with_sections(data: bytes, contents: Mapping[str, bytes]) -> bytes:
 
 
 def _apply_edits(data: bytes, edits: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return the bytes with replacements at these offsets, copied once because objects may be large. Edits must not overlap."""
-    rest = memoryview(data)
+    """Replace bytes at these offsets, in one copy because objects may be large. Edits must not overlap."""
+    view = memoryview(data)
     parts: list[bytes | memoryview] = []
     at = 0
     for offset, new in sorted(edits):
-        parts += [rest[at:offset], new]
+        parts += [view[at:offset], new]
         at = offset + len(new)
-    return b"".join([*parts, rest[at:]]) if parts else data
+    return b"".join([*parts, view[at:]]) if parts else data

@@ -1,4 +1,4 @@
-"""Reads symbols, code and data of objects, and the requirements of shared objects, from ELF files in memory.
+"""Reads symbols, code, data and dependencies from ELF files in memory.
 
 Every function raises `FormatError` if the bytes are malformed.
 """
@@ -67,7 +67,10 @@ _VERNAUX = Struct("<4x4xII")
 class CodeSection(NamedTuple):
     """A section of machine code in a relocatable object, before relocation.
 
-    `places` has the ranges that linking may change, as sorted (offset, end). `functions` has sorted (offset, end, name).
+    Attributes:
+        code: the machine code.
+        places: the ranges that linking may change, as sorted (offset, end).
+        functions: the functions, as sorted (offset, end, name).
     """
 
     code: bytes
@@ -89,7 +92,7 @@ def architecture_of(data: bytes) -> Architecture:
 
 
 def has_fixed_code(data: bytes) -> bool:
-    """Return whether linking an object leaves its instructions in place, which depends on its architecture.
+    """Return whether linking keeps the instructions of an object in place. This depends on the architecture.
 
     Raise `FormatError` for a malformed file.
     """
@@ -97,7 +100,7 @@ def has_fixed_code(data: bytes) -> bool:
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
-    """Return the names that a relocatable object uses and does not define, in the order of its symbol table.
+    """Return the names of the undefined symbols of a relocatable object, in the order of its symbol table.
 
     Strong and weak references are included. The names that code generation adds are included too, such as `__tls_get_addr` or
     `_GLOBAL_OFFSET_TABLE_`. An object without a symbol table has none. Raise `FormatError` for a malformed file.
@@ -106,7 +109,7 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_undefined(data: bytes) -> tuple[str, ...]:
-    """Return the names that a shared object expects in its process, in the order of its dynamic symbol table.
+    """Return the names of the undefined symbols of a shared object, in the order of its dynamic symbol table.
 
     Strong and weak references are included. Raise `FormatError` for a malformed file.
     """
@@ -114,7 +117,7 @@ def dynamic_undefined(data: bytes) -> tuple[str, ...]:
 
 
 def dynamic_required(data: bytes) -> tuple[str, ...]:
-    """Return the names without which a shared object cannot be loaded: its undefined strong symbols.
+    """Return the names of the undefined strong symbols of a shared object, without which it cannot be loaded.
 
     Raise `FormatError` for a malformed file.
     """
@@ -173,17 +176,17 @@ def needed_versions(data: bytes) -> dict[str, tuple[str, ...]]:
 
 
 def _read_chain(content: bytes, record: Struct, at: int, count: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the offset and the fields of `count` records. The last field of a record, the distance to the next record, is left out."""
+    """Yield the offset and the fields of `count` linked records, without the last field, the distance to the next record."""
     for _ in range(count):
         if at + record.size > len(content):
-            raise FormatError("the shared object's table of needed versions refers to bytes behind its end")
+            raise FormatError("the shared object's table of needed versions refers to bytes after its end")
         *fields, distance = record.unpack_from(content, at)
         yield at, tuple(fields)
         at += distance
 
 
 def named_sections(data: bytes, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each section of a relocatable object that has one of these names.
+    """Yield the names and the contents of the sections of a relocatable object with these names.
 
     Raise `FormatError` for a malformed file.
     """

@@ -60,13 +60,13 @@ def _resolve_program(path: str) -> str:
 
 
 def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]:
-    """Return the available linkers, the preferred linker first; none on a platform without ELF.
+    """Return the available linkers, the preferred linker first. The tuple is empty on platforms without ELF.
 
     If `COMPCACHE_LINKER` is set, only the linker that it names is returned. Otherwise the linkers are `ld`, `mold` and `ld.lld` on the
     path, and the `ziglang` wheel. The result is kept for the same values of `COMPCACHE_LINKER` and `PATH`.
 
     Args:
-        environ: the environment variables; None for the variables of this process and the settings.
+        environ: the environment variables, or None for those of this process and the settings.
 
     Raises:
         LinkerError: `COMPCACHE_LINKER` names a program that cannot be run, or a wheel that is not installed.
@@ -78,7 +78,7 @@ def find_linkers(environ: Mapping[str, str] | None = None) -> tuple[Linker, ...]
 
 
 def find_linker(environ: Mapping[str, str] | None = None) -> Linker | None:
-    """Return the preferred linker, or None if there is no linker. Raise the errors of `find_linkers`."""
+    """Return the preferred linker, or None if there is no linker. See `find_linkers` for the exceptions."""
     return next(iter(find_linkers(environ)), None)
 
 
@@ -99,7 +99,7 @@ def _find_linkers(choice: str | None, path: str) -> tuple[Linker, ...]:
 
 
 def _linker_for_value(value: str, path: str) -> Linker | None:
-    """Return the linker that a value of `COMPCACHE_LINKER` names; None for "none". Raise `LinkerError` if it cannot be run."""
+    """Return the linker that a value of `COMPCACHE_LINKER` names, or None for "none". Raise `LinkerError` if it cannot be run."""
     if value.lower() in _NO_LINKER:
         return None
     if value == "ziglang":

@@ -136,7 +136,7 @@ def link_shared(
 
 @functools.lru_cache(maxsize=512)
 def _hide_symbols(data: bytes, keep: tuple[str, ...]) -> bytes:
-    """Return a small object with hidden symbols (`hide_symbols`). The result is kept, because many images share small objects."""
+    """Return the result of `hide_symbols` for a small object. The result is cached, because many images share small objects."""
     return hide_symbols(data, keep)
 
 
@@ -154,7 +154,7 @@ def _linker_flags(linker: Linker) -> tuple[str, ...]:
 
 
 def _link_in_memory(link: _Link) -> bytes | None:
-    """Link with files in memory; return None if this is not possible or the link fails. Linking in a directory then shows the reason."""
+    """Link with files in memory. Return None if that is not possible or the link fails; linking in a directory then reports why."""
     to_standard_output = _writes_to_standard_output(link.linker)
     if to_standard_output is None or link.linker.argv in _needs_directory or not hasattr(os, "memfd_create"):
         return None
@@ -182,7 +182,7 @@ def _link_in_memory(link: _Link) -> bytes | None:
 
 
 def _writes_to_standard_output(linker: Linker) -> bool | None:
-    """Return whether the linker has to write its image to its standard output; None for an unknown linker.
+    """Return whether the linker must write its image to standard output, or None for an unknown linker.
 
     lld and mold write a file beside their output and rename it, unless the output is called ``-``. GNU ld opens the existing output file.
     """
@@ -195,10 +195,10 @@ def _writes_to_standard_output(linker: Linker) -> bool | None:
 
 
 def _link_in_directory(link: _Link) -> bytes:
-    """Link with files in a directory; return the image. The linker sees relative names, so that no path enters the image.
+    """Link with files in a directory, and return the image. File names are relative, so that the image contains no paths.
 
     Raises:
-        LinkerError: the directory cannot be used, or the linker fails or writes no ELF file.
+        LinkerError: the directory cannot be used, or the linker fails or does not write an ELF file.
     """
     linker = link.linker
     names = [f"{number}.o" for number in range(len(link.objects))]
@@ -217,7 +217,7 @@ def _link_in_directory(link: _Link) -> bytes:
 
 @contextlib.contextmanager
 def _scratch_directory(linker: Linker) -> Iterator[str]:
-    """Create a private directory, and remove it at the end. Raise `LinkerError` for an `OSError` while it is in use."""
+    """Create a private directory, and remove it at exit. Convert an `OSError` that the block raises into a `LinkerError`."""
     try:
         _remove_abandoned(tempfile.gettempdir())
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as directory:
@@ -273,7 +273,7 @@ def _run_linker(
     output: int | None = None,
     temporary: str | None = None,
 ) -> _Exit | None:
-    """Run the linker to its end; return None if `directory` does not exist.
+    """Run the linker, and return its exit status and output, or None if `directory` does not exist.
 
     Args:
         link: the arguments of the link.
@@ -332,7 +332,7 @@ def _linker_environment(temporary: str | None) -> dict[str, str]:
 
 
 def _describe_exit(status: int) -> str:
-    """Describe how a process with this nonzero exit status ended, as the predicate of a sentence."""
+    """Describe a nonzero exit status as the predicate of a sentence."""
     if status > 0:
         return f"failed with exit status {status}"
     with suppress(ValueError):
@@ -348,7 +348,7 @@ def _decode_output(printed: bytes) -> str:
 
 
 def _first_error(output: str) -> str:
-    """Return ": " and the first line of the output that states the error; empty if there is no output.
+    """Return ": " and the first line of the output that states the error, or "" if there is no output.
 
     GNU ld prints a line with the function's name, ending with a colon, before the error.
     """

@@ -28,7 +28,7 @@ _SECONDS = 10.0
 
 
 def version_of(linker: Linker) -> tuple[str, str]:
-    """Return the name of a linker, one of `NAMES`, and its version; empty if unknown. Run the linker once per process."""
+    """Return the name of a linker, one of `NAMES`, and its version, or "" if it is unknown. The linker is run once per process."""
     try:
         status = os.stat(linker.argv[0])
     except OSError as error:

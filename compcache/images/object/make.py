@@ -37,7 +37,7 @@ def require_possible(needs_linker: Sequence[str]) -> None:
 
 
 def requires(image: bytes) -> str:
-    """Return the C library that an object needs (`MakeSide.requires`); empty if the object is not an ELF file."""
+    """Return the C library that an object needs (`MakeSide.requires`), or "" if the object is not an ELF file."""
     return needed_libc(undefined_symbols(image)) if is_elf(image) else ""
 
 

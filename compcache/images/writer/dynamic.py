@@ -60,7 +60,7 @@ class Strings:
         self._places: dict[str, int] = {"": 0}
 
     def add(self, text: str) -> int:
-        """Add a string if the table does not contain it; return its offset."""
+        """Add a string if the table does not contain it, and return its offset."""
         place = self._places.get(text)
         if place is None:
             place = self._places[text] = len(self.content)

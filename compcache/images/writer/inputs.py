@@ -115,10 +115,10 @@ class Input(NamedTuple):
 
 
 def read_input(data: bytes) -> Input:
-    """Return the parts of an object. The results for small objects are kept for later calls.
+    """Read an object. The results for small objects are cached.
 
     Raises:
-        FormatError: the object is malformed, or has parts that the writer does not know.
+        FormatError: the object is malformed, or has parts that the writer does not support.
     """
     return (_read_small if len(data) < _SMALL else _read_object)(data)
 

@@ -139,7 +139,7 @@ def _priority_key(part: tuple[int, InputSection]) -> int:
 
 
 def place(outputs: Iterable[Output], start: int, page: int) -> Layout:
-    """Assign addresses, file offsets and numbers to sections, in place; return the layout.
+    """Assign addresses, file offsets and numbers to sections, in place, and return the layout.
 
     Args:
         outputs: the sections.

@@ -197,7 +197,7 @@ class Relocator:
                 store(content, at, (value + addend & _PAGE) - (start + at & _PAGE))
 
     def _target_address(self, owner: int, place: int, fixup: Fixup, symbol: int, addend: int) -> int | None:
-        """Return the address to which an indirect relocation refers; None if there is nothing to store.
+        """Return the address to which an indirect relocation refers, or None if there is nothing to store.
 
         Side effect: add a relocation that stores an address to `dynamic` or `places`.
         """

@@ -23,7 +23,7 @@ _BOUNDS = ("__start_", "__stop_")
 
 
 def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
-    """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`; create the section if it does not exist.
+    """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`. Create the section if necessary.
 
     Returns:
         The offset of each definition in ``.bss``, by (object number, symbol number).
@@ -94,7 +94,7 @@ class Symbols:
                 self.undefined[symbol.name] = symbol
 
     def values(self) -> list[list[int | None]]:
-        """Return the addresses of the symbols of each object, by symbol number; None for symbols without an address in the image."""
+        """Return the addresses of the symbols of each object, by symbol number, or None for symbols without an address in the image."""
         homes, found = self._homes, []
         for owner, obj in enumerate(self._inputs):
             row: list[int | None] = []

@@ -1,4 +1,4 @@
-"""Writes a shared object as a linker would, from objects whose parts are all known here."""
+"""Writes a shared object as a linker would, from objects with only supported parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write_shared(
         images.
 
     Raises:
-        FormatError: an object is malformed, or has parts that the writer does not know. A linker may support them.
+        FormatError: an object is malformed, or has parts that the writer does not support. A linker may support them.
     """
     try:
         return _write_image([read_input(data) for data in objects], soname, export, optional, imports, providers, run_paths)

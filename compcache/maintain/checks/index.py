@@ -43,7 +43,7 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     if store.index.problem:
         raise StorageError(f"cannot read the index of {store.root}: {store.index.problem}", path=store.root)
     wanted = sorted_items((entry, b"") for entry in _expected_entries(state))
-    missing, stale, checked = _Differing(state), _Differing(state), 0
+    missing, stale, checked = _Differences(state), _Differences(state), 0
     for entries, expected in _read_ranges(store, segments, (entry for entry, _ in wanted)):
         checked += len(entries)
         missing.add(expected - entries, lambda _, exists: exists)
@@ -55,10 +55,14 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     return checked, numbers
 
 
-class _Differing:
-    """The number of entries in which index and modules differ, and the module of one of these entries.
+class _Differences:
+    """Counts the entries that are only in the index, or only in the modules.
 
-    Other processes may change the directory during the check, so each entry is examined a second time.
+    Other processes may change the directory during the check, so the existence of each module is checked again.
+
+    Attributes:
+        count: the number of entries.
+        example: the module_id of one of these entries, or b"".
     """
 
     def __init__(self, state: CheckState) -> None:
@@ -67,8 +71,8 @@ class _Differing:
         self.count = 0
         self.example = b""
 
-    def add(self, entries: set[bytes], counts: Callable[[bytes, bool], bool]) -> None:
-        """Count the entries for which `counts` returns true. Its arguments are the module_id, and whether the module exists now."""
+    def add(self, entries: set[bytes], is_difference: Callable[[bytes, bool], bool]) -> None:
+        """Count the entries for which `is_difference(module_id, exists)` returns true. `exists` says whether the module exists now."""
         for entry in entries:
             module_id = entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]
             exists = self._exists.get(module_id)
@@ -76,24 +80,24 @@ class _Differing:
                 exists = self._store.exists(module_id)
                 if len(self._exists) < _REMEMBERED:
                     self._exists[module_id] = exists
-            if counts(module_id, exists):
+            if is_difference(module_id, exists):
                 self.count += 1
                 self.example = self.example or module_id
 
 
 def _was_read(state: CheckState, module_id: bytes) -> bool:
-    """Return whether a module that exists now also existed, and was intact, when the check read the modules."""
+    """Return whether a module existed and was intact when the check read the modules."""
     known = module_id in state.slices.unlisted or module_id in state.slices.lists.rows([module_id])
     return known and state.is_present(module_id) and module_id not in state.unusable
 
 
 def _read_ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
-    """Yield the function entries of all segments and the expected function entries, one range of keys at a time."""
+    """Yield, for one range of keys after the other, the function entries of all segments and the expected function entries."""
     for segment in list(segments):
         with _record_damage(store, segments, segment):
             texts = segment.requirements
             if any(data[_NUMBER] not in texts for data in all_entries(segment.functions)):
-                raise FormatError("a function entry names a requirement that the segment does not have")
+                raise FormatError("a function entry refers to a requirement that is not in the segment")
     bits = (sum(segment.functions.count for segment in segments) // _RANGE).bit_length()
     waiting = next(wanted, None)
     for number in range(1 << bits):
@@ -110,7 +114,7 @@ def _read_ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes])
 
 @contextmanager
 def _record_damage(store: Store, segments: list[Segment], segment: Segment) -> Iterator[None]:
-    """If reading a segment inside the block fails, record it as damaged, and remove it from `segments`."""
+    """Record a segment as damaged and remove it from `segments` if the block raises `FormatError` or `OSError`."""
     try:
         yield
     except (FormatError, OSError) as error:
@@ -120,7 +124,7 @@ def _record_damage(store: Store, segments: list[Segment], segment: Segment) -> I
 
 
 def _expected_entries(state: CheckState) -> Iterator[bytes]:
-    """Yield the entries that the index should have, unordered."""
+    """Yield the entries that the index should have, in any order."""
     for _, slice_ in state.modules():
         for module_id, row in slice_.rows().items():
             for name, offset in row.indexed():
@@ -155,8 +159,8 @@ def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> boo
     return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
 
 
-def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: dict[str, str]) -> None:
-    """Rebuild the index if repair is requested, and report its problems."""
+def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged: dict[str, str]) -> None:
+    """Report the problems of the index, after rebuilding the index if repair is requested."""
     is_rebuilt = state.repair and _try_rebuild(state)
     advice = "the index was rebuilt" if is_rebuilt else "run check with repair to rebuild the index"
     root = state.store.root
@@ -165,7 +169,7 @@ def _repair_index(state: CheckState, missing: _Differing, stale: int, damaged: d
     if missing.count:
         delay = "" if is_rebuilt else ", or run prune an hour after the addition"
         message = (
-            f"look-ups miss {missing.count} functions and entries of data in {root}, for example of module {missing.example.hex()}, "
+            f"the index of {root} lacks {missing.count} functions and entries of data, for example of module {missing.example.hex()}, "
             f"because an addition was interrupted; {advice}{delay}"
         )
         state.report("unindexed", root, message, note=True, repaired=is_rebuilt)

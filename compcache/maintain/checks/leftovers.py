@@ -24,7 +24,7 @@ __all__ = ["check_leftovers"]
 
 
 def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Report leftovers, unknown files and damaged volumes. Repair removes leftovers, and rewrites volumes."""
+    """Report leftovers, unknown files and damaged volumes. A repair removes leftovers and rewrites damaged volumes."""
     store = state.store
     leftovers = find_leftovers(store, PrunePolicy(), time.time(), Uses(store, verify=True).torn)
     removed = {file.path for file in clear_leftovers(store, leftovers)} if state.repair else set()
@@ -41,7 +41,7 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _check_volumes(state: CheckState) -> None:
-    """Report volumes that cannot be read completely. Repair keeps their readable modules."""
+    """Report volumes that cannot be read completely. A repair saves their readable modules."""
     store = state.store
     for fan in store.fans() if store.volumes.are_there() else ():
         store.volumes.of_directory(fan)
@@ -53,7 +53,7 @@ def _check_volumes(state: CheckState) -> None:
 
 
 def _try_repair_volume(store: Store, name: str) -> bool:
-    """Write the readable modules of a volume to a new volume, and move the old file to quarantine. Return False if writing fails."""
+    """Copy the readable modules of a volume into a new volume, and move the old file to quarantine. Return whether that succeeded."""
     volume = store.volumes.known(name)
     try:
         if volume is not None:

@@ -1,4 +1,4 @@
-"""Check that modules are as published: their records, every byte, and the stored bitcode."""
+"""Check that modules are unchanged since their publication: their records, their digests and their stored bitcode."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _report_fault(state: CheckState, row: Row) -> None:
-    """Report an intact module that is not used because one of its makers has a known fault."""
+    """Report a module if it is not used because one of its makers has a known fault."""
     fault = known_faults.fault_of(row.platform.made_by()) if known_faults.FAULTS else ""
     if fault:
         path = state.store.module_path(row.module_id)
@@ -50,7 +50,7 @@ def _report_fault(state: CheckState, row: Row) -> None:
 
 
 def _reading_error(store: Store, module_id: bytes) -> Exception:
-    """Return the error of reading the records of a module."""
+    """Read the records of an unusable module, and return the exception that this raises."""
     try:
         with ModuleSections(store, module_id) as reader:
             list(iterate_frames(reader.records()))
@@ -61,7 +61,7 @@ def _reading_error(store: Store, module_id: bytes) -> Exception:
 
 
 def check_content(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check every byte of the modules against their digests, and the images against their records."""
+    """Check that modules match their digests and signatures, and that their images match their records."""
     size = total = 0
     for present, _ in state.modules():
         total += len(present)
@@ -90,13 +90,13 @@ def _report_unsigned(state: CheckState, module_id: bytes) -> None:
 
 
 def _require_as_published(reader: ModuleSections) -> None:
-    """Raise `FormatError` with the reason if a module is not as published."""
+    """Raise `FormatError` if a module does not match its digest, or its image does not match its records."""
     require_intact(reader.footer, reader.module_id, reader.read)
     _check_table(reader.image(), reader.records())
 
 
 def _check_table(image: bytes, records: bytes) -> None:
-    """Raise `FormatError` if an image does not contain the module table that its records require."""
+    """Raise `FormatError` if an image lacks the module table that the module's records require."""
     kind, table = _required_table(records)
     check_image(kind, image, table)
 
@@ -122,7 +122,7 @@ def _required_table(records: bytes) -> tuple[str, Table]:
 
 
 def check_code(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the stored bitcode of each module compiles, and gives the code of the module."""
+    """Check that the stored bitcode of each module compiles to the code in its image."""
     from compcache.maintain.recompile import recompile
 
     recompiled = compared = total = 0

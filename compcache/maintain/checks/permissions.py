@@ -18,7 +18,7 @@ __all__ = ["check_permissions"]
 
 
 def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Report directories of the cache to which other users can write. Repair removes their right to write."""
+    """Report directories of the cache that other users can write to. A repair removes their write permission."""
     store = state.store
     if not hasattr(os, "getuid"):
         return 0, {}
@@ -38,10 +38,10 @@ def check_permissions(state: CheckState) -> tuple[int, dict[str, int]]:
 
 
 def _check_mode(state: CheckState, path: str, status: os.stat_result) -> None:
-    """Report a directory in which other users could replace files. Remove the right to write if repair is requested."""
+    """Report a directory in which other users could replace files. A repair removes their write permission."""
     mode = stat.S_IMODE(status.st_mode)
     if stat.S_ISLNK(status.st_mode):
-        state.report("permissions", path, f"{path} is a symbolic link, and compcache does not create links; remove it")
+        state.report("permissions", path, f"{path} is a symbolic link, which compcache did not create; remove it")
     elif status.st_uid not in (os.getuid(), 0):
         state.report("permissions", path, f"{path} belongs to user {status.st_uid}, whose code would run as yours; change its owner")
     elif mode & 0o022:

@@ -28,7 +28,7 @@ _AT_ONCE = 1 << 12
 
 
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that a module provides every imported function, with the link type of the import."""
+    """Check that every imported function is in the cache, with the link type that the importer expects."""
     edges = dangling = unchecked = 0
     more = {name for row in _unlisted_rows(state).values() for name in row.imports}
     names = chain(state.slices.lists.imported_names(), sorted(more))
@@ -48,13 +48,16 @@ def _unlisted_rows(state: CheckState) -> dict[bytes, Row]:
 
 
 def _intact_modules(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
-    """Return the intact modules that import a function, or realize it, sorted. `listed` are the modules according to the lists."""
+    """Return the sorted ids of the intact modules that realize a function, or with `imports`, that import it.
+
+    `listed` are the candidates from the module lists. Modules in no list are added.
+    """
     more = [module_id for module_id, row in _unlisted_rows(state).items() if name in (row.imports if imports else row.names)]
     return sorted({*filter(state.is_present, listed), *more})
 
 
 def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
-    """Report an imported function that no module holds. Return False, without a report, if the directory has changed since."""
+    """Report an imported function that no module holds. Return False, without a report, if that is no longer true."""
     modules = [module_id for module_id in importers if state.store.exists(module_id)]
     if not modules or state.is_provided(name):
         return False
@@ -65,14 +68,19 @@ def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bo
 
 
 class _Types:
-    """The link types of definitions, by name, and of uses, by name and module. An empty type is unknown."""
+    """The link types of functions. An empty type is unknown.
+
+    Attributes:
+        defined: the types that modules define a function with, as (module_id, type) by func_name.
+        used: the types that modules import a function with, by (func_name, module_id).
+    """
 
     def __init__(self) -> None:
         self.defined: dict[str, list[tuple[bytes, str]]] = {}
         self.used: dict[tuple[str, bytes], str] = {}
 
     def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
-        """Read the link types in a module. An unreadable module counts as empty, because another step reports it."""
+        """Add the link types in a module for the functions `wanted`. An unreadable module is skipped, because another step reports it."""
         payloads: dict[int, bytes] = {}
         with suppress(OSError, FormatError, KeyError):
             with ModuleSections(state.store, module_id) as reader:
@@ -88,7 +96,7 @@ class _Types:
 
 
 def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Mapping[str, list[bytes]]) -> tuple[int, int]:
-    """Report imports whose link type no realization has. Return the number of these imports, and of imports of unknown type.
+    """Report imports whose link type matches no realization. Return the number of these imports, and of imports with unknown types.
 
     Args:
         state: the state of the check.
@@ -113,15 +121,15 @@ def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Ma
             mismatched += 1
             provider, text = known[0]
             message = (
-                f"module {module_id.hex()} uses {name!r} as {used}, and no module holds a function of this type: module {provider.hex()} "
-                f"defines it as {text}; functions that need it are misses; add {name!r} with the type that is used"
+                f"module {module_id.hex()} imports {name!r} with the type {used}, but no module holds it with this type: module "
+                f"{provider.hex()} defines it as {text}; functions that need it are misses; add {name!r} with the imported type"
             )
             state.report("dangling", name, message, note=True)
     return mismatched, unchecked
 
 
 def _has_only(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
-    """Return whether the importer exists, and the function has only the `known` realizations, even in layers and added since."""
+    """Return whether the importer still exists, and all current realizations of the function, layers included, are in `known`."""
     current = {module_id for module_id, _ in state.store.find_all(name)}
     return state.store.exists(importer) and current <= {module_id for module_id, _ in known}
 
@@ -132,6 +140,6 @@ def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     pins = pinned(state.store)
     for name in pins:
         if not _intact_modules(state, name, state.slices.lists.holders(name), imports=False) and not state.is_provided(name):
-            message = f"{name!r} is pinned, and no module holds it; unpin the function, or add it"
+            message = f"{name!r} is pinned, but no module holds it; unpin the function, or add it"
             state.report("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

@@ -43,7 +43,7 @@ class CheckState:
         self._total = 0
 
     def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
-        """Yield the modules without a reported problem, one directory at a time: the statuses of their files, and their slice."""
+        """Yield, for each directory, the file statuses of its modules without a reported problem, by module_id, and their slice."""
         done = 0
         for found in statuses_by_directory(self.store):
             present = {module_id: status for module_id, status in found.items() if self.is_sound(module_id)}
@@ -55,7 +55,7 @@ class CheckState:
                 self.progress(done, self._total if done < self._total else done * step // (max(found, default=b"\0")[0] + 1))
 
     def is_sound(self, module_id: bytes) -> bool:
-        """Return whether no problem of a module was reported so far."""
+        """Return whether the check has not reported a problem of a module."""
         return module_id not in self._excluded
 
     def is_present(self, module_id: bytes) -> bool:
@@ -63,15 +63,15 @@ class CheckState:
         return module_id not in self.slices.gone and module_id not in self._excluded
 
     def report(self, kind: str, subject: str, message: str, *, note: bool = False, repaired: bool = False) -> None:
-        """Add a problem that the current step has found. Its severity is "error", or "note" if `note` is true."""
+        """Add a problem to the findings of the current step. Its severity is "error", or "note" if `note` is true."""
         severity = "note" if note else "error"
         self.findings.append(Finding(self.step, kind, severity, subject, message, repaired))
 
     def report_unusable(self, module_id: bytes, error: Exception) -> None:
-        """Report a module that cannot be used, and exclude it from later steps. A module that was removed since is not reported.
+        """Report a module that cannot be used, and exclude it from later steps. A module that no longer exists is not reported.
 
-        Repair moves a damaged module to quarantine. A module that cannot be read now, for lack of permission, descriptors or memory or
-        because of the disk, does not count as damaged, and stays.
+        A repair moves a damaged module to quarantine. A module that cannot be read because of permissions, missing resources or the disk
+        does not count as damaged, and stays.
         """
         if not self.store.exists(module_id):
             self.exclude(module_id)
@@ -86,14 +86,14 @@ class CheckState:
         self._quarantine("damaged", module_id, f"{path} is damaged: {error}")
 
     def report_writable(self, module_id: bytes) -> None:
-        """Report a module to which other users can write, and exclude it from later steps.
+        """Report a module that other users can write to, and exclude it from later steps.
 
-        Repair moves the module to quarantine. Correcting its mode would make code of other users trusted.
+        A repair moves the module to quarantine. If it corrected the mode instead, changes by other users would become trusted.
         """
         self._quarantine("permissions", module_id, f"other users can write to {self.store.module_path(module_id)}, and may have changed it")
 
     def _quarantine(self, kind: str, module_id: bytes, reason: str) -> None:
-        """Move a module to quarantine if repair is requested, report the problem, and exclude the module from later steps."""
+        """Report a module, after moving it to quarantine if repair is requested, and exclude it from later steps."""
         is_moved = self.repair and _try_move_to_quarantine(self.store, self.store.module_path(module_id))
         if is_moved:
             advice = "it was moved to quarantine"
@@ -109,7 +109,7 @@ class CheckState:
         self._excluded.add(module_id)
 
     def is_provided(self, name: str) -> bool:
-        """Return whether an existing module now holds a function. Modules added since the check began count."""
+        """Return whether a module holds a function now. This includes modules that were added during the check."""
         return any(self.store.exists(module_id) for module_id, _ in self.store.find_all(name))
 
 

@@ -20,7 +20,7 @@ from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import func_name_of, label_of
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
-from compcache.numba.fingerprints.numba_values import declared_locals
+from compcache.numba.fingerprints.numba_values import declared_locals, name_of_pipeline
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.lazy.entries import Key
 from compcache.numba.lazy.garbage import few_collections
@@ -280,13 +280,10 @@ class FunctionCache(CacheObject):
             Unidentifiable: the compiler pipeline is not Numba's.
         """
         compiler_ = getattr(self._owner, "_compiler", None)
-        pipeline = getattr(compiler_, "pipeline_class", compiler.Compiler)
-        if not pipeline.__module__.startswith("numba.") or pipeline.__module__.startswith("numba.tests"):
-            raise Unidentifiable(f"the compiler pipeline {pipeline.__module__}.{pipeline.__qualname__} is not Numba's, and has no identity")
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
         return {
             "kind": type(self._owner).__name__,
-            "pipeline": pipeline.__qualname__,
+            "pipeline": (name_of_pipeline(self._owner) or ("", compiler.Compiler.__qualname__))[1],
             "locals": ", ".join(f"{k}: {type_text(v)}" for k, v in sorted(types_of_locals.items())),
         }
 

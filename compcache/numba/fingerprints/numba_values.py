@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Walk, Any, str], None]
 
-__all__ = ["HAVE_STAND_INS", "declared_locals", "frozen_kernel", "handlers", "is_plain_type", "name_of_class"]
+__all__ = ["HAVE_STAND_INS", "declared_locals", "frozen_kernel", "handlers", "is_plain_type", "name_of_class", "name_of_pipeline"]
 
 
 @functools.cache
@@ -71,6 +71,7 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
     elif walk.without_numba:
+        name_of_pipeline(real or value)
         walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals))
     else:
         _feed_compiling(walk, value, where)
@@ -84,13 +85,30 @@ def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
         walk.feed_token("library function", function.__module__, function.__qualname__)
         return
     _feed_options(walk, value, where)
-    compiler = getattr(value, "_compiler", None)
-    if compiler is not None:
-        walk.feed_token("pipeline", compiler.pipeline_class.__module__, compiler.pipeline_class.__qualname__)
+    mode, walk.mode = walk.mode, "run"  # the code of the pipeline runs during compilation
+    name = name_of_pipeline(value)
+    walk.mode = mode
+    if name is not None:
+        walk.feed_token("pipeline", *name)
     walk.refer_to_compiled(function, where)
     is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
     if not getattr(value, "_can_compile", True) and not is_itself:
         walk.feed_sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
+
+
+def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
+    """Return the module and the name of the compiler pipeline of a dispatcher, or None for an object without a pipeline of its own.
+
+    Raises:
+        Unidentifiable: the pipeline is not Numba's, so its code has no identity.
+    """
+    pipeline: Any = getattr(getattr(owner, "_compiler", None), "pipeline_class", None)
+    if pipeline is None:
+        return None
+    module, name = pipeline.__module__, pipeline.__qualname__
+    if not module.startswith("numba.") or module.startswith("numba.tests"):
+        raise Unidentifiable(f"the compiler pipeline {module}.{name} is not Numba's, and has no identity")
+    return module, name
 
 
 def _real_dispatcher(value: Any) -> Any:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from compcache.remote.address import RemoteSettings
 
-__all__ = ["Backend", "BackendMissingError", "Listed", "TooLargeError", "open_backend"]
+__all__ = ["Backend", "BackendMissingError", "ObjectInfo", "TooLargeError", "open_backend"]
 
 _CONNECT = "250ms"
 _PART = 1 << 20
@@ -35,9 +35,9 @@ _LONGEST = "1h"  # never reached: `Requests` gives up earlier
 #: upload creates the directory of a store.
 _NO_OBJECT = (ENOENT, ELOOP, ENOTDIR, ENXIO, None)
 #: Errors of a shared file system whose server is busy or was replaced: a later try may succeed.
-_PASSING = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
+_TEMPORARY_ERRORS = (EAGAIN, EIO, ESTALE, ETIMEDOUT)
 #: How messages of `obstore` show temporary errors: HTTP statuses and broken connections. `obstore` does not report `Retry-After`.
-_STATUS, _PASSING_STATUSES = re.compile(r"status: (\d{3})"), frozenset(("408", "425", "429", "500", "502", "503", "504"))
+_STATUS, _TEMPORARY_STATUSES = re.compile(r"status: (\d{3})"), frozenset(("408", "425", "429", "500", "502", "503", "504"))
 _CONNECTION = re.compile(r"kind: (Connect|Request|Timeout|Interrupted)\b(?!.*InvalidCertificate)", re.DOTALL)
 
 
@@ -49,7 +49,7 @@ class TooLargeError(Exception):
     """Raised if an object or an answer is larger than the caller allows."""
 
 
-class Listed(NamedTuple):
+class ObjectInfo(NamedTuple):
     """An object of a store: its key, its size in bytes, and its modification time in seconds since the epoch."""
 
     key: str
@@ -61,27 +61,27 @@ class Backend(Protocol):
     """A store of objects. Methods handle missing objects as described here. Other errors are those of the store's client."""
 
     @property
-    def compares(self) -> bool:
+    def is_atomic(self) -> bool:
         """Whether `create` and `exchange` are atomic.
 
         If several hosts store an object at the same moment, exactly one of them then receives True.
         """
 
-    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None, /) -> bytes | None:
+    async def get(self, key: str, max_size: int, on_response: Callable[[], None] | None = None, /) -> bytes | None:
         """Return the object, or None if it does not exist.
 
-        `begun` is called when the store begins to answer, if the client reports that.
+        `on_response` is called when the response begins, if the client reports that.
 
         Raises:
-            TooLargeError: the object has more than `largest` bytes. It was not read.
+            TooLargeError: the object has more than `max_size` bytes. It was not read.
         """
 
-    def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+    def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         """Yield the object in parts of a few MiB at most.
 
         Raises:
             FileNotFoundError: the object does not exist.
-            TooLargeError: the object has more than `largest` bytes.
+            TooLargeError: the object has more than `max_size` bytes.
         """
 
     async def create(self, key: str, data: bytes) -> bool:
@@ -93,20 +93,20 @@ class Backend(Protocol):
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
         """Replace an object if its bytes are `expected`. Return whether it was replaced.
 
-        If the store cannot compare (`compares` is False), a change that another host makes at the same moment is lost.
+        If the store cannot compare (`is_atomic` is False), a change that another host makes at the same moment is lost.
         """
 
-    async def look(self, key: str) -> Listed | None:
+    async def stat(self, key: str) -> ObjectInfo | None:
         """Return an object's size and modification time without reading its content, or None if the object does not exist."""
 
     async def delete(self, key: str) -> None:
         """Remove an object. Do nothing if it does not exist."""
 
-    def list(self, prefix: str) -> AsyncIterator[Listed]:
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """Yield the objects whose keys begin with `prefix`. Raise `NotImplementedError` if the store cannot list."""
 
-    def pause_after(self, error: Exception) -> float | None:
-        """Return the least pause in seconds before a request that failed with this error is repeated, or None if repeating cannot help."""
+    def retry_delay(self, error: Exception) -> float | None:
+        """Return the minimum delay in seconds before a request that failed with this error is retried, or None for a permanent error."""
 
 
 def open_backend(settings: RemoteSettings) -> Backend:
@@ -136,39 +136,39 @@ class _Directory:
     through a link, and only regular files are objects.
     """
 
-    compares = False  # publishing a file replaces any file of its name
+    is_atomic = False  # publishing a file replaces any file of its name
 
     def __init__(self, root: str) -> None:
         self._root = os.path.abspath(root)
         self._files = Tree(LateFiles(), self._root, path_opener())
         self._existed = os.path.isdir(self._root)
 
-    async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
-        return await asyncio.to_thread(self._read, key, largest)
+    async def get(self, key: str, max_size: int, _: Callable[[], None] | None = None) -> bytes | None:
+        return await asyncio.to_thread(self._read, key, max_size)
 
-    def pause_after(self, error: Exception) -> float | None:
-        return 0.0 if isinstance(error, OSError) and error.errno in _PASSING else None
+    def retry_delay(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, OSError) and error.errno in _TEMPORARY_ERRORS else None
 
-    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+    async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         opened = await asyncio.to_thread(self._files.open_owned, self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         status = os.fstat(opened.number)
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(f"the store does not have the object {key}")
-        if status.st_size > largest:
-            raise TooLargeError(f"the object {key} has more than {largest} bytes")
+        if status.st_size > max_size:
+            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
         while part := await asyncio.to_thread(os.read, opened.number, _PART):
             yield part
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _read(self, key: str, largest: int) -> bytes | None:
+    def _read(self, key: str, max_size: int) -> bytes | None:
         path = self._path(key)
         try:
             status = self._files.stat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_size > largest:
-                raise TooLargeError(f"the object {key} has more than {largest} bytes")
-            return read_file(self._files, path, largest)
+            if stat.S_ISREG(status.st_mode) and status.st_size > max_size:
+                raise TooLargeError(f"the object {key} has more than {max_size} bytes")
+            return read_file(self._files, path, max_size)
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return None
@@ -187,7 +187,7 @@ class _Directory:
         """Write an object to a temporary file and publish it by `publish(temporary path, path)`.
 
         Returns:
-            False if `publish` found that the object exists.
+            Whether the object was published. False means that `publish` raised `FileExistsError`.
         """
         path = self._path(key)
         parent, _, name = path.rpartition("/")
@@ -209,7 +209,7 @@ class _Directory:
         return True
 
     def _require_root(self) -> None:
-        """Create the directory before the first upload, if its parent exists. A directory that existed earlier is not created again.
+        """Create the root directory before the first upload, if its parent exists. A directory that existed earlier is not recreated.
 
         Raises:
             FileNotFoundError: the directory was removed, or its parent does not exist, for example because a disk is not mounted.
@@ -219,27 +219,27 @@ class _Directory:
                 os.mkdir(self._root, DIRECTORY_MODE)
             self._existed = True
 
-    async def look(self, key: str) -> Listed | None:
-        return await asyncio.to_thread(self._look, key)
+    async def stat(self, key: str) -> ObjectInfo | None:
+        return await asyncio.to_thread(self._stat, key)
 
-    def _look(self, key: str) -> Listed | None:
+    def _stat(self, key: str) -> ObjectInfo | None:
         try:
             status = self._files.stat(self._path(key))
         except OSError as error:
             if error.errno in _NO_OBJECT:
                 return None
             raise
-        return Listed(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+        return ObjectInfo(key, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
 
     async def delete(self, key: str) -> None:
         with suppress(FileNotFoundError):
             await asyncio.to_thread(self._files.unlink, self._path(key))
 
-    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         for found in await asyncio.to_thread(lambda: sorted(self._list_below(self._path(prefix.rstrip("/"))))):
             yield found
 
-    def _list_below(self, directory: str) -> Iterator[Listed]:
+    def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
         try:
             statuses = self._files.statuses(directory)
         except OSError as error:
@@ -251,7 +251,7 @@ class _Directory:
             if stat.S_ISDIR(status.st_mode):
                 yield from self._list_below(path)
             elif stat.S_ISREG(status.st_mode) and not name.startswith("."):
-                yield Listed(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
+                yield ObjectInfo(path[len(self._root) + 1 :], status.st_size, status.st_mtime)
 
 
 class _ObjectStore:
@@ -275,36 +275,36 @@ class _ObjectStore:
             settings.bare if settings.kind == "http" else settings.url, client_options=options, retry_config={"max_retries": 0},
             **_boto3_options(settings),
         )  # fmt: skip
-        self.compares = settings.kind == "object"  # HTTP servers do not agree on conditional PUT
+        self.is_atomic = settings.kind == "object"  # HTTP servers do not agree on conditional PUT
 
-    async def get(self, key: str, largest: int, begun: Callable[[], None] | None = None) -> bytes | None:
+    async def get(self, key: str, max_size: int, on_response: Callable[[], None] | None = None) -> bytes | None:
         try:
             found = await self._obstore.get_async(self._store, key)
-            if begun is not None:
-                begun()
-            if found.meta["size"] > largest:
-                raise TooLargeError(f"the object {key} has more than {largest} bytes")
+            if on_response is not None:
+                on_response()
+            if found.meta["size"] > max_size:
+                raise TooLargeError(f"the object {key} has more than {max_size} bytes")
             return bytes(await found.bytes_async())
         except FileNotFoundError:
             return None
 
-    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+    async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         found = await self._obstore.get_async(self._store, key)
-        if found.meta["size"] > largest:
-            raise TooLargeError(f"the object {key} has more than {largest} bytes")
+        if found.meta["size"] > max_size:
+            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
         async for part in found.stream(min_chunk_size=_PART):
             yield bytes(part)
 
-    def pause_after(self, error: Exception) -> float | None:
+    def retry_delay(self, error: Exception) -> float | None:
         if type(error) is not self._obstore.exceptions.GenericError:
             return None
         status = _STATUS.search(str(error))
-        is_temporary = status[1] in _PASSING_STATUSES if status is not None else _CONNECTION.search(str(error)) is not None
+        is_temporary = status[1] in _TEMPORARY_STATUSES if status is not None else _CONNECTION.search(str(error)) is not None
         return 0.0 if is_temporary else None
 
     async def create(self, key: str, data: bytes) -> bool:
-        if not self.compares:
-            if await self.look(key) is not None:
+        if not self.is_atomic:
+            if await self.stat(key) is not None:
                 return False
             await self.replace(key, data)
             return True
@@ -315,7 +315,7 @@ class _ObjectStore:
         return True
 
     async def exchange(self, key: str, data: bytes, expected: bytes) -> bool:
-        if not self.compares:
+        if not self.is_atomic:
             return await _compare_and_replace(self, key, data, expected)
         try:
             found = await self._obstore.get_async(self._store, key)
@@ -327,12 +327,12 @@ class _ObjectStore:
             return False
         return True
 
-    async def look(self, key: str) -> Listed | None:
+    async def stat(self, key: str) -> ObjectInfo | None:
         try:
             found = await self._obstore.get_async(self._store, key)  # not HEAD, which some proxies do not forward; the content is not read
         except FileNotFoundError:
             return None
-        return Listed(key, found.meta["size"], found.meta["last_modified"].timestamp())
+        return ObjectInfo(key, found.meta["size"], found.meta["last_modified"].timestamp())
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._obstore.put_async(self._store, key, data, mode="overwrite", use_multipart=False)
@@ -343,14 +343,14 @@ class _ObjectStore:
         except FileNotFoundError:
             return
 
-    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         async for batch in self._obstore.list(self._store, prefix):
             for item in batch:
-                yield Listed(item["path"], item["size"], item["last_modified"].timestamp())
+                yield ObjectInfo(item["path"], item["size"], item["last_modified"].timestamp())
 
 
 async def _compare_and_replace(backend: Backend, key: str, data: bytes, expected: bytes) -> bool:
-    """Implement `Backend.exchange` for a store that cannot compare: read the object, and replace it if its bytes are `expected`."""
+    """Implement `Backend.exchange`, not atomically: read the object, and replace it if its bytes are `expected`."""
     with suppress(TooLargeError):
         if await backend.get(key, len(expected)) == expected:
             await backend.replace(key, data)
@@ -367,9 +367,10 @@ _CREDENTIALS_MINUTES = 5
 
 
 def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
-    """Return options that make boto3 find credentials for S3, if it is installed: profiles, SSO, processes, roles, instance metadata.
+    """Return options for `obstore` that let boto3 find S3 credentials: profiles, SSO, processes, roles, instance metadata.
 
-    Credentials are looked up again every five minutes, so that replaced files take effect.
+    The result is empty for other stores, without boto3, or if `obstore` finds the credentials itself. Credentials are looked up again every
+    five minutes, so that replaced files take effect.
 
     Raises:
         BackendMissingError: AWS_PROFILE is set, and boto3 is not installed.
@@ -380,7 +381,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
         provider: Any = import_module("obstore.auth.boto3").Boto3CredentialProvider
     except ImportError as error:
         if os.environ.get("AWS_PROFILE"):
-            raise BackendMissingError("AWS_PROFILE is set, and profiles need boto3: pip install boto3") from error
+            raise BackendMissingError("AWS_PROFILE is set, but boto3 is not installed: pip install boto3") from error
         return {}
 
     def credentials() -> Any:
@@ -391,7 +392,7 @@ def _boto3_options(settings: RemoteSettings) -> dict[str, Any]:
     except ValueError:
         return {}  # no credentials were found: the bucket may be public, or instance metadata may become available later
     except (OSError, import_module("botocore.exceptions").BotoCoreError):
-        region = None  # a profile or a program of the user fails; until it is mended, each request fails and reports the reason
+        region = None  # a credentials profile or program fails: each request then fails and reports the reason
     return {"credential_provider": credentials, **({"config": {"region": region}} if region else {})}
 
 
@@ -402,7 +403,7 @@ class _Redis:
     written when that is noticed.
     """
 
-    compares = True
+    is_atomic = True
 
     def __init__(self, settings: RemoteSettings) -> None:
         try:
@@ -420,24 +421,24 @@ class _Redis:
             plain, prefix = plain[: -len(rest) - 1], rest
         self._prefix = f"{prefix}/" if prefix else ""
         self._times = f"{self._prefix}{_TIMES}"
-        self._passing = known.ConnectionError, known.TimeoutError, known.TryAgainError, known.ClusterDownError
-        self._refusing = known.AuthenticationError, known.AuthorizationError
+        self._temporary_errors = known.ConnectionError, known.TimeoutError, known.TryAgainError, known.ClusterDownError
+        self._permanent_errors = known.AuthenticationError, known.AuthorizationError
         self._redis = client.from_url(
             plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=no_retry
         )
         pool = self._redis.connection_pool
-        pool.connection_class = _limit_answers(pool.connection_class)
+        pool.connection_class = _bounded_connection(pool.connection_class)
 
-    async def get(self, key: str, largest: int, _: Callable[[], None] | None = None) -> bytes | None:
-        with _limit_answer(largest):
-            found: bytes = await self._redis.getrange(self._prefix + key, 0, largest)
-        if len(found) > largest:
-            raise TooLargeError(f"the object {key} has more than {largest} bytes")
+    async def get(self, key: str, max_size: int, _: Callable[[], None] | None = None) -> bytes | None:
+        with _limit_answer(max_size):
+            found: bytes = await self._redis.getrange(self._prefix + key, 0, max_size)
+        if len(found) > max_size:
+            raise TooLargeError(f"the object {key} has more than {max_size} bytes")
         return found or None  # an object is never empty
 
-    async def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+    async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         at = 0
-        while at <= largest:
+        while at <= max_size:
             with _limit_answer(_PART):
                 part: bytes = await self._redis.getrange(self._prefix + key, at, at + _PART - 1)
             if not part and not at:
@@ -446,10 +447,10 @@ class _Redis:
                 return
             yield part
             at += len(part)
-        raise TooLargeError(f"the object {key} has more than {largest} bytes")
+        raise TooLargeError(f"the object {key} has more than {max_size} bytes")
 
-    def pause_after(self, error: Exception) -> float | None:
-        return 0.0 if isinstance(error, self._passing) and not isinstance(error, self._refusing) else None
+    def retry_delay(self, error: Exception) -> float | None:
+        return 0.0 if isinstance(error, self._temporary_errors) and not isinstance(error, self._permanent_errors) else None
 
     async def create(self, key: str, data: bytes) -> bool:
         is_new = bool(await self._redis.set(self._prefix + key, data, nx=True))
@@ -471,7 +472,7 @@ class _Redis:
         seconds, microseconds = await self._redis.time()
         await self._redis.zadd(self._times, {key: seconds + microseconds / 1e6}, nx=nx)
 
-    async def look(self, key: str) -> Listed | None:
+    async def stat(self, key: str) -> ObjectInfo | None:
         size = int(await self._redis.strlen(self._prefix + key))
         if not size:
             return None
@@ -479,13 +480,13 @@ class _Redis:
         if when is None:
             await self._note_time(key, nx=True)
             when = await self._redis.zscore(self._times, key)
-        return Listed(key, size, float(when or 0.0))
+        return ObjectInfo(key, size, float(when or 0.0))
 
     async def delete(self, key: str) -> None:
         await self._redis.delete(self._prefix + key)
         await self._redis.zrem(self._times, key)
 
-    async def list(self, prefix: str) -> AsyncIterator[Listed]:
+    async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         names: set[str] = set()
         with _limit_answer(_LARGEST_ANSWER):
             async for name in self._redis.scan_iter(match=f"{_escape_pattern(self._prefix + prefix)}*", count=100):
@@ -493,7 +494,7 @@ class _Redis:
                 if len(names) > _MOST_NAMES:
                     raise TooLargeError(f"the server lists more than {_MOST_NAMES} objects")
         for key in sorted(names):
-            found = await self.look(key)
+            found = await self.stat(key)
             if found is not None:
                 yield found
 
@@ -519,14 +520,14 @@ def _limit_answer(size: int) -> Iterator[None]:
 
 
 def _escape_pattern(prefix: str) -> str:
-    """Return a Redis pattern that matches exactly this prefix."""
+    """Escape the special characters of a Redis pattern."""
     return re.sub(r"([\\*?\[\]^-])", r"\\\1", prefix)
 
 
-def _limit_answers(kind: Any) -> Any:
-    """Return a subclass of a connection class that limits answers to the allowed size.
+def _bounded_connection(kind: Any) -> Any:
+    """Return a subclass of a Redis connection class that limits the size of answers.
 
-    The client itself trusts the lengths that a server sends.
+    The Redis client itself trusts the lengths that a server sends.
     """
 
     class Bounded(kind):  # type: ignore[misc]
@@ -545,7 +546,7 @@ def _limit_answers(kind: Any) -> Any:
 
 
 class _BoundedReader:
-    """Wraps an `asyncio.StreamReader`, and raises `TooLargeError` after `remaining` bytes."""
+    """A wrapper of `asyncio.StreamReader` that raises `TooLargeError` after `remaining` bytes."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -557,7 +558,7 @@ class _BoundedReader:
     def _consume(self, size: int) -> None:
         self.remaining -= size
         if self.remaining < 0:
-            raise TooLargeError("the server's answer is larger than any valid answer")
+            raise TooLargeError("the server's answer is larger than the allowed size")
 
     async def readexactly(self, size: int) -> bytes:
         self._consume(size)

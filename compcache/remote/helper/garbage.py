@@ -1,4 +1,4 @@
-"""Collects garbage in a remote store. No function that can be fetched is lost, whatever happens meanwhile.
+"""Garbage collection in a remote store. It never removes an object that a fetch needs.
 
 A *mark* is an object that lists the objects that a collection found to be garbage: cards that do not decode or whose module is missing,
 modules that no card names, packs that do not decode, leases. The store's clock gives its age. A collection removes a garbage object
@@ -34,14 +34,14 @@ from compcache.remote.helper.backends import TooLargeError
 from compcache.remote.helper.packs import LARGEST_PACK
 from compcache.remote.helper.reads import LARGEST_MODULE
 from compcache.remote.helper.surveys import DELIVERIES, Survey, for_each, read_deliveries, read_surveys, write_surveys
-from compcache.remote.helper.uses import USES, decode_uses, use_of
+from compcache.remote.helper.uses import USES, decode_uses, used_key
 from compcache.remote.maintenance import LONGEST_UNUSED
 from compcache.remote.shelves import LAYOUT, card_key, module_key, platform_shelf
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from compcache.remote.helper.backends import Backend, Listed
+    from compcache.remote.helper.backends import Backend, ObjectInfo
 
 __all__ = ["DECISION_SECONDS", "MARKS", "SETTLE_SECONDS", "Collected", "GarbageCollector", "UncertainError"]
 
@@ -57,20 +57,20 @@ _SPACING = 0.125
 
 
 class UncertainError(Exception):
-    """Raised if the answers of a store contradict each other."""
+    """Raised if a store's answers are inconsistent."""
 
 
 class Collected(NamedTuple):
     """The objects that a collection removed, and the garbage that it left for a later collection."""
 
-    removed: list[Listed]
-    left: list[Listed]
+    removed: list[ObjectInfo]
+    left: list[ObjectInfo]
 
 
 class _Mark(NamedTuple):
     """A mark: the listed object in the store, and its rows (size, time) by key."""
 
-    place: Listed
+    place: ObjectInfo
     rows: dict[str, tuple[int, int]]
 
 
@@ -84,9 +84,7 @@ class GarbageCollector:
         self._delivered: dict[str, Survey] = {}  # from uploads since the last collection
 
     async def collect(self, *, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None = None) -> Collected:
-        """Remove the objects that two collections found to be garbage.
-
-        Optionally, also remove cards and packs that are too old, or unused for too long.
+        """Remove the objects that this collection and an earlier one found to be garbage.
 
         Args:
             grace: the least time between the two collections, in seconds.
@@ -96,7 +94,8 @@ class GarbageCollector:
             dry_run: remove nothing, and write no mark.
 
         Raises:
-            UncertainError, TimeoutError: the store's answers contradict each other, or a decision took too long.
+            UncertainError: the store's answers are inconsistent.
+            TimeoutError: a decision took longer than `DECISION_SECONDS`.
             Exception: an error of the store's client.
         """
         deliveries = await self._list(DELIVERIES)
@@ -113,41 +112,43 @@ class GarbageCollector:
             await write_surveys(self._backend, self._known, self._surveyed)
             await for_each(self._backend.delete, deliveries)
         old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
-        doomed = [item for item in garbage if old is not None and old.rows.get(item.key) == _state(item)]
+        confirmed = [item for item in garbage if old is not None and old.rows.get(item.key) == _size_and_time(item)]
         known = (*cards.values(), *packs.values())
-        aged = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
+        expired = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
             notes = await self._list(USES)
             used = await self._read_uses([note for note in notes.values() if note.modified >= now - unused_for])
-            aged += [item for item in known if 0 < item.modified < now - unused_for and use_of(item.key) not in used]
-            aged += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
+            expired += [item for item in known if 0 < item.modified < now - unused_for and used_key(item.key) not in used]
+            expired += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
         removed = [
             item
-            for item in dict.fromkeys([*doomed, *aged])
-            if dry_run or await self._remove(item, self._is_garbage if item in doomed else self._always)
+            for item in dict.fromkeys([*confirmed, *expired])
+            if dry_run or await self._remove(item, self._is_garbage if item in confirmed else self._allow_removal)
         ]
         if not dry_run:
-            for mark in _superfluous(marks, old, grace):
+            for mark in _superfluous_marks(marks, old, grace):
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
     # ---------------------------------------------------------------- surveying
 
-    async def _list(self, prefix: str) -> dict[str, Listed]:
-        """Return the objects below a prefix by key. If a key is listed several times, the newest counts."""
-        found: dict[str, Listed] = {}
+    async def _list(self, prefix: str) -> dict[str, ObjectInfo]:
+        """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
+        found: dict[str, ObjectInfo] = {}
         async for item in self._backend.list(prefix):
             if not item.key.rpartition("/")[2].startswith("."):
                 known = found.get(item.key)
                 found[item.key] = item if known is None else max(known, item, key=lambda listed: listed.modified)
         return found
 
-    async def _find_garbage(self, cards: dict[str, Listed], packs: dict[str, Listed], modules: dict[str, Listed]) -> list[Listed]:
+    async def _find_garbage(
+        self, cards: dict[str, ObjectInfo], packs: dict[str, ObjectInfo], modules: dict[str, ObjectInfo]
+    ) -> list[ObjectInfo]:
         """Return the objects that are garbage according to the listings."""
         named: set[str] = set()
         self._known = await read_surveys(self._backend, [*cards, *packs])
 
-        async def lacks_modules(item: Listed) -> bool:
+        async def lacks_modules(item: ObjectInfo) -> bool:
             row = self._find_survey(item)
             if row is not None and (not row.modules or any(key in modules for key in row.modules)):
                 named.update(row.modules)
@@ -162,67 +163,67 @@ class GarbageCollector:
                 return False
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
-            self._surveyed[item.key] = Survey(_state(item), tuple(keys))
-            return len(keys) == len(cards) and all([key not in modules and await self._backend.look(key) is None for key in keys])
+            self._surveyed[item.key] = Survey(_size_and_time(item), tuple(keys))
+            return len(keys) == len(cards) and all([key not in modules and await self._backend.stat(key) is None for key in keys])
 
-        async def is_damaged(item: Listed) -> bool:
+        async def is_damaged(item: ObjectInfo) -> bool:
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
-            self._surveyed[item.key] = Survey(_state(item), ())
+            self._surveyed[item.key] = Survey(_size_and_time(item), ())
             return False
 
-        garbage = await _select(cards.values(), lacks_modules)
-        garbage += await _select(packs.values(), is_damaged)
+        garbage = await _select_concurrently(cards.values(), lacks_modules)
+        garbage += await _select_concurrently(packs.values(), is_damaged)
         leases = await self._list(f"{LAYOUT}/l/")  # all count as garbage: the holder of a lease changes it each second
         return [*garbage, *[item for key, item in modules.items() if key not in named], *leases.values()]
 
-    def _find_survey(self, item: Listed) -> Survey | None:
-        """Return the known survey of an object in its listed state, or None."""
+    def _find_survey(self, item: ObjectInfo) -> Survey | None:
+        """Return the survey or delivery that describes an object in its listed state, or None."""
         for rows in (self._known, self._delivered):
             row = rows.get(item.key)
-            if row is not None and row.holds(_state(item)):
-                return row._replace(state=_state(item))
+            if row is not None and row.describes(_size_and_time(item)):
+                return row._replace(state=_size_and_time(item))
         return None
 
-    async def _read_uses(self, notes: list[Listed]) -> set[bytes]:
-        """Return the shortened keys of the functions that the notes of readers name."""
+    async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:
+        """Read notes of uses, and return the shortened keys of the functions that they name."""
         used: set[bytes] = set()
         for at in range(0, len(notes), _AT_ONCE):
             found = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[at : at + _AT_ONCE]])
             used.update(*[decode_uses(data or b"") for data in found])
         return used
 
-    async def _get(self, key: str, largest: int) -> bytes | None:
-        """Return an object, or None if it does not exist. An object that is too large counts as damaged: the result is empty."""
+    async def _get(self, key: str, max_size: int) -> bytes | None:
+        """Return an object, or None if it does not exist. Return b"" for an object that is too large, which then counts as damaged."""
         try:
-            return await self._backend.get(key, largest)
+            return await self._backend.get(key, max_size)
         except TooLargeError:
             return b""
 
     # ----------------------------------------------------------------- deciding
 
-    async def _remove(self, item: Listed, is_removable: Callable[[str], Awaitable[bool]]) -> bool:
-        """Remove an object if it is unchanged and `is_removable` confirms it. Return whether it was removed.
+    async def _remove(self, item: ObjectInfo, is_removable: Callable[[str], Awaitable[bool]]) -> bool:
+        """Remove an object if it has not changed since the listing and `is_removable` returns True. Return whether it was removed.
 
         Raises:
             TimeoutError: the decision took longer than `DECISION_SECONDS`.
         """
         async with asyncio.timeout(DECISION_SECONDS):
-            present = await self._backend.look(item.key)
-            if present is None or _state(present) != _state(item) or not await is_removable(item.key):
+            present = await self._backend.stat(item.key)
+            if present is None or _size_and_time(present) != _size_and_time(item) or not await is_removable(item.key):
                 return False
             await self._backend.delete(item.key)
         return True
 
-    async def _always(self, _: str) -> bool:
-        """Return True: an old or unused object may be removed whenever it exists."""
+    async def _allow_removal(self, _: str) -> bool:
+        """Return True. Old or unused objects are removed without a further check."""
         return True
 
     async def _is_garbage(self, key: str) -> bool:
-        """Request an object and the objects that it needs or that refer to it, and return whether it is garbage now."""
+        """Return whether an object is garbage, after requesting the object, the objects that it needs and those that refer to it."""
         kind = key.removeprefix(f"{LAYOUT}/")[:1]
-        largest = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
-        data = await self._get(key, largest)
+        max_size = {"f": MAX_CARDS, "p": LARGEST_PACK, "m": LARGEST_MODULE, "l": MAX_CARDS}[kind]
+        data = await self._get(key, max_size)
         if data is None:
             return False
         try:
@@ -230,7 +231,7 @@ class GarbageCollector:
                 return kind == "l" or not decode_pack(data)
             if kind == "f":
                 cards = decode_cards(data).values()
-                return all([not card.module and await self._backend.look(module_key(card.module_id)) is None for card in cards])
+                return all([not card.module and await self._backend.stat(module_key(card.module_id)) is None for card in cards])
             places = list(_card_keys_of(data))
         except FormatError:
             return True
@@ -239,7 +240,7 @@ class GarbageCollector:
         return not any([await self._names_module(place, key) for place in places])
 
     async def _names_module(self, place: str, key: str) -> bool:
-        """Return whether one of the cards at `place` names the module at `key`."""
+        """Return whether one of the cards at the key `place` names the module at `key`."""
         data = await self._get(place, MAX_CARDS)
         try:
             return data is not None and any(module_key(card.module_id) == key for card in decode_cards(data).values())
@@ -248,24 +249,24 @@ class GarbageCollector:
 
     # -------------------------------------------------------------------- marks
 
-    async def _write_mark(self, garbage: list[Listed]) -> float:
-        """Write a mark for later collections. Return its modification time by the store's clock.
+    async def _write_mark(self, garbage: list[ObjectInfo]) -> float:
+        """Store a mark for later collections. Return its modification time by the store's clock.
 
         Raises:
-            UncertainError: the store does not show the mark, or its time.
+            UncertainError: the store does not report the mark or its modification time.
         """
         key = MARKS + os.urandom(12).hex()
-        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state(item)] for item in garbage])
+        data: bytes = _MAGIC + msgpack.packb([[item.key, *_size_and_time(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
-        place = await self._backend.look(key)
+        place = await self._backend.stat(key)
         if place is None or not place.modified:
-            raise UncertainError(f"the store does not show the object {key}, which was just stored, with its modification time")
+            raise UncertainError(f"the store reports no modification time for the object {key}, which was just stored")
         return place.modified
 
-    async def _read_mark(self, item: Listed) -> _Mark | None:
-        """Return a mark, or None if it was removed. A damaged mark has no rows."""
+    async def _read_mark(self, item: ObjectInfo) -> _Mark | None:
+        """Read and decode a mark. Return None if it was removed. A damaged mark has no rows."""
         data = await self._get(item.key, _LARGEST_MARK)
-        place = await self._backend.look(item.key)
+        place = await self._backend.stat(item.key)
         if data is None or place is None:
             return None
         rows = {}
@@ -275,16 +276,16 @@ class GarbageCollector:
         return _Mark(place, rows)
 
 
-def _state(item: Listed) -> tuple[int, int]:
-    """Return the size and the time in whole seconds, which distinguish an object from a later one with the same key.
+def _size_and_time(item: ObjectInfo) -> tuple[int, int]:
+    """Return an object's size and its modification time in whole seconds, which identify one version of the object.
 
-    Only listings contain fractions of a second.
+    Fractions are dropped, because only listings contain them.
     """
     return item.size, int(item.modified)
 
 
-def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Yield the marks that no later collection needs: those before the mark that was used, and those that closely follow another mark."""
+def _superfluous_marks(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
+    """Yield the marks that no later collection needs: marks older than `old`, and marks that closely follow another mark."""
     kept = old.place.modified if old is not None else float("-inf")
     for mark in sorted(marks, key=lambda mark: mark.place.modified):
         if mark is not old and mark.place.modified < kept + _SPACING * grace:
@@ -293,10 +294,10 @@ def _superfluous(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterato
             kept = mark.place.modified
 
 
-async def _select(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[bool]]) -> list[Listed]:
-    """Return the items for which `choose` returns True. Several calls run at a time."""
+async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[ObjectInfo], Awaitable[bool]]) -> list[ObjectInfo]:
+    """Return the items for which `choose` returns True. At most `_AT_ONCE` calls run concurrently."""
     items = list(items)
-    found: list[Listed] = []
+    found: list[ObjectInfo] = []
     for at in range(0, len(items), _AT_ONCE):
         some = items[at : at + _AT_ONCE]
         answers = await asyncio.gather(*[choose(item) for item in some])
@@ -305,7 +306,7 @@ async def _select(items: Iterable[Listed], choose: Callable[[Listed], Awaitable[
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:
-    """Yield the keys of all cards that can name a module.
+    """Yield the keys of all cards that may name this module.
 
     Raises:
         FormatError: the bytes are not an intact module.

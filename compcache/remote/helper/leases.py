@@ -8,7 +8,7 @@ host takes the lease over, by an exchange in which exactly one of several hosts 
 A lease protects nothing. A host that does not want to wait any longer compiles. All stored objects are verified as always. A lost lease
 costs one more compilation. The object is removed after the upload; an object that a host leaves behind is garbage a day later.
 
-Limitations: stores that cannot compare (`Backend.compares`) have no leases.
+Limitations: stores that cannot compare (`Backend.is_atomic`) have no leases.
 """
 
 from __future__ import annotations
@@ -56,28 +56,33 @@ class Leases:
         """Return whether this process holds a lease."""
         return key in self._held
 
-    async def settle(
-        self, key: str, seconds: float, look: Callable[[], Awaitable[bool]], gone: Callable[[], bool], waits: Callable[[], None]
+    async def acquire_or_wait(
+        self,
+        key: str,
+        seconds: float,
+        is_stored: Callable[[], Awaitable[bool]],
+        is_client_gone: Callable[[], bool],
+        on_wait: Callable[[], None],
     ) -> None:
-        """Acquire a lease, or wait at most `seconds` until the function that it protects is there.
+        """Acquire the lease of a function, or wait until another host has stored the function.
 
-        An acquired lease is held until the asker is gone and the uploads are done.
+        An acquired lease is held until the client has closed its connection and the uploads are done.
 
         Args:
             key: the key of the lease.
-            seconds: the longest wait.
-            look: returns whether the function is there.
-            gone: returns whether the asker is gone, which ends the wait.
-            waits: called if another host holds the lease.
+            seconds: the maximum wait in seconds.
+            is_stored: returns whether the store has the function.
+            is_client_gone: returns whether the client has closed its connection. This ends the wait.
+            on_wait: called once another host is known to hold the lease.
 
         Raises:
             Exception: an error of the store's client.
         """
-        if not self._requests.compares or key in self._held:
+        if not self._requests.is_atomic or key in self._held:
             return
         end, pause = loop_time() + seconds, _FIRST_LOOK
         theirs, since = b"", loop_time()
-        while loop_time() < end and not gone():
+        while loop_time() < end and not is_client_gone():
             mine = self._next_content()
             is_mine = not theirs and await self._requests.create(key, mine)
             found = None if is_mine else await self._requests.get(key, _LARGEST)
@@ -85,14 +90,14 @@ class Leases:
                 is_mine = await self._requests.exchange(key, mine, theirs)
                 since = loop_time()
             if is_mine:
-                self._held[key] = asyncio.ensure_future(self._hold(key, mine, gone))
+                self._held[key] = asyncio.ensure_future(self._hold(key, mine, is_client_gone))
                 self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
-            if (is_mine or (found is None and theirs)) and await look():
+            if (is_mine or (found is None and theirs)) and await is_stored():
                 return
             if is_mine:
                 return
             if found is not None and not theirs:
-                waits()
+                on_wait()
             if found != theirs:
                 theirs, since = found or b"", loop_time()
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
@@ -108,11 +113,11 @@ class Leases:
         self._count += 1
         return _MAGIC + self._holder + self._count.to_bytes(8, "little")
 
-    async def _hold(self, key: str, mine: bytes, gone: Callable[[], bool]) -> None:
-        """Renew a lease until the asker is gone and the uploads are done, then remove it. Ends early if the lease is lost."""
+    async def _hold(self, key: str, mine: bytes, is_client_gone: Callable[[], bool]) -> None:
+        """Renew a lease until the client has gone and the uploads are done, then remove it. Return early if the lease is lost."""
         renewed, end = loop_time(), float("inf")
-        while not gone() or (self._uploads() and loop_time() < end):
-            if gone() and end == float("inf"):
+        while not is_client_gone() or (self._uploads() and loop_time() < end):
+            if is_client_gone() and end == float("inf"):
                 end = loop_time() + _UPLOAD_SECONDS
             if loop_time() - renewed >= _RENEWED:
                 following, renewed = self._next_content(), loop_time()

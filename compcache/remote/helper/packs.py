@@ -67,20 +67,20 @@ class StartUp:
         self.stored = 0  # the number of functions in the stored pack, as far as this start-up knows
 
     async def find(self, name: str, seconds: float) -> Packed | None:
-        """Return a function of the pack, or None. Waits for the pack at most `seconds`."""
+        """Return a function from the pack, or None if the pack lacks it or has not arrived within `seconds`."""
         if self.loading is not None and not self.loading.done():
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.loading), seconds)
         return self.pack.get(name)
 
     def is_over(self) -> bool:
-        """Return whether later questions no longer belong to this start-up."""
+        """Return whether the start-up has ended: later questions do not belong to it."""
         now = time.monotonic()
         return now - self.asked > _QUIET_SECONDS or now - self.began > _LONGEST_SECONDS
 
 
 class Packs:
-    """Fetches and learns the packs of the stores of one helper process.
+    """Fetches and assembles the packs of one helper process's stores.
 
     The last argument of each callable is the positions of the stores.
 
@@ -106,7 +106,7 @@ class Packs:
         self._bytes = 0
 
     def distrust(self, token: bytes) -> None:
-        """Record that the process does not accept its pack. Its look-ups then use cards, and the pack may be replaced."""
+        """Record that a process has rejected a module in its pack. Its look-ups then use cards, and its pack may be replaced."""
         start_up = self._start_ups.get(token)
         if start_up is not None:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
@@ -116,9 +116,9 @@ class Packs:
         return token in self._start_ups
 
     def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
-        """Return the start-up that a question belongs to, or None if it belongs to none.
+        """Add a question to the start-up of its process, and return the start-up, or None if the question does not belong to one.
 
-        The first question starts the fetch of the pack.
+        The first question creates the start-up and begins to fetch its pack.
         """
         named = [name for name in names if label_of(name) is not None]
         start_up = self._start_ups.get(token)
@@ -132,7 +132,7 @@ class Packs:
         return start_up
 
     def announce(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
-        """Request a pack of these functions. It is stored by a later `store_packs`."""
+        """Request a pack of these functions. A later call of `store_packs` stores it."""
         named = [name for name in names if label_of(name) is not None]
         if named:
             start_up = StartUp(min(named), platform, shelves, writes)
@@ -140,7 +140,7 @@ class Packs:
             self._start_ups[repr(sorted(named)).encode()] = start_up
 
     def remember(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
-        """Remember a function for packs that it may belong to. Functions with plain names and large modules are ignored."""
+        """Remember a function for packs. Functions with plain names and large modules are ignored."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
         card = card._replace(module=b"", imports=())
@@ -152,7 +152,7 @@ class Packs:
             self._bytes -= len(dropped.module)
 
     async def store_packs(self, *, now: bool) -> None:
-        """Store the packs of start-ups that have ended; with `now`, of all start-ups.
+        """Store the packs of ended start-ups, or of all start-ups if `now` is set.
 
         Raises:
             Exception: an error of the store.
@@ -185,7 +185,7 @@ class Packs:
             start_up.stored = len(items)
 
     def _find_known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
-        """Return the shelf and the best known realization of a function, or None."""
+        """Return the best known realization of a function and its shelf, or None if no realization is known."""
         for shelf in start_up.shelves:
             found = self._remembered.get((start_up.platform, name, shelf))
             if found is None and shelf == start_up.shelf:

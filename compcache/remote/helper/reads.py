@@ -59,7 +59,7 @@ class Room:
 
     Args:
         tell: called before a module is fetched, with the seconds that compiling it took.
-        place: the directory for large modules, which are not held in memory, or "" if there is none.
+        place: the directory for files with large modules, or "" to hold all modules in memory.
 
     Attributes:
         files: the paths of the files for large modules.
@@ -71,15 +71,15 @@ class Room:
         self._place = place
         self.files: list[str] = []
 
-    def file(self, card: Card) -> str:
-        """Return the path of a new file for the module of this card, or "" if the module is small, or if there is no directory."""
+    def new_file(self, card: Card) -> str:
+        """Return the path for a file with the module of this card, or "" if the module is held in memory. Record the path."""
         if card.size <= STREAMED or not os.path.isdir(self._place):
             return ""
         self.files.append(f"{self._place}/fetched-{os.urandom(12).hex()}")
         return self.files[-1]
 
     def reserve(self, card: Card) -> bool:
-        """Reserve space for the module of this card. Return whether there was enough."""
+        """Reserve space for the module of this card. Return whether there was enough space."""
         fits = card.size <= self._remaining
         self._remaining -= card.size if fits else 0
         if fits and not card.module:
@@ -120,16 +120,15 @@ class Reads:
 
         Args:
             name: the function.
-            platform: the platform of the asker.
-            shelves: the shelves that it can use, the best first.
-            room: the space for the module, if that is limited.
-            seconds: the time limit of each try of a request.
-            patience: the time limit of all tries of a request together, if that is longer.
-            fresh: do not believe recent misses.
+            platform: the platform of the client.
+            shelves: the shelves that the client can use, the best first.
+            room: the space for the module, or None if the space is unlimited.
+            seconds: the time limit of each try of a request, in seconds.
+            patience: the time limit of all tries of a request together, if it is longer.
+            fresh: request objects again that were missing lately.
 
         Returns:
-            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason, for example that the
-            module does not fit.
+            `FOUND`, the module, its card and its shelf; or `MISSING` and ""; or `UNAVAILABLE` and the reason.
         """
         error: Exception | None = None
         try:
@@ -156,15 +155,15 @@ class Reads:
     async def cards(
         self, name: str, platform: str, shelves: list[str], seconds: float = LOOKUP_SECONDS, patience: float = 0.0, *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, the best of these shelves first.
+        """Return the cards of a function by shelf, in the order of `shelves`.
 
         Concurrent callers share one request. Damaged cards are ignored.
 
         Raises:
-            Exception: an error of the store's client. Then it is not known whether there are cards.
+            Exception: an error of the store's client. It is unknown whether there are cards.
         """
         key = card_key(platform, name)
-        if not fresh and self.was_missed(key):
+        if not fresh and self.is_recent_miss(key):
             return {}
         asking = self._asking.get(key)
         if asking is None:
@@ -186,7 +185,7 @@ class Reads:
             task.exception()  # retrieved so that asyncio does not log it; callers that still wait receive it
 
     async def _request_cards(self, key: str, seconds: float, patience: float) -> bytes | None:
-        """Return the bytes at a key of cards, or None. The breaker counts this as one look-up."""
+        """Return the encoded cards at a key, or None. The breaker counts this as one look-up."""
         try:
             data = await self.get(key, MAX_CARDS, seconds, patience)
         except Exception as error:
@@ -196,16 +195,16 @@ class Reads:
         return data
 
     async def fetch_module(self, card: Card, room: Room | None = None, patience: float = 0.0) -> bytes | str | None:
-        """Return the intact module that a card names, or the path of its file, or None if the module is missing or damaged.
+        """Fetch the module that a card names. Return its bytes or the path of its file, or None if the module is missing or damaged.
 
         Raises:
-            TooLargeError: there is no room for the module.
-            Exception: an error of the store's client. Then it is not known whether the module exists.
+            TooLargeError: the answer has no space for the module.
+            Exception: an error of the store's client. It is unknown whether the module exists.
         """
         try:
             if room is not None and not room.reserve(card):
-                raise TooLargeError("the answer to one question has no room for another module: ask for fewer functions at a time")
-            path = room.file(card) if room is not None else ""
+                raise TooLargeError("the answer has no space for another module: request fewer functions at a time")
+            path = room.new_file(card) if room is not None else ""
             module: bytes | str | None = card.module or await self._fetch_object(card, patience, path)
             if module is None:
                 self.count("cards_without_module")
@@ -219,7 +218,7 @@ class Reads:
         return module
 
     def forget_damaged(self, key: str) -> bool:
-        """Return whether the store had a damaged module at this key, and forget it. An upload may then replace the module once."""
+        """Return whether the module at this key is known to be damaged, and forget it. One upload may then replace the module."""
         return self._damaged.pop(key, self) is None
 
     async def _fetch_object(self, card: Card, patience: float, path: str) -> bytes | str | None:
@@ -240,35 +239,35 @@ class Reads:
             self._note_failure(key, seconds, error)
             raise
 
-    async def _save(self, key: str, largest: int, path: str, seconds: float, patience: float) -> str | None:
-        """Fetch an object into a file. Return the path, or None if the object is missing or too large. Otherwise like `get`."""
+    async def _save(self, key: str, max_size: int, path: str, seconds: float, patience: float) -> str | None:
+        """Fetch an object into a file. Return the path, or None if the object is missing or too large. See `get` for errors."""
         most = max(seconds, patience)
-        saving = self.requests.save(key, largest, path, seconds=seconds, patience=most, require=self._require_service)
+        saving = self.requests.save(key, max_size, path, seconds=seconds, patience=most, require=self._require_service)
         return path if await self._count_request(saving) else None
 
-    async def get(self, key: str, largest: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
+    async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """Return an object, or None if it is missing or too large. Raise the errors of the store's client."""
         most, stores = max(seconds, patience), self._stores
-        data = await self._count_request(self.requests.get(key, largest, seconds=seconds, patience=most, require=self._require_service))
+        data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=most, require=self._require_service))
         if data is None and stores == self._stores:  # if the number changed, the object may have been stored meanwhile
             _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
         elif data is not None:
             self._missed.pop(key, None)
         return data
 
-    def was_missed(self, key: str) -> bool:
-        """Return whether the store lately had no object at this key."""
+    def is_recent_miss(self, key: str) -> bool:
+        """Return whether an object was missing at this key lately. Count the saved request."""
         is_known = asyncio.get_running_loop().time() - self._missed.get(key, float("-inf")) < _MISSED_SECONDS
         self.count("remembered_misses", is_known)
         return is_known
 
     def forget_miss(self, key: str) -> None:
-        """Forget a miss, because an object was or will be stored at this key."""
+        """Forget that an object was missing at this key. Call this when an object is stored there."""
         self._stores += 1
         self._missed.pop(key, None)
 
     async def _count_request(self, request: Awaitable[_T]) -> _T | None:
-        """Await a request and count it, with the bytes that it transferred. Return None if the object is too large."""
+        """Await a request, and count it and the transferred bytes. Return its result, or None if the object is too large."""
         try:
             data = await request
         except TooLargeError:
@@ -284,13 +283,13 @@ class Reads:
         return data
 
     def _require_service(self) -> None:
-        if not self.breaker.allows():  # this may have changed while the look-up waited for its turn
+        if not self.breaker.allows_lookups():  # this may have changed while the look-up waited for its turn
             raise _SkippedError(SKIPPED)
 
     # ------------------------------------------------------------------ health
 
     def _note_failure(self, key: str, allowed: float, error: BaseException) -> None:
-        """Record that all tries of a request for this key failed. The store becomes doubtful, and is probed in the background."""
+        """Record that all tries of a request failed. The store becomes doubtful, and is probed in the background with this key."""
         if isinstance(error, _SkippedError):
             return
         self.breaker.record_failure(doubt=True)
@@ -338,7 +337,7 @@ def _remember(known: OrderedDict[str, _V], key: str, value: _V, most: int) -> No
 
 
 def is_intact(card: Card, module: bytes | str) -> bool:
-    """Return whether a module is intact and is the module that its card names."""
+    """Return whether a module, given as bytes or as a path, is undamaged and is the module that its card names."""
     try:
         _require_module(card, module)
     except FormatError:
@@ -350,7 +349,7 @@ def _require_module(card: Card, module: bytes | str) -> None:
     """Check that a module, given as bytes or as the path of a file, is the one that its card names.
 
     Raises:
-        FormatError: the module is damaged or another one.
+        FormatError: the module is damaged, or is not the module that the card names.
     """
     data = memoryview(module) if isinstance(module, bytes) else map_file(module)
     if len(data) != card.size:
@@ -367,7 +366,7 @@ def describe_error(error: BaseException) -> str:
     certificate = _CERTIFICATE.search(causes)
     innermost = _CAUSE.findall(causes)[-1:]
     if certificate is not None:
-        text += f": the certificate is refused ({certificate[1]})"
+        text += f": the certificate is not valid ({certificate[1]})"
     elif innermost:
         text += f": {innermost[0]}"
     return _QUERY.sub(r"\1", _PASSWORD.sub("//", text))[:500]

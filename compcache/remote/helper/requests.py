@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from typing import TypeVar
 
-    from compcache.remote.helper.backends import Backend, Listed
+    from compcache.remote.helper.backends import Backend, ObjectInfo
 
     _T = TypeVar("_T")
 
@@ -50,7 +50,7 @@ class Requests:
 
     Args:
         backend: the client of the store.
-        concurrent: the largest number of requests that run at a time.
+        concurrent: the max_size number of requests that run at a time.
 
     Attributes:
         latency: a moving average of the seconds that a small request takes.
@@ -70,36 +70,36 @@ class Requests:
         self.repeated = 0
 
     @property
-    def compares(self) -> bool:
-        """See `Backend.compares`."""
-        return self._backend.compares
+    def is_atomic(self) -> bool:
+        """See `Backend.is_atomic`."""
+        return self._backend.is_atomic
 
     # ---------------------------------------------------------------- requests
 
     async def get(
-        self, key: str, largest: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
+        self, key: str, max_size: int, _: Callable[[], None] | None = None, *, seconds: float = _SECONDS, patience: float = _PATIENCE,
         require: Callable[[], None] = lambda: None,
     ) -> bytes | None:  # fmt: skip
-        """See `Backend.get`. `begun` is not called.
+        """See `Backend.get`. `on_response` is not supported.
 
-        Each try has `seconds`, and is preceded by a call of `require`, whose errors are raised.
+        Each try has a time limit of `seconds`. `require` is called before each try, and its exceptions are raised.
         """
 
-        async def get(begun: Callable[[], None]) -> bytes | None:
+        async def get(on_response: Callable[[], None]) -> bytes | None:
             require()
             started = loop_time()
-            data = await self._backend.get(key, largest, begun)
+            data = await self._backend.get(key, max_size, on_response)
             self._update_latency(loop_time() - started, len(data or b""))
             return data
 
-        return await self._send(get, seconds, patience, size=largest, copies=_COPIES)
+        return await self._send(get, seconds, patience, size=max_size, copies=_COPIES)
 
-    def parts(self, key: str, largest: int) -> AsyncIterator[bytes]:
+    def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         """See `Backend.parts`. The request is not repeated."""
-        return self._backend.parts(key, largest)
+        return self._backend.parts(key, max_size)
 
-    async def save(self, key: str, largest: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
-        """Write an object into a new file, part by part. Return its size, or None if the object does not exist.
+    async def save(self, key: str, max_size: int, path: str, *, seconds: float, patience: float, require: Callable[[], None]) -> int | None:
+        """Write an object to the file `path`, part by part. Return its size, or None if the object does not exist.
 
         See `get` for the other arguments.
         """
@@ -108,13 +108,13 @@ class Requests:
             require()
             size = 0
             with suppress(FileNotFoundError), _open_for_writing(path) as file:
-                async for part in self._backend.parts(key, largest):
+                async for part in self._backend.parts(key, max_size):
                     size += file.write(part)
-                    if size > largest:
-                        raise TooLargeError(f"the object {key} has more than {largest} bytes")
+                    if size > max_size:
+                        raise TooLargeError(f"the object {key} has more than {max_size} bytes")
             return size or None
 
-        return await self._send(save, seconds, patience, size=largest)
+        return await self._send(save, seconds, patience, size=max_size)
 
     async def create(self, key: str, data: bytes) -> bool:
         """See `Backend.create`. The result is also False if an unanswered try has stored the object."""
@@ -128,21 +128,21 @@ class Requests:
         """See `Backend.replace`."""
         await self._send(lambda _: self._backend.replace(key, data), *_limits(data), size=len(data))
 
-    async def look(self, key: str) -> Listed | None:
-        """See `Backend.look`."""
-        return await self._send(lambda _: self._backend.look(key))
+    async def stat(self, key: str) -> ObjectInfo | None:
+        """See `Backend.stat`."""
+        return await self._send(lambda _: self._backend.stat(key))
 
     async def delete(self, key: str) -> None:
         """See `Backend.delete`. The request is not repeated: a repetition could remove an object that was stored since."""
         await self._backend.delete(key)
 
-    def list(self, prefix: str) -> AsyncIterator[Listed]:
+    def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
         """See `Backend.list`. The request is not repeated."""
         return self._backend.list(prefix)
 
-    def pause_after(self, error: Exception) -> float | None:
-        """See `Backend.pause_after`."""
-        return self._backend.pause_after(error)
+    def retry_delay(self, error: Exception) -> float | None:
+        """See `Backend.retry_delay`."""
+        return self._backend.retry_delay(error)
 
     # ------------------------------------------------------------------- tries
 
@@ -153,8 +153,8 @@ class Requests:
         """Send a request and return its answer.
 
         Raises:
-            TimeoutError: no try had an answer in time.
-            Exception: an error of the store's client that is not temporary, or whose repetitions failed too.
+            TimeoutError: a try had no answer in time.
+            Exception: an error of the store's client that is not temporary, or that remained after all repetitions.
         """
         pause, spent = _FIRST_PAUSE, 0.0
         while True:
@@ -163,7 +163,7 @@ class Requests:
                 try:
                     answer = await self._try(request, seconds, size, copies)
                 except Exception as error:
-                    after = None if isinstance(error, TimeoutError) else self._backend.pause_after(error)
+                    after = None if isinstance(error, TimeoutError) else self._backend.retry_delay(error)
                     delay = max(pause * random.uniform(0.5, 1.5), after or 0.0)  # noqa: S311 - hosts must not repeat in step
                     spent += loop_time() - began + delay
                     if after is None or spent > patience or not self._spend(size):
@@ -175,9 +175,14 @@ class Requests:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _try(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
-        """Make one try, with copies, and return the first answer. Raise the errors of the client, and `TimeoutError` after `seconds`."""
-        begun = asyncio.Event()
-        copy = partial(request, begun.set)
+        """Make one try, with up to `copies` concurrent requests, and return the first answer.
+
+        Raises:
+            TimeoutError: there was no answer within `seconds`.
+            Exception: an error of the store's client.
+        """
+        on_response = asyncio.Event()
+        copy = partial(request, on_response.set)
         running = {asyncio.ensure_future(copy())}
         silence = max(_SHORTEST_SILENCE, _SILENCE * self.latency) if self.latency else _UNKNOWN_SILENCE
         try:
@@ -187,7 +192,7 @@ class Requests:
                     first = min(done, key=lambda task: task.exception() is not None, default=None)
                     if first is not None and (not running or first.exception() is None):
                         return first.result()
-                    if first is None and not begun.is_set() and len(running) < copies and self._spend(size):
+                    if first is None and not on_response.is_set() and len(running) < copies and self._spend(size):
                         running.add(asyncio.ensure_future(copy()))
                     silence *= 2
         finally:
@@ -195,7 +200,7 @@ class Requests:
                 task.cancel()
 
     def _spend(self, size: int) -> bool:
-        """Spend one try for an object of this size from the budget. Return whether the budget was large enough."""
+        """Take the price of a try for an object of this size from the budget. Return False if the budget is too small."""
         price = 1.0 + size / _COSTLY
         is_affordable = price <= self._credit
         if is_affordable:
@@ -204,7 +209,7 @@ class Requests:
         return is_affordable
 
     def _update_latency(self, seconds: float, size: int) -> None:
-        """Update the estimates by a request that took `seconds` and transferred `size` bytes."""
+        """Update the latency estimates with a request that took `seconds` and transferred `size` bytes."""
         if size < _SMALL:
             self.latency = seconds if not self.latency else 0.9 * self.latency + 0.1 * seconds
             if len(self._first) < _FIRST:
@@ -218,16 +223,16 @@ class Requests:
 
 
 def _limits(data: bytes) -> tuple[float, float]:
-    """Return the time limit of a try that stores this object, and that of all tries, in seconds."""
+    """Return the time limit of a try that stores this object, and the limit of all tries together, in seconds."""
     seconds = _SECONDS_PER_BYTE * len(data)
     return _SECONDS + seconds, _PATIENCE + seconds
 
 
 def _open_for_writing(path: str) -> BinaryIO:
-    """Open a new file for writing, private to this user, replacing the content that an earlier try has left."""
+    """Open a private file for writing. The content that an earlier try has written is discarded."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
 
 
 def loop_time() -> float:
-    """Return the time of the event loop, which changes of the system clock do not affect, in seconds."""
+    """Return the monotonic time of the event loop, in seconds."""
     return asyncio.get_running_loop().time()

@@ -46,7 +46,7 @@ _MANY = 4  # names in one question
 #: For how many seconds a look-up waits for the pack of its start-up, with many names and with few: it must notice a silent store.
 _WAIT_OF_MANY, _WAIT_OF_FEW = 2.0, 0.05
 _IDLE_SECONDS = 60.0
-#: Files with modules are removed after this number of seconds, whether the asker has opened them or not.
+#: Files with modules are removed after this number of seconds, whether the client has opened them or not.
 _TAKEN_SECONDS = 30.0
 #: The interval in seconds at which a helper in use stores notes of uses.
 _NOTES_SECONDS = 3600.0
@@ -72,20 +72,20 @@ class Helper:
         self._connections = 0
 
     def add(self, backend: Backend, breaker: Breaker, outbox: Outbox, directory: str) -> None:
-        """Add a store, which is asked after the others. `directory` is the store's own directory on this host."""
+        """Add a store at the end of the chain. `directory` is the store's directory on this host."""
         self._chain.add(Tier(backend, breaker, outbox, directory, self._packs))
 
     # ---------------------------------------------------------------- serving
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answer questions until the helper is idle and no upload waits."""
+        """Answer questions on `listener` until the helper is idle and no upload waits."""
         server = await asyncio.start_unix_server(self._serve_connection, sock=listener)
         for tier in self._chain.tiers:
             tier.outbox.sweep()
         tasks = [asyncio.create_task(tier.uploads.run()) for tier in self._chain.tiers]
         tasks.append(asyncio.create_task(self._keep_packs()))
         for tier in self._chain.tiers:
-            tier.is_asked()  # starts a probe of a store whose pause is over
+            tier.check_service()  # starts a probe of a store whose pause is over
         while self._is_wanted():
             await asyncio.sleep(1.0)
             if time.monotonic() - self._noted > _NOTES_SECONDS:
@@ -107,7 +107,7 @@ class Helper:
         """Store notes of uses and of deliveries in each store. A failure is ignored."""
         self._noted = time.monotonic()
         for tier in self._chain.tiers:
-            for storing in (tier.uses.leave(), tier.uploads.deliveries.leave(now=True)):
+            for storing in (tier.uses.store_note(), tier.uploads.deliveries.store_rows(now=True)):
                 with suppress(Exception):  # a host that may only read cannot store notes
                     await asyncio.wait_for(storing, PATIENCE)
 
@@ -127,14 +127,14 @@ class Helper:
             if owner_of(writer.get_extra_info("socket")) == os.geteuid():
                 await self._answer_questions(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-            return  # the process at the other end has hung up, or is not one of ours
+            return  # the client has hung up, or does not speak this protocol
         finally:
             self._connections -= 1
             self._last_use = time.monotonic()
             writer.close()
 
     async def _answer_questions(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer questions of one connection until it ends."""
+        """Answer the questions that arrive on one connection, until the connection ends."""
         while True:
             (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
             if size > MAX_MESSAGE:
@@ -150,13 +150,13 @@ class Helper:
 
     async def _do_find(
         self, names: list[str], platform: str, shelves: list[str], token: bytes, writes: list[int], asked: float, patience: float,
-        compile_seconds: float | None, place: str, first: int, tell: Callable[[float], None], gone: Callable[[], bool],
+        compile_seconds: float | None, place: str, first: int, tell: Callable[[float], None], is_client_gone: Callable[[], bool],
     ) -> list[list[Any]]:  # fmt: skip
         """Look up functions.
 
-        With a `patience` of 0, the question is one urgent look-up. With more, requests are repeated for longer, doubtful stores are
-        waited for, and recent misses are requested again. If `compile_seconds` is set, the client compiles missing functions and keeps its
-        connection until then; of many hosts one does so (`leases.py`).
+        If `patience` is 0, each request has one try, for a client that can compile. Otherwise requests are repeated, doubtful stores are
+        probed first, and objects that were missing lately are requested again. If `compile_seconds` is not None, the client compiles
+        missing functions, and keeps its connection open until it has done so. Leases then select one of several hosts (`leases.py`).
 
         Args:
             names: the functions.
@@ -165,15 +165,15 @@ class Helper:
             token: identifies the process whose questions form a start-up.
             writes: the positions of the stores that the process may write to.
             asked: the monotonic time since which the client waits.
-            patience: a time limit in seconds. Functions that have not come by then are unavailable.
-            compile_seconds: about how many seconds compiling takes, 0.0 if that is unknown, or None if the client does not compile.
-            place: the directory for modules that are not held in memory, or "" if there is none. The answer contains their paths.
-            first: the position of the first store to ask. The answers of the stores before it were not accepted.
-            tell: called with the seconds that compiling took, for a module that takes longer to fetch than a card.
-            gone: returns whether the asker has closed its connection.
+            patience: a time limit in seconds. Functions that have not arrived by then are unavailable.
+            compile_seconds: the estimated time of compiling in seconds, 0.0 if it is unknown, or None if the client does not compile.
+            place: the directory for files with large modules, or "" if there is none. The answer contains the paths of these files.
+            first: the position of the first store to ask. The client has rejected the answers of the stores before it.
+            tell: called before a module is fetched, with the seconds that compiling it took.
+            is_client_gone: returns whether the client has closed its connection.
 
         Returns:
-            The fields of `HelperAnswer` for each function, and for each store the seconds that its answers took.
+            The fields of `HelperAnswer` for each function, and the seconds that the answers of each store took.
         """
         chain = self._chain
         if patience and not chain.is_in_service():
@@ -187,7 +187,7 @@ class Helper:
         start_up = self._packs.join(token, names, platform, shelves, writes) if not first else None
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
-            wait = 0.0  # the first function must not wait for the whole pack
+            wait = 0.0  # the first function must not wait for the complete pack
         room = Room(tell, place)
         tier = self._choose_lease_store(writes, compile_seconds, tell) if not patience else None
         before = list(chain.seconds)
@@ -199,16 +199,16 @@ class Helper:
                 self._note_use(name)
                 by_store = "-" * start_up.store + STORE_HIT
                 return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
-            asks = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
-            found = await asks(patience=min(patience, PATIENCE), fresh=patience > 0)
-            if found.said.outcome == MISSING and name == names[0] and tier is not None:
-                await self._settle(tier, name, platform, shelves, compile_seconds or 0.0, tell, gone)
-                found = await asks()
+            ask_stores = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
+            found = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
+            if found.answer.outcome == MISSING and name == names[0] and tier is not None:
+                await self._acquire_lease(tier, name, platform, shelves, compile_seconds or 0.0, tell, is_client_gone)
+                found = await ask_stores()
             if found.card is not None:
                 self._note_use(name)
-                if start_up is not None and start_up.writes and isinstance(found.said.data, bytes):
-                    self._packs.remember(platform, found.shelf, found.card, found.said.data)
-            return found.said
+                if start_up is not None and start_up.writes and isinstance(found.answer.data, bytes):
+                    self._packs.remember(platform, found.shelf, found.card, found.answer.data)
+            return found.answer
 
         try:
             answers = await _gather_answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
@@ -217,11 +217,9 @@ class Helper:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
     def _choose_lease_store(self, writes: list[int], compile_seconds: float | None, tell: Callable[[float], None]) -> Tier | None:
-        """Return the store whose lease decides which host compiles.
+        """Return the store whose lease decides which host compiles, and ask the client by `tell` to wait for that decision.
 
-        The result is None if the asker does not compile, or if waiting takes longer than compiling.
-
-        The asker is told to wait until that is decided.
+        The result is None if the client does not compile, or if the decision takes longer than compiling.
         """
         tier = self._chain.lease_store(writes) if compile_seconds is not None else None
         if tier is None:
@@ -237,25 +235,25 @@ class Helper:
         for tier in self._chain.tiers:
             tier.uses.note(name)
 
-    async def _settle(
+    async def _acquire_lease(
         self, tier: Tier, name: str, platform: str, shelves: list[str], compile_seconds: float, tell: Callable[[float], None],
-        gone: Callable[[], bool],
+        is_client_gone: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Acquire the lease of a function, so that the asker compiles it, or wait for the host that compiles it."""
+        """Acquire the lease of a function, so that the client compiles it, or wait for another host that is compiling it."""
         seconds = 2 * compile_seconds + 1.0 if compile_seconds else LONGEST_WAIT
 
-        async def look() -> bool:
+        async def is_stored() -> bool:
             return bool(await tier.reads.cards(name, platform, shelves))
 
-        with suppress(Exception):  # without a lease the asker compiles
-            await tier.leases.settle(lease_of(card_key(platform, name)), seconds, look, gone, lambda: tell(seconds))
+        with suppress(Exception):  # without a lease the client compiles
+            await tier.leases.acquire_or_wait(lease_of(card_key(platform, name)), seconds, is_stored, is_client_gone, lambda: tell(seconds))
 
     async def _do_probe(self) -> bool:
         """Probe the stores. Return whether a store may be asked again."""
         return await self._chain.probe()
 
     async def _do_distrust(self, token: bytes) -> None:
-        """Record that a process does not accept modules of its pack."""
+        """Record that a process has rejected a module in its pack."""
         self._packs.distrust(token)
 
     async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
@@ -267,7 +265,7 @@ class Helper:
         return await asyncio.gather(*[self._chain.has(name, platform, shelves) for name in names])
 
     async def _do_status(self) -> list[dict[str, Any]]:
-        """Return the numbers that `compcache remote status` shows, for each store."""
+        """Return each store's counts, as `compcache remote status` shows them."""
         return [self._status(tier) for tier in self._chain.tiers]
 
     def _status(self, tier: Tier) -> dict[str, Any]:
@@ -284,19 +282,19 @@ class Helper:
         return await self._chain.states(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
-        """Upload all waiting files, then store the packs of all start-ups. Return the number of uploads to these stores that are left."""
+        """Upload all waiting files, then store the packs of all start-ups. Return how many uploads to these stores still wait."""
         tiers = [self._chain.tiers[place] for place in writes]
         started = time.monotonic()
-        await self._chain.settle()
+        await self._chain.wait_for_copies()
         await asyncio.gather(*[tier.uploads.flush(seconds) for tier in self._chain.tiers])
         with suppress(Exception):  # the status of the store has recorded the error
             async with asyncio.timeout(seconds - (time.monotonic() - started)):
                 await self._packs.store_packs(now=True)
-                await asyncio.gather(*[tier.uploads.deliveries.leave(now=True) for tier in self._chain.tiers])
+                await asyncio.gather(*[tier.uploads.deliveries.store_rows(now=True) for tier in self._chain.tiers])
         return sum([len(tier.outbox.names()) for tier in tiers])
 
     async def _do_news(self) -> None:
-        """Upload new files in the outboxes soon."""
+        """Schedule uploads of new files in the outboxes."""
         for tier in self._chain.tiers:
             tier.uploads.news.set()
 
@@ -310,7 +308,7 @@ class Helper:
             return describe_error(error)
 
     async def _do_get(self, key: str) -> bytes | str | None:
-        """Return an object, or empty bytes if it is too large, or None if it does not exist, or a message if the store fails."""
+        """Return an object as bytes. Return None if it does not exist, b"" if it is too large, and a message if the store fails."""
         try:
             return await self._chain.tiers[0].requests.get(key, LARGEST_PACK)
         except TooLargeError:
@@ -321,14 +319,14 @@ class Helper:
     async def _do_has_object(self, key: str) -> bool | str:
         """Return whether an object exists, or a message if the store fails."""
         try:
-            return await self._chain.tiers[0].requests.look(key) is not None
+            return await self._chain.tiers[0].requests.stat(key) is not None
         except Exception as error:  # noqa: BLE001
             return describe_error(error)
 
     async def _do_collect(
         self, grace: float, older_than: float | None, dry_run: bool, unused_for: float | None
     ) -> list[list[list[Any]]] | str:
-        """Collect garbage. Return the objects that were removed and those left for a later collection, or a message if the store fails."""
+        """Collect garbage. Return the removed objects and the remaining garbage, or a message if the store fails."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
             found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
@@ -359,7 +357,10 @@ class Helper:
 
 
 async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], seconds: float | None, stores: int) -> list[HelperAnswer]:
-    """Return the answers that come within `seconds`. The other functions are unavailable. `stores` is the number of stores."""
+    """Await answers for at most `seconds`, and return them in order. A late answer is replaced by `UNAVAILABLE`.
+
+    `stores` is the number of stores.
+    """
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
     late = [task for task in tasks if not task.done()]
@@ -370,14 +371,14 @@ async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], se
 
 
 def _remove_files(paths: list[str]) -> None:
-    """Remove files whose asker has opened them by now, or does not need them."""
+    """Remove files. Their client has opened them by now, or does not need them."""
     for path in paths:
         with suppress(OSError):
             os.unlink(path)
 
 
 def _code_version() -> tuple[int, int]:
-    """Return the inode and the time of this file, which change when another version of the code replaces it, or zeros if it is gone."""
+    """Return the inode and modification time of this source file, which change with an upgrade; zeros if the file is missing."""
     try:
         status = os.stat(__file__)
     except OSError:
@@ -388,8 +389,8 @@ def _code_version() -> tuple[int, int]:
 def main(arguments: list[str]) -> int:
     """Serve stores until the helper is idle. Return the exit status.
 
-    `arguments` is the directory of the socket. Standard input has the URL, the mode and two directories of each store. If a store
-    cannot be served, the reason is written to the file `REFUSED`.
+    `arguments` contains the directory of the socket. Standard input contains the URL, the mode and the two directories of each store. If
+    a store cannot be served, write the reason to the file `REFUSED`.
     """
     (directory,) = arguments
     with open(0, "rb", closefd=False) as description:

@@ -1,4 +1,4 @@
-"""What garbage collections know about cards without reading them: surveys by the last collection, and deliveries of uploads since then.
+"""Surveys and deliveries, which spare garbage collections the reading of cards.
 
 Layout of a survey: a magic, a msgpack list of rows ``[key, size, time, [key of a module, ...]]`` compressed with zlib, and a check over
 all that. A row lists the modules that the cards at a key name and do not contain; rows of packs list none. The survey at
@@ -51,11 +51,8 @@ class Survey(NamedTuple):
     state: tuple[int, int]
     modules: tuple[str, ...]
 
-    def holds(self, state: tuple[int, int]) -> bool:
-        """Return whether the survey describes an object in this state.
-
-        For a delivery only the size is compared, because it only proposes.
-        """
+    def describes(self, state: tuple[int, int]) -> bool:
+        """Return whether the survey describes an object with this size and time. For a delivery, only the size is compared."""
         return self.state == state or self.state == (state[0], 0)
 
 
@@ -67,11 +64,11 @@ class Deliveries:
         self._rows: dict[str, Survey] = {}
 
     def note(self, key: str, data: bytes, modules: Iterable[str] = ()) -> None:
-        """Record that an object was stored: cards that name these modules, or a pack. Records beyond a limit are dropped."""
+        """Record that a pack, or cards that name these modules, were stored. Records beyond a limit are dropped."""
         if len(self._rows) < _MOST_ROWS:
             self._rows[key] = Survey((len(data), 0), tuple(modules))
 
-    async def leave(self, *, now: bool) -> None:
+    async def store_rows(self, *, now: bool) -> None:
         """Store the recorded rows if there are many, or if `now` is set.
 
         Raises:
@@ -91,7 +88,7 @@ def encode_survey(rows: dict[str, Survey]) -> bytes:
 
 
 def decode_survey(data: bytes) -> dict[str, Survey]:
-    """Decode a survey. Return its rows by key.
+    """Decode a survey, and return its rows by key.
 
     Raises:
         FormatError: the bytes are not a survey of a known version, or are damaged.
@@ -108,7 +105,9 @@ def decode_survey(data: bytes) -> dict[str, Survey]:
 
 
 async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Survey]:
-    """Return the rows of surveys about these cards, by key. The result is empty if there are few cards. Damaged surveys are ignored.
+    """Read the surveys of these cards, and return their rows by key.
+
+    Damaged surveys are ignored. The result is empty if there are fewer than `_FEWEST` cards.
 
     Raises:
         Exception: an error of the store's client.
@@ -128,7 +127,7 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
-    """Return the rows of these deliveries, by key. Damaged deliveries are ignored.
+    """Read deliveries, and return their rows by key. Damaged deliveries are ignored.
 
     Raises:
         Exception: an error of the store's client.
@@ -147,7 +146,7 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
 
 
 async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[str, Survey]) -> None:
-    """Store the surveys with these rows that differ from the known ones.
+    """Store the surveys whose rows differ from the known rows.
 
     Raises:
         Exception: an error of the store's client.
@@ -164,7 +163,7 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
 
 
 def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
-    """Group the keys of cards by the key of their survey. Return nothing if there are few cards."""
+    """Group the keys of cards by the key of their survey. The result is empty if there are fewer than `_FEWEST` cards."""
     keys = list(cards)
     places: dict[str, list[str]] = {}
     for key in keys if len(keys) >= _FEWEST else ():
@@ -173,7 +172,7 @@ def _group_by_survey(cards: Iterable[str]) -> dict[str, list[str]]:
 
 
 async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]) -> None:
-    """Await `work(place)` for each place, several at a time."""
+    """Await `work(place)` for each place, at most `_AT_ONCE` at a time."""
     remaining = list(places)
     while remaining:
         some, remaining = remaining[:_AT_ONCE], remaining[_AT_ONCE:]

@@ -1,8 +1,8 @@
-"""Several stores in order. The nearest is asked first, and what a farther store returned is copied into the stores before it.
+"""A chain of stores. The nearest store is asked first. Objects that a farther store returns are copied into nearer stores.
 
 A `Tier` is one store with its requests, breaker, outbox, uploads, leases and notes of uses. A `Chain` asks the tiers in turn; one
 store is a chain of one. The next tier is asked if a tier lacks a function, fails, is not asked after failures, or is silent for
-longer than usual. A function that a farther tier returned goes into the outbox of each nearer tier that the asker may write to. From
+longer than usual. A function that a farther tier returned goes into the outbox of each nearer tier that the client may write to. From
 there it is uploaded like any other, with its signatures.
 
 A function is missing if every store lacks it, and unavailable if a store does not answer.
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from compcache.remote.helper.reads import Room
     from compcache.remote.outbox import Outbox
 
-__all__ = ["Chain", "Found", "Tier"]
+__all__ = ["Chain", "LookupResult", "Tier"]
 
 _PACK_SECONDS = 10.0
 #: The next store is asked after this many times the usual latency without an answer, but not earlier than the shortest silence in seconds;
@@ -67,11 +67,11 @@ class Tier:
         self.uploads = Uploads(self.reads, self.requests, outbox, packs, self.leases)
         self.uses = Uses(self.requests, directory)
 
-    def is_asked(self) -> bool:
-        """Return whether look-ups may ask the store. If its pause is over, starts a probe in the background."""
+    def check_service(self) -> bool:
+        """Return whether look-ups may ask the store. If the store's pause is over, start a probe in the background."""
         if self.breaker.is_half_open():
             self.reads.probe()
-        return self.breaker.allows()
+        return self.breaker.allows_lookups()
 
     def silence(self) -> float:
         """Return after how many seconds without an answer the next store is asked too."""
@@ -79,11 +79,11 @@ class Tier:
         return max(_SHORTEST_SILENCE, _SILENCE * latency) if latency else _UNKNOWN_SILENCE
 
 
-class Found:
-    """The result of a look-up: the answer for the asker, and the card and shelf of the module if one was found."""
+class LookupResult:
+    """The result of a look-up: the answer for the client and, if a module was found, its card and shelf."""
 
-    def __init__(self, said: HelperAnswer, card: Card | None = None, shelf: str = "") -> None:
-        self.said = said
+    def __init__(self, answer: HelperAnswer, card: Card | None = None, shelf: str = "") -> None:
+        self.answer = answer
         self.card = card
         self.shelf = shelf
 
@@ -98,7 +98,7 @@ class Chain:
         self._copying: set[asyncio.Future[Any]] = set()
 
     def add(self, tier: Tier) -> None:
-        """Add a store behind the others."""
+        """Add a store at the end of the chain."""
         self.tiers.append(tier)
         self.seconds.append(0.0)
 
@@ -107,11 +107,11 @@ class Chain:
     async def find(
         self, name: str, platform: str, shelves: list[str], room: Room | None = None, *, seconds: float = LOOKUP_SECONDS,
         patience: float = 0.0, fresh: bool = True, first: int = 0, writes: Sequence[int] = (),
-    ) -> Found:  # fmt: skip
-        """Look up a function in each store from the position `first`. The other arguments are those of `Reads.find`.
+    ) -> LookupResult:  # fmt: skip
+        """Look up a function in the stores, starting at the position `first`. See `Reads.find` for the other arguments.
 
-        The answers of the stores before `first` were not accepted. A module that is found is copied into the stores of `writes` that
-        lack it.
+        The client has rejected the answers of the stores before `first`. A module that is found is copied into the nearer stores of
+        `writes`.
         """
         letters = ["-"] * len(self.tiers)
         problems: list[str] = []
@@ -120,55 +120,52 @@ class Chain:
         try:
             while waiting or running:
                 if waiting:
-                    place = waiting.pop(0)
-                    tier = self.tiers[place]
-                    if not tier.is_asked():
+                    position = waiting.pop(0)
+                    tier = self.tiers[position]
+                    if not tier.check_service():
                         problems.append(SKIPPED)
-                        letters[place] = STORE_ERROR
+                        letters[position] = STORE_ERROR
                         continue
                     asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
-                    running[asyncio.ensure_future(self._measure(place, asked))] = place
-                silence = max([self.tiers[place].silence() for place in running.values()], default=0.0) if waiting else None
+                    running[asyncio.ensure_future(self._measure(position, asked))] = position
+                silence = max([self.tiers[position].silence() for position in running.values()], default=0.0) if waiting else None
                 done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
                 for task in done:
-                    place = running.pop(task)
+                    position = running.pop(task)
                     outcome, *rest = task.result()
                     if outcome == FOUND:
-                        letters[place] = STORE_HIT
-                        return self._accept(name, platform, place, rest, letters, first, writes)
-                    letters[place] = STORE_MISS if outcome == MISSING else STORE_ERROR
+                        letters[position] = STORE_HIT
+                        return self._accept(name, platform, position, rest, letters, first, writes)
+                    letters[position] = STORE_MISS if outcome == MISSING else STORE_ERROR
                     problems += rest if outcome == UNAVAILABLE else []
         finally:
             for task in running:
                 task.cancel()
         outcome, why = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
-        return Found(HelperAnswer(outcome, why, by_store="".join(letters)))
+        return LookupResult(HelperAnswer(outcome, why, by_store="".join(letters)))
 
-    async def _measure(self, place: int, asked: Any) -> list[Any]:
-        """Await the answer of a store, and add the time that it takes to the store's total."""
+    async def _measure(self, position: int, asked: Any) -> list[Any]:
+        """Await and return a store's answer. Add the time that it takes to the store's total."""
         started = asyncio.get_running_loop().time()
         try:
             answer: list[Any] = await asked
         finally:
-            self.seconds[place] += asyncio.get_running_loop().time() - started
+            self.seconds[position] += asyncio.get_running_loop().time() - started
         return answer
 
     def _accept(
-        self, name: str, platform: str, place: int, rest: list[Any], letters: list[str], first: int, writes: Sequence[int]
-    ) -> Found:
-        """Copy a module that was found into nearer stores, and return the result of the look-up."""
+        self, name: str, platform: str, position: int, rest: list[Any], letters: list[str], first: int, writes: Sequence[int]
+    ) -> LookupResult:
+        """Copy the module of an answer into nearer stores, and return the result of the look-up."""
         module, card, shelf = rest
         for nearer in writes:
-            if nearer < first or (nearer < place and letters[nearer] == STORE_MISS):
+            if nearer < first or (nearer < position and letters[nearer] == STORE_MISS):
                 self._copy(nearer, card_key(platform, name), shelf, card, module, replaces=nearer < first)
         imports = tuple([(each.name, each.module, each.signatures) for each in card.imports if is_intact(each, each.module)])
-        return Found(HelperAnswer(FOUND, module, card.signatures, imports, place, by_store="".join(letters)), card, shelf)
+        return LookupResult(HelperAnswer(FOUND, module, card.signatures, imports, position, by_store="".join(letters)), card, shelf)
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
-        """Return whether a store has a card of a function on one of the shelves.
-
-        The result is None if no store has one and some store does not answer.
-        """
+        """Return whether a store has a card of a function on one of the shelves, or None if that is unknown because a store fails."""
         answers = []
         for tier in self.tiers:
             answers.append(await tier.reads.has(name, platform, shelves))
@@ -179,16 +176,14 @@ class Chain:
     async def cards(
         self, name: str, platform: str, shelves: list[str], writes: Sequence[int] = (), *, fresh: bool = True
     ) -> dict[str, Card]:
-        """Return the cards of a function by shelf, from the nearest store that has any.
-
-        Stores of `writes` that lack them receive copies.
+        """Return the cards of a function by shelf, from the nearest store that has any. The nearer stores of `writes` receive copies.
 
         Raises:
             Exception: an error of a store's client. Then it is not known whether there are cards.
         """
         error: Exception | None = None
         lacking: list[int] = []
-        for place, tier in enumerate(self.tiers):
+        for position, tier in enumerate(self.tiers):
             try:
                 found = await tier.reads.cards(name, platform, shelves, fresh=fresh)
             except Exception as failure:  # noqa: BLE001 - whatever the client raises
@@ -200,43 +195,43 @@ class Chain:
                         self._copy(nearer, card_key(platform, name), shelf, card, card.module)
             if found:
                 return found
-            if place in writes:
-                lacking.append(place)
+            if position in writes:
+                lacking.append(position)
         if error is not None:
             raise error
         return {}
 
     async def pack(self, key: str, writes: Sequence[int]) -> tuple[bytes, int] | None:
-        """Return a pack and the position of the nearest store that has it, or None. Stores of `writes` that lack it receive a copy."""
+        """Return a pack and the position of the nearest store that has it, or None. The nearer stores of `writes` receive a copy."""
         lacking: list[int] = []
-        for place, tier in enumerate(self.tiers):
-            if tier.reads.was_missed(key):
+        for position, tier in enumerate(self.tiers):
+            if tier.reads.is_recent_miss(key):
                 continue
             with suppress(Exception):  # the status of the store has recorded the error
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
                 if data is not None:
                     for nearer in lacking:
                         self._run_in_background(self._copy_pack(self.tiers[nearer], key, data))
-                    return data, place
-                if place in writes:
-                    lacking.append(place)
+                    return data, position
+                if position in writes:
+                    lacking.append(position)
         return None
 
     # --------------------------------------------------------------- copies and uploads
 
-    def _copy(self, place: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
-        """Put a card of a farther store, with its module, into the outbox of a nearer one.
+    def _copy(self, position: int, key: str, shelf: str, card: Card, module: bytes | str, *, replaces: bool = False) -> None:
+        """Put a card from a farther store, with its module, into a nearer store's outbox.
 
-        Repeated requests within a minute are ignored.
+        A card that was copied less than `_COPIED_SECONDS` ago is ignored.
         """
-        now, what = asyncio.get_running_loop().time(), (place, key, shelf, card.module_id)
-        if now - self._copied.get(what, float("-inf")) < _COPIED_SECONDS:
+        now, identity = asyncio.get_running_loop().time(), (position, key, shelf, card.module_id)
+        if now - self._copied.get(identity, float("-inf")) < _COPIED_SECONDS:
             return
-        self._copied[what] = now
-        self._copied.move_to_end(what)
+        self._copied[identity] = now
+        self._copied.move_to_end(identity)
         if len(self._copied) > _MOST_COPIED:
             self._copied.popitem(last=False)
-        tier = self.tiers[place]
+        tier = self.tiers[position]
         try:
             # Mapped at once, because the file is removed soon.
             content: memoryview | bytes = b"" if card.module else module if isinstance(module, bytes) else map_file(module)
@@ -277,20 +272,20 @@ class Chain:
         self._copying.add(task)
         task.add_done_callback(self._copying.discard)
 
-    async def settle(self) -> None:
+    async def wait_for_copies(self) -> None:
         """Wait until all copies for nearer stores are in their outboxes."""
         if self._copying:
             await asyncio.wait(set(self._copying))
 
     async def store_in_each(self, writes: Sequence[int], store: Callable[[Tier], Any]) -> None:
-        """Call `store` for each of these stores, except those that may not be asked now.
+        """Call `store` for each of these stores whose uploads are not paused.
 
         Raises:
-            Exception: the error of the first store, if every store fails.
+            Exception: the first error, if every store fails.
         """
         errors = []
-        for place in writes:
-            tier = self.tiers[place]
+        for position in writes:
+            tier = self.tiers[position]
             if tier.uploads.is_paused():
                 continue
             try:
@@ -304,19 +299,20 @@ class Chain:
     # ------------------------------------------------------------------- tools
 
     def lease_store(self, writes: Sequence[int]) -> Tier | None:
-        """Return the store whose leases decide which host compiles, or None.
+        """Return the store whose leases decide which host compiles, or None if no writable store supports leases.
 
-        It is the farthest writable store with leases, because most hosts share it.
+        It is the farthest such store, because most hosts share it.
         """
-        candidates = [self.tiers[place] for place in writes if self.tiers[place].requests.compares and self.tiers[place].breaker.allows()]
+        tiers = [self.tiers[position] for position in writes]
+        candidates = [tier for tier in tiers if tier.requests.is_atomic and tier.breaker.allows_lookups()]
         return candidates[-1] if candidates else None
 
     async def states(self, key: str) -> list[str]:
-        """Request an object from each store. Return one text per store: a description of its error, or "" if it answered."""
+        """Request an object from each store. Return a description of each store's error, or "" for a store that answered."""
 
         async def ask(tier: Tier) -> str:
             try:
-                await tier.requests.look(key)
+                await tier.requests.stat(key)
             except Exception as error:  # noqa: BLE001 - whatever the client raises
                 return describe_error(error)
             return ""
@@ -331,4 +327,4 @@ class Chain:
 
     def is_in_service(self) -> bool:
         """Return whether any of the stores may be asked."""
-        return any(tier.breaker.allows() for tier in self.tiers)
+        return any(tier.breaker.allows_lookups() for tier in self.tiers)

@@ -70,7 +70,7 @@ class Uploads:
             await self._upload_all()
 
     async def flush(self, seconds: float) -> None:
-        """Upload waiting files for at most `seconds`, even during a pause. A store that is not asked after failures is probed first."""
+        """Upload waiting files for at most `seconds`, even during a pause. Probe the store first if its breaker is not closed."""
         self._until = 0.0
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._flush(), seconds)
@@ -78,7 +78,7 @@ class Uploads:
     async def _flush(self) -> None:
         breaker = self._reads.breaker
         while True:
-            if not breaker.allows():
+            if not breaker.allows_lookups():
                 await asyncio.shield(self._reads.probe())
             await self._upload_all()
             if not breaker.is_doubtful():
@@ -89,12 +89,12 @@ class Uploads:
         return max(0.0, self._until - loop_time())
 
     def has_work(self) -> bool:
-        """Return whether an upload can be made now, or a finished upload must be checked again."""
+        """Return whether uploads are not paused, and a file waits or a finished upload must still be checked."""
         return not self.is_paused() and bool(self._outbox.names() or self._outbox.finished())
 
     def is_paused(self) -> bool:
         """Return whether uploads pause after failures."""
-        return not self._reads.breaker.allows() or self.pause_seconds() > 0
+        return not self._reads.breaker.allows_lookups() or self.pause_seconds() > 0
 
     async def _upload_all(self) -> None:
         async with self._turn:
@@ -106,13 +106,13 @@ class Uploads:
             if not self.is_paused():
                 try:
                     await self._check_stored()
-                    await self.deliveries.leave(now=False)
+                    await self.deliveries.store_rows(now=False)
                 except Exception as error:  # noqa: BLE001 - whatever the client raises
                     self._begin_pause()
                     self._reads.note_error(error)
 
     async def _upload_some(self, waiting: Iterator[str], failed: list[str]) -> None:
-        """Upload files until there are no more or too many uploads fail. Several tasks share `waiting` and `failed`."""
+        """Upload files until none are left or too many uploads have failed. Several tasks share `waiting` and `failed`."""
         for name in waiting:
             if self.is_paused() or len(failed) >= _IN_VAIN:
                 return
@@ -128,9 +128,9 @@ class Uploads:
         self._until = loop_time() + self._pause
 
     def _count_refusals(self, names: list[str]) -> None:
-        """Count a refusal for each of these uploads, because the store has accepted another one since.
+        """Count a refusal of each of these uploads, because the store has accepted another upload since.
 
-        After some refusals an upload is dropped.
+        An upload is dropped after `_REFUSALS` refusals.
         """
         for name in names:
             self._refusals[name] = self._refusals.get(name, 0) + 1
@@ -140,7 +140,7 @@ class Uploads:
                 self._reads.count("uploads_refused")
 
     async def _upload_one(self, name: str) -> bool:
-        """Upload one file of the outbox if that is worth it. Return False if it failed and must be tried again."""
+        """Upload one file of the outbox if that saves time for other hosts. Return False if the upload failed and must be retried."""
         try:
             upload = self._outbox.read(name)
         except (OSError, FormatError):
@@ -180,8 +180,8 @@ class Uploads:
             self._outbox.remove(name)
 
     async def _is_complete(self, upload: Upload) -> bool:
-        """Return whether the store has the module of an upload, and on its shelf a card of each function."""
-        if upload.module and await self._requests.look(upload.key) is None:
+        """Return whether the store has the module of an upload and a card for each of its functions."""
+        if upload.module and await self._requests.stat(upload.key) is None:
             return False
         for key, data in upload.cards:
             _, known = await self._read_cards(key)
@@ -190,7 +190,7 @@ class Uploads:
         return True
 
     async def _read_cards(self, key: str) -> tuple[bytes | None, dict[str, Card]]:
-        """Return the cards of a function in the store, as bytes and by shelf; None and no cards if it has none."""
+        """Return the encoded cards at a key, or None, and the decoded cards by shelf. Damaged cards are left out."""
         data = await self._requests.get(key, LARGEST_PACK)
         try:
             return data, decode_cards(data or b"")
@@ -198,7 +198,7 @@ class Uploads:
             return data, {}
 
     def _remember(self, upload: Upload) -> None:
-        """Remember an upload for packs, even if it is not worth an upload of its own."""
+        """Remember the functions of an upload for packs, even if the upload itself is dropped."""
         for key, data in upload.cards:
             platform = key.split("/")[2]
             with suppress(FormatError):
@@ -206,7 +206,7 @@ class Uploads:
                     self._packs.remember(platform, shelf, card, card.module or upload.module)
 
     def _is_worthwhile(self, upload: Upload) -> bool:
-        """Return whether the upload saves other hosts more time than fetching it costs, or is wanted anyway."""
+        """Return whether fetching the module is faster than compiling it, other hosts wait for it, or it is always uploaded."""
         if any(self._leases.holds(lease_of(key)) for key, _ in upload.cards):
             return True  # other hosts wait for this upload
         size = len(upload.module) + sum(len(card) for _, card in upload.cards[:1])
@@ -233,16 +233,16 @@ class Uploads:
     async def put_card(self, key: str, shelf: str, card: Card, *, replaces: bool = False) -> None:
         """Add a card to the cards of its function.
 
-        A card of the same shelf is replaced if its module is missing or damaged, or with `replaces`.
+        An existing card of the same shelf is kept unless its module is missing or damaged, or `replaces` is set.
 
         Raises:
-            TimeoutError: other hosts changed the cards at the same time too often.
+            TimeoutError: other hosts changed the cards during each of `_MERGES` attempts.
             Exception: an error of the store's client.
         """
         self._reads.forget_miss(key)
         for _ in range(_MERGES):
             if await self._requests.create(key, data := encode_cards({shelf: card})):
-                self._note(key, data, [card])
+                self._record_stored(key, data, [card])
                 return
             before, known = await self._read_cards(key)
             if before is None:
@@ -252,10 +252,10 @@ class Uploads:
                 return
             merged = merge_cards(known, shelf, card)
             if merged == before or await self._requests.exchange(key, merged, before):
-                self._note(key, merged, [*known.values(), card])
+                self._record_stored(key, merged, [*known.values(), card])
                 return
         raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
 
-    def _note(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
+    def _record_stored(self, key: str, data: bytes, cards: Iterable[Card]) -> None:
         self._reads.forget_miss(key)
         self.deliveries.note(key, data, [module_key(card.module_id) for card in cards if not card.module])

@@ -20,7 +20,7 @@ from compcache.remote.shelves import LAYOUT
 if TYPE_CHECKING:
     from compcache.remote.helper.requests import Requests
 
-__all__ = ["USES", "Uses", "decode_uses", "use_of"]
+__all__ = ["USES", "Uses", "decode_uses", "used_key"]
 
 USES = f"{LAYOUT}/u/"
 _MAGIC = b"CCUSES1\0"
@@ -47,8 +47,8 @@ class Uses:
         if len(self._names) < _MOST:
             self._names.add(name_key(name)[:_SIZE])
 
-    async def leave(self) -> None:
-        """Store a note if the last one is a day old; otherwise save the names in the file.
+    async def store_note(self) -> None:
+        """Store a note of the recorded names if the last note is at least a day old; otherwise save the names in the file.
 
         Raises:
             OSError: the file cannot be written.
@@ -65,14 +65,14 @@ class Uses:
         self._save(None if is_due else (stored, stored))
 
     def _save(self, times: tuple[float, float] | None) -> None:
-        """Write the names to the file, with these times (access, modification) or the current time."""
+        """Write the names to the file. `times` are its access and modification times; None means the current time."""
         with open(f"{self._path}.new", "wb") as file:
             file.write(b"".join(sorted(self._names)))
         os.utime(f"{self._path}.new", times)
         os.replace(f"{self._path}.new", self._path)
 
     def _load(self) -> tuple[set[bytes], float]:
-        """Return the names in the file and the time of the last note; none and minus infinity if there is no file."""
+        """Return the names in the file, and the time of the last note. Without a file, return an empty set and minus infinity."""
         with suppress(OSError), open(self._path, "rb") as file:
             data = file.read(_MOST * _SIZE)
             return {data[at : at + _SIZE] for at in range(0, len(data) - _SIZE + 1, _SIZE)}, os.fstat(file.fileno()).st_mtime
@@ -80,21 +80,21 @@ class Uses:
 
 
 def encode_uses(names: set[bytes]) -> bytes:
-    """Encode a note of these shortened keys."""
+    """Encode shortened keys as a note."""
     data = _MAGIC + b"".join(sorted(names))
     return data + check(data)
 
 
 def decode_uses(data: bytes) -> set[bytes]:
-    """Decode the shortened keys in a note. The result is empty if it is damaged."""
+    """Decode a note, and return its shortened keys. The result is empty if the note is damaged."""
     if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         return set()
     names = data[len(_MAGIC) : -CHECK_SIZE]
     return {names[at : at + _SIZE] for at in range(0, len(names), _SIZE)}
 
 
-def use_of(key: str) -> bytes:
-    """Return the shortened key that notes use for the function whose card or pack is at a key, or b"" if the key has none."""
+def used_key(key: str) -> bytes:
+    """Return the shortened key of a function, from the key of its card or pack. Return b"" for other keys."""
     try:
         return bytes.fromhex(key.rpartition("/")[2])[:_SIZE]
     except ValueError:

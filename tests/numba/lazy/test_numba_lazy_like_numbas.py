@@ -65,4 +65,4 @@ def test_a_switch_that_is_neither_is_said(tmp_path: Path) -> None:
     result = [str(warning.message) for warning in caught]
     """
     (said,) = project.run(script, backend=False, COMPCACHE_NUMBA="maybe", COMPCACHE_DIR=str(project.cache))
-    assert "COMPCACHE_NUMBA: 'maybe' is neither on nor off; use 1 or 0" in said
+    assert "COMPCACHE_NUMBA: 'maybe' is neither on nor off: use 1 or 0" in said

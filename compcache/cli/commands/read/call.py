@@ -36,13 +36,13 @@ def command(session: Session, name: str, arguments: tuple[str, ...], allow_pickl
     with session.open_existing(allow_pickle=allow_pickle) as cache:
         target = cache.get_target(resolve(cache, name))
         values = parse_arguments(target.signature, arguments, name)
-        before = [_buffer_bytes(value) for value in values]
+        contents_before = [_buffer_bytes(value) for value in values]
         try:
             result = target(*values)
         except (TypeError, ValueError, OverflowError) as error:
             raise click.ClickException(str(error)) from error
         names = target.signature.parameter_names()
-        buffers = zip(names, values, before, strict=True)
+        buffers = zip(names, values, contents_before, strict=True)
         changed = {name: value.tolist() for name, value, content in buffers if content != _buffer_bytes(value)}
         is_void = target.signature.result.kind == "void"
     _print_result(result, changed, is_void=is_void, as_json=as_json)

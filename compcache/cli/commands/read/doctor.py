@@ -151,15 +151,15 @@ def _examine_layers(cache: Cache, _: Session) -> Iterator[_Result]:
 
 def _examine_rules(_: Cache, __: Session) -> Iterator[_Result]:
     """Report which code the settings allow to run, and which keys sign additions."""
-    from compcache.signing.keys import read_own, read_publics
+    from compcache.signing.keys import read_publish_key, read_trusted_keys
 
     if setting("COMPCACHE_SIGNING_KEY"):
         yield _Result(OK, "keys", "COMPCACHE_SIGNING_KEY signs added modules; modules without its signature are not used")
-    trusted = from_environment("COMPCACHE_TRUSTED_KEYS", read_publics)
+    trusted = from_environment("COMPCACHE_TRUSTED_KEYS", read_trusted_keys)
     if trusted:
         names = ", ".join(key.name for key in trusted)
         yield _Result(OK, "keys", f"code compiled elsewhere is used if one of these keys signed it: {names}")
-    own = from_environment("COMPCACHE_PUBLISH_KEY", read_own)
+    own = from_environment("COMPCACHE_PUBLISH_KEY", read_publish_key)
     if own is not None:
         yield _Result(OK, "keys", f"the key {own.name} signs added modules for other users")
     oldest = setting("COMPCACHE_MIN_LLVM")

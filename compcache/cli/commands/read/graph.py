@@ -88,18 +88,18 @@ def command(
 
 
 def _module_sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
-    """Return the sizes of a graph's modules in bytes by module_id; empty for a graph too large for a page."""
-    wanted = {node.module_id for node in graph.nodes if node.module_id}
+    """Return the sizes of a graph's modules in bytes, by module_id; empty if the graph is too large for a page."""
+    module_ids = {node.module_id for node in graph.nodes if node.module_id}
     if len(graph.nodes) > _MAX_SHOWN:
         return {}
-    return {row.module_id: row.size for row in cache.modules() if row.module_id in wanted}
+    return {row.module_id: row.size for row in cache.modules() if row.module_id in module_ids}
 
 
 def _functions_only(graph: FunctionGraph) -> FunctionGraph:
     """Return a graph without globals, variables and native symbols."""
     kept = [number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
     numbers = {old: new for new, old in enumerate(kept)}
-    edges = [(numbers[user], numbers[needed]) for user, needed in graph.edges if user in numbers and needed in numbers]
+    edges = [(numbers[user], numbers[dependency]) for user, dependency in graph.edges if user in numbers and dependency in numbers]
     return type(graph)(tuple(graph.nodes[number] for number in kept), tuple(edges))
 
 
@@ -131,8 +131,8 @@ def _write_graph(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[
 def _nodes_with_edges(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
     """Yield the fields of each node, with its number and the numbers of the nodes to which it refers."""
     used: list[list[int]] = [[] for _ in graph.nodes]
-    for user, needed in graph.edges:
-        used[user].append(needed)
+    for user, dependency in graph.edges:
+        used[user].append(dependency)
     for number, (node, uses) in enumerate(zip(graph.nodes, used, strict=True)):
         yield {"number": number, **fields_of(node), "edges": uses}
 

@@ -24,8 +24,8 @@ def command(session: Session, as_json: bool) -> None:
     with session.open_or_empty() as cache:
         info = cache.info(progress=show_progress)
     if as_json:
-        known = {"directory": info.directory, "chosen_by": session.chosen_by}
-        print_json({**known, **fields_of(info), "hit_rate": info.hit_rate})
+        origin = {"directory": info.directory, "chosen_by": session.chosen_by}
+        print_json({**origin, **fields_of(info), "hit_rate": info.hit_rate})
     else:
         print_fields(_summary_fields(info, session.chosen_by))
 

@@ -134,7 +134,7 @@ def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfo
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """Return a predicate that is true for a name if the name or its label matches one of the globs."""
+    """Return a predicate for names. It is true if the name or its label matches one of the globs."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
 
@@ -145,7 +145,7 @@ def _is_selected(row: ModuleSummary, patterns: tuple[str, ...], matches: Callabl
 
 
 def _as_function(row: FunctionSummary | EntrySummary) -> FunctionSummary:
-    """Return an entry of data as a row of the table of functions."""
+    """Convert an entry of data to a row for the table of functions. Return a function unchanged."""
     if isinstance(row, FunctionSummary):
         return row
     return FunctionSummary(row.name, f"entry {row.kind}", 1, row.size, row.created, "", (row.module_id,), 0, 0.0, (row.directory,), 0)

@@ -38,6 +38,6 @@ def command(session: Session, bundles: tuple[str, ...], unsigned: bool, as_json:
 
 def _trusted_keys() -> str | None:
     """Return @ and the path of the file of trusted keys; None if it does not exist."""
-    from compcache.signing.trusted_file import trusted_file
+    from compcache.signing.trusted_file import trusted_keys_path
 
-    return f"@{trusted_file()}" if os.path.exists(trusted_file()) else None
+    return f"@{trusted_keys_path()}" if os.path.exists(trusted_keys_path()) else None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from compcache.cli.output import print_text
-from compcache.signing.keys import new_key, parse_public, parse_publics, parse_secret
+from compcache.signing.keys import generate_key, parse_public_key, parse_public_keys, parse_secret_key
 from compcache.signing.minisign import minisign_public_key
-from compcache.signing.trusted_file import add_trusted, trusted_file
+from compcache.signing.trusted_file import add_trusted_key, trusted_keys_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ def new(name: str, output: str | None) -> None:
 
     NAME identifies the owner of the key, like example.org-1.
     """
-    key = _call_or_exit(lambda: new_key(name))
+    key = _call_or_exit(lambda: generate_key(name))
     public = key.public()
     path = output or f"{name}.secret"
     try:
@@ -59,7 +59,7 @@ def show(file: str | None, minisign: bool) -> None:
     """Print the public key of the secret key in FILE; without FILE, print the trusted keys."""
     format_key = minisign_public_key if minisign else str
     if file is None:
-        for key in parse_publics(f"@{trusted_file()}") if os.path.exists(trusted_file()) else ():
+        for key in parse_public_keys(f"@{trusted_keys_path()}") if os.path.exists(trusted_keys_path()) else ():
             print_text(format_key(key))
         return
     try:
@@ -68,7 +68,7 @@ def show(file: str | None, minisign: bool) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise click.ClickException(f"cannot read {file}: {reason}") from error
-    print_text(format_key(_call_or_exit(lambda: parse_secret(text)).public()))
+    print_text(format_key(_call_or_exit(lambda: parse_secret_key(text)).public()))
 
 
 @command.command("trust")
@@ -78,13 +78,13 @@ def trust(key: str) -> None:
 
     `compcache import` requires a signature by one of these keys. COMPCACHE_TRUSTED_KEYS=@FILE makes every cache require it.
     """
-    public = _call_or_exit(lambda: parse_public(key))
-    path = add_trusted(public)
+    public = _call_or_exit(lambda: parse_public_key(key))
+    path = add_trusted_key(public)
     click.echo(f"`compcache import` trusts the key {public.name}; set COMPCACHE_TRUSTED_KEYS=@{path} for all caches", err=True)
 
 
 def _call_or_exit(make: Callable[[], _T]) -> _T:
-    """Call `make` and return its result. Raise `click.ClickException` if it raises a `ValueError`."""
+    """Call a function and return its result. Convert its `ValueError` to `click.ClickException`."""
     try:
         return make()
     except ValueError as error:

@@ -70,21 +70,21 @@ def _remove_functions(cache: Cache, names: list[str], *, force: bool) -> tuple[d
     Return the removed modules by function, and the reason for each function that was kept.
     """
     removed: dict[str, tuple[str, ...]] = {}
-    kept = dict.fromkeys(names, "")
+    reasons = dict.fromkeys(names, "")
     progress = True
     while progress:
         progress = False
-        for name in list(kept):
+        for name in list(reasons):
             try:
                 removed[name] = cache.remove(name, force)
             except NotCachedError:
                 removed[name] = ()  # removed with another function's module
             except FunctionInUseError as error:
-                kept[name] = str(error)
+                reasons[name] = str(error)
                 continue
-            del kept[name]
+            del reasons[name]
             progress = True
-    return removed, kept
+    return removed, reasons
 
 
 def _print_removed(functions: list[str], modules: list[str], verb: str, *, as_json: bool) -> None:
