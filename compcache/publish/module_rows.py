@@ -201,7 +201,7 @@ def _imports_of(needs: bytes) -> list[str]:
     """Return the func_names that a needs record imports. They are at the start of the record.
 
     Raises:
-        FormatError: the record is truncated.
+        FormatError: the record is truncated, or a name is not UTF-8.
     """
     names = []
     at = 5
@@ -210,7 +210,10 @@ def _imports_of(needs: bytes) -> list[str]:
         at = start + int.from_bytes(needs[at + 4 : start], "little")
         if at > len(needs):
             raise FormatError("a needs record is truncated")
-        names.append(needs[start:at].decode("utf-8", "surrogatepass"))
+        try:
+            names.append(needs[start:at].decode("utf-8", "surrogatepass"))
+        except UnicodeDecodeError:
+            raise FormatError("a needs record imports a name that is not UTF-8") from None
     return names
 
 
@@ -353,7 +356,7 @@ def read_row_and_size(store: Store, module_id: bytes) -> tuple[Row, int] | None:
         if is_shortage(error):
             raise store.unreadable(store.module_path(module_id), error) from error
         return None
-    except (FormatError, UnicodeDecodeError):
+    except FormatError:
         return None
 
 

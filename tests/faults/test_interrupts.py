@@ -114,16 +114,24 @@ while time.monotonic() < deadline or arrived < 3:
 kinds = sorted({{finding.kind for finding in cache.check().findings}} - {{"leftover", "unindexed"}})
 result = arrived, wrong, kinds, threading.active_count()
 """
-#: An exception at the nth line that the main thread runs, for one n after the other, llvmlite's lines included.
+#: An exception at the nth line that the main thread runs, for one n after the other, llvmlite's lines included. The end of a with block is
+#: left out: its event has the line of the `with`. CPython handles signals after calls and backward jumps, and not between the block's last
+#: instruction and the call of `__exit__`.
 LINES = """\
+import linecache
 import compcache.linker, compcache.miss.compile_once
+
+def ends_block(frame):
+    if not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+        return False
+    return frame.f_lasti > min(start for start, _, line in frame.f_code.co_lines() if line == frame.f_lineno)
 
 class Injector:
     def __init__(self, at):
         self.left = at
 
     def __call__(self, frame, event, _):
-        if event == "line" and "importlib" not in frame.f_code.co_filename:
+        if event == "line" and "importlib" not in frame.f_code.co_filename and not ends_block(frame):
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
