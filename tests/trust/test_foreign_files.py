@@ -65,7 +65,7 @@ def test_the_socket_of_another_user_s_process_is_told_nothing(tmp_path: Path, mo
         assert os.read(ready[0], 1) == b"."
         question = ask(settings, "find", ["f"], "platform", ["shelf"])
         assert not question.wait(2)
-        assert f"belongs to user {OTHER}" in question.problem
+        assert f"runs as another user ({OTHER})" in question.problem
         assert os.read(asked[0], 100) == b"nothing"
     finally:
         os.kill(child, signal.SIGKILL)
