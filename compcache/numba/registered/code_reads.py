@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-__all__ = ["HASH_METHOD", "MISSING", "Reads", "imported_reads", "is_part_of_hash", "names_used_by", "reads_of", "resolve", "returned_functions"]
+__all__ = [
+    "HASH_METHOD",
+    "MISSING",
+    "Reads",
+    "imported_reads",
+    "is_part_of_hash",
+    "names_used_by",
+    "reads_of",
+    "resolve",
+    "returned_functions",
+]
 
 _Module = type(sys)
 MISSING = object()
@@ -130,7 +140,7 @@ def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]
 
 
 def returned_functions(code: CodeType) -> list[CodeType]:
-    """Return the code of the nested functions that a function only returns: it neither calls nor stores them, and passes them to no function.
+    """Return the code of the nested functions that a function only returns. It neither calls nor stores them, nor passes them on.
 
     A nested function that is assigned to a variable is included if each other use of the variable returns its value.
     """
@@ -139,10 +149,10 @@ def returned_functions(code: CodeType) -> list[CodeType]:
     steps = [*_steps_of(code), ("", 0)]
     made: list[tuple[CodeType, int]] = []  # with the variable, or one of the two constants
     escaping = {_ESCAPES}
-    for (before, constant), (name, argument), (after, variable) in zip(steps, steps[1:], steps[2:], strict=False):
+    for (before, constant), (name, argument), (after, following) in zip(steps, steps[1:], steps[2:], strict=False):
         if name == "MAKE_FUNCTION":
-            variable = {"RETURN_VALUE": _RETURNED, "STORE_FAST": variable, "STORE_FAST_LOAD_FAST": variable >> 4}.get(after, _ESCAPES)
-            made.append((code.co_consts[constant], variable))
+            variables = {"RETURN_VALUE": _RETURNED, "STORE_FAST": following, "STORE_FAST_LOAD_FAST": following >> 4}
+            made.append((code.co_consts[constant], variables.get(after, _ESCAPES)))
         elif name.count("FAST") > 1:
             is_returned = before == "MAKE_FUNCTION" and after == "RETURN_VALUE" and name == "STORE_FAST_LOAD_FAST"
             escaping.update(() if is_returned and argument >> 4 == argument & 15 else (argument >> 4, argument & 15))
@@ -153,6 +163,8 @@ def returned_functions(code: CodeType) -> list[CodeType]:
 
 
 _RETURNED, _ESCAPES = -1, -2
+
+
 def is_part_of_hash(code: CodeType, value: Any) -> bool:
     """Return whether a value is `hash` or `id`, and the code that reads it is a method `__hash__`.
 
