@@ -67,11 +67,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ListCounts",
     "ModuleLists",
+    "SortedItems",
     "base_of",
     "last_part_of",
     "merge_list",
     "remove_list",
-    "sorted_items",
     "write_empty_list",
     "write_list",
 ]
@@ -146,17 +146,28 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
             yield b"r" + required + place, value
 
 
-def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items in the order of their keys, without duplicate keys. Many items are sorted in parts, in temporary files."""
-    runs: list[Iterator[Item]] = []
-    run: list[Item] = []
-    for item in items:
-        run.append(item)
-        if len(run) >= _RUN:
-            runs.append(_write_run(run))
-            run = []
-    run.sort(key=itemgetter(0))
-    return merge_keys([run, *runs])
+class SortedItems:
+    """Collects items, and yields them once in the order of their keys, without duplicate keys.
+
+    Many items are sorted in parts, which wait in temporary files.
+    """
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._run: list[Item] = []
+        self._runs: list[Iterator[Item]] = []
+        for key, value in items:
+            self.add(key, value)
+
+    def add(self, key: bytes, value: bytes = b"") -> None:
+        """Add an item. Raise `OSError` if a temporary file cannot be written."""
+        self._run.append((key, value))
+        if len(self._run) >= _RUN:
+            self._runs.append(_write_run(self._run))
+            self._run = []
+
+    def __iter__(self) -> Iterator[Item]:
+        self._run.sort(key=itemgetter(0))
+        return merge_keys([self._run, *self._runs])
 
 
 def _write_run(run: list[Item]) -> Iterator[Item]:
@@ -207,7 +218,7 @@ class _InMemory:
     """Items in memory, with the interface of `SortedKeys`."""
 
     def __init__(self, items: Iterable[Item]) -> None:
-        counter = _Counter(sorted_items(items), ())
+        counter = _Counter(SortedItems(items), ())
         self._items = list(counter)
         self._keys = [key for key, _ in self._items]
         self.summary = counter.summary()
@@ -268,7 +279,7 @@ class _List:
         store, segment, count = self._store, self._segment, self._count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
-                _publish_list(store, segment.name, sorted_items(self._read_items()), ())
+                _publish_list(store, segment.name, SortedItems(self._read_items()), ())
                 opened = _open_list(store, segment.name)
                 if opened is not None:
                     return opened
@@ -367,7 +378,7 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
     known = list(rows)
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
-            _publish_list(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
+            _publish_list(store, segment, SortedItems(item for row, size in known for item in _items_of(row, size)), ())
 
 
 def write_empty_list(store: Store, segment: str) -> None:
@@ -576,14 +587,6 @@ class ModuleLists:
                     yield holders
                 last, holders = key[:-DIGEST_SIZE], []
             holders.append(key[-DIGEST_SIZE:])
-
-    def imported_names(self) -> Iterator[str]:
-        """Yield the names of all imported functions, each once, sorted."""
-        last = b""
-        for key, _ in self._starting_with(b"i"):
-            if key[1 : -DIGEST_SIZE - 1] != last:
-                last = key[1 : -DIGEST_SIZE - 1]
-                yield _decode_name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. If a value is malformed, recreate the list first."""

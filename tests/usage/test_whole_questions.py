@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import tracemalloc
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,10 @@ from compcache.formats.statistics import encode_stats
 from compcache.identity import label_of
 from compcache.maintain.check import check
 from compcache.maintain.prune import propose
+from compcache.publish import module_lists
 from compcache.publish.index_merge import merge, merge_all
+from compcache.publish.module_lists import ModuleLists
+from compcache.publish.module_reader import ModuleSections
 from compcache.store import Store
 from compcache.usage import costs as costs_module
 from compcache.usage import sorting
@@ -115,3 +120,50 @@ def peaks(store: Store, modules_: int) -> list[int]:
         peak(lambda: cache_stats(store, None)), peak(lambda: check(store, checksums=False)), peak(lambda: sum(1 for _ in costs(store))),
         peak(lambda: propose(store, policy)), peak(lambda: merge_all(store, set(), Present(Slices(store)))),
     ]  # fmt: skip
+
+
+class CountingFiles(Unsynced):
+    """File operations that count how often the status of each module file is read."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def lstat(self, path: str, *, dir_fd: int | None = None) -> os.stat_result:  # type: ignore[override]
+        self.counts[path] += path.endswith(".ccm")
+        return os.lstat(path, dir_fd=dir_fd)
+
+
+@pytest.fixture
+def read_modules(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return the list to which the module_id of each module file is added that is opened for its sections."""
+    read: list[bytes] = []
+    init = ModuleSections.__init__
+
+    def record(self: ModuleSections, store: Store, module_id: bytes) -> None:
+        read.append(module_id)
+        init(self, store, module_id)
+
+    monkeypatch.setattr(ModuleSections, "__init__", record)
+    return read
+
+
+def test_a_check_without_checksums_reads_each_module_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_modules: list[bytes]
+) -> None:
+    monkeypatch.setattr(module_lists, "_RUN", 50)
+    root = str(tmp_path / "cache")
+    store = Store(root, files=Unsynced())
+    for number in range(300):  # names far apart import each other
+        publish_module(store, number, [f"f{number}"], [f"f{number * 7 % 300}"])
+    merge_all(store, set(), Present(Slices(store)))
+    ModuleLists(store).counts()
+    files = CountingFiles()
+    read_modules.clear()
+    report = check(Store(root, files=files), checksums=False)
+    assert report
+    edges = next(step for step in report.steps if step.name == "edges")
+    assert edges.checked == edges.numbers["unchecked"] == 294  # six modules import their own functions
+    assert len(read_modules) == len(set(read_modules)) == 294
+    assert sum(files.counts.values()) < 2 * 300
