@@ -91,7 +91,11 @@ def _run_file(arguments: list[str]) -> None:
     main_module = type(sys)("__main__")
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module
-    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))  # noqa: S102 - the command runs programs
+    from compcache.numba.lazy._dispatch import compile_source
+
+    # Only `compile` has a message for NUL bytes.
+    code = compile(source, path, "exec", dont_inherit=True) if b"\0" in source else compile_source(source, path)
+    exec(code, vars(main_module))  # noqa: S102 - the command runs programs
 
 
 def _is_importable(path: str) -> bool:
@@ -105,9 +109,11 @@ def _is_importable(path: str) -> bool:
             magic = file.read(2)
     except OSError:
         return False
+    if magic not in (b"PK", b"#!"):
+        return False
     from zipfile import is_zipfile
 
-    return magic in (b"PK", b"#!") and is_zipfile(path)
+    return is_zipfile(path)
 
 
 if __name__ == "__main__":
