@@ -102,14 +102,14 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
     for item in items:
         if not isinstance(item, str):
             raise CompileError(f"targets must be CPU names, like ('x86-64-v3', 'native'), not {type(item).__name__}")
-        for part in filter(None, [part.strip() for part in item.split(",")]):
-            if part[0] not in "+-":
-                found.append((part, []))
+        for item_part in filter(None, [item_part.strip() for item_part in item.split(",")]):
+            if item_part[0] not in "+-":
+                found.append((item_part, []))
             elif found:
-                found[-1][1].append(part)
+                found[-1][1].append(item_part)
             else:
                 raise CompileError(
-                    f"the feature change {part!r} comes before the first CPU: write the CPU's name before the changes to its features"
+                    f"the feature change {item_part!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
     if not found:
         raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")
