@@ -52,8 +52,8 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
 
 def _pieces(read: Read, size: int, width: int) -> Iterator[bytes]:
     step = _AT_ONCE * width
-    for at in range(0, size, step):
-        yield read(at, min(step, size - at))
+    for start in range(0, size, step):
+        yield read(start, min(step, size - start))
 
 
 def _bits(count: int) -> int:

@@ -120,22 +120,27 @@ class Volume:
         if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
             raise _damaged_error("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
-        at, length, replaced, table, expected = TAIL.unpack(tail)
-        rest = length + NAME_SIZE * replaced
-        if length > _LARGEST_DICTIONARY or replaced > _MOST_REPLACED or at + rest != table or table > size - TAIL.size:
+        dictionary_offset, length, replaced, table, expected = TAIL.unpack(tail)
+        dictionary_size = length + NAME_SIZE * replaced
+        if (
+            length > _LARGEST_DICTIONARY
+            or replaced > _MOST_REPLACED
+            or dictionary_offset + dictionary_size != table
+            or table > size - TAIL.size
+        ):
             raise _damaged_error("the tail of the volume is damaged: it describes impossible sizes")
-        data = self._read(at, rest)
+        data = self._read(dictionary_offset, dictionary_size)
         if _checksum(tail[:-CHECK_SIZE] + data) != expected:
             raise _damaged_error("the tail of the volume is damaged: its checksum does not match")
         self._dictionary = data[:length]
-        names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
+        names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, dictionary_size, NAME_SIZE)}
         self.replaced = names - {name}
         self.needs_list = name in names
         self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
             raise _damaged_error(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
         #: The bytes of the volume outside of streams, divided by the number of its modules.
-        self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
+        self.share = (size - dictionary_offset + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 
@@ -196,15 +201,15 @@ class Volume:
         member: Member = _FIELDS.unpack(rows[0])
         return member
 
-    def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
+    def members(self, first_byte: int | None = None) -> "Iterator[tuple[bytes, Member]]":
         """Yield (module_id, place) of the modules that were not removed, in order. See `find` for the exceptions.
 
-        `first` limits the result to module_ids that begin with this byte.
+        `first_byte` limits the result to module_ids that begin with this byte.
         """
-        gone = self.gone()
-        for number in range(256) if first is None else (first,):
+        removed = self.gone()
+        for number in range(256) if first_byte is None else (first_byte,):
             for row in self.table.entries_of_range(number, 8):
-                if row[:DIGEST_SIZE] not in gone:
+                if row[:DIGEST_SIZE] not in removed:
                     yield row[:DIGEST_SIZE], _FIELDS.unpack(row[DIGEST_SIZE:])
 
     def content(self, member: "Member") -> tuple[bytes, bytes]:
@@ -230,11 +235,11 @@ class Volume:
 
 
 def _decode_gone(data: bytes) -> "Iterator[bytes]":
-    at = 0
-    while at + _GONE <= len(data):
-        module_id = data[at : at + DIGEST_SIZE]
-        if _checksum(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
+    offset = 0
+    while offset + _GONE <= len(data):
+        module_id = data[offset : offset + DIGEST_SIZE]
+        if _checksum(module_id) == data[offset + DIGEST_SIZE : offset + _GONE]:
             yield module_id
-            at += _GONE
+            offset += _GONE
         else:  # a crash has left an incomplete row
-            at += 1
+            offset += 1

@@ -146,6 +146,14 @@ _COUNTS = [
     ("next(iter(DEP.s))", "s = {8, 0} if V == 3 else {0, 8}"),
     ("(DEP.o.a, DEP.o.b, next(iter(DEP.o.__dict__)))", "class C: pass\no = C()\nfor n in ('ab' if V == 3 else 'ba'): setattr(o, n, 1)"),
 ]
+_RETURNED = "0\n    def impl(x): return {}\n    return impl"
+_COUNTS += [
+    (_RETURNED.format("x.ctypes.data + DEP.K"), "K = V"),
+    (_RETURNED.format("DEP.np.random.normal(0.0, DEP.K)"), "import numpy as np\nK = V"),
+    ("0\n    m = DEP\n    def impl(x): return m.K\n    return impl", "K = V"),
+    ("len({DEP.c})", "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass C:\n    a: int = V\nc = C()"),
+    ("len({DEP.c})", "class C:\n    a = V\n    def __hash__(self): return hash(self.a) + id(self)\nc = C()"),
+]
 #: What no key has: addresses, the seed of hashes, lines, what a process was set to.
 _REFUSED = [
     ("id(DEP.L)", "L = [1]"),
@@ -157,6 +165,11 @@ _REFUSED = [
     ("DEP.A.__array_interface__['data'][0]", "import numpy as np\nA = np.ones(3)"),
     ("DEP.ctypes.addressof(DEP.C)", "import ctypes\nC = (ctypes.c_int * 4)()"),
     ("hash('abc')", ""),
+    ("'abc'.__hash__()", ""),
+    ("DEP.C().get()", "class C:\n    def get(self): return id(self)"),
+    ("0\n    def impl(x): return x.ctypes.data\n    impl(x)\n    return impl", ""),
+    ("0\n    def impl(x): return x.ctypes.data\n    return DEP.g(impl)", "def g(f): return f"),
+    (f"implementation(x)\n    value = {_RETURNED.format('x.ctypes.data')}", ""),
     ("DEP.typing.get_overloads(DEP.g)", "import typing\ndef g(): pass"),
     ("DEP.typing.get_type_hints(DEP.g)", "import typing\ndef g(x: 'T'): pass"),
     ("DEP.weakref.getweakrefcount(DEP.g)", "import weakref\ndef g(): pass"),
@@ -223,7 +236,7 @@ def _contents(read: str, dep: str, version: int) -> list[str]:
             _module("content_dep", re.sub(r"\bV\b", str(version), dep))
             program = _module("content_program", _PROGRAM.replace("READ", read).replace("DEP", "content_dep"))
             return [
-                said(lambda: fingerprint_of_implementations([Implementation(program.implementation, ())])),
+                said(lambda: fingerprint_of_implementations([Implementation(program.implementation, (), is_overload=True)])),
                 said(lambda: content_of(program.f, ()).digest),
             ]
     finally:

@@ -54,8 +54,8 @@ class StartUp:
         writes: the positions of the stores that it may write to.
     """
 
-    def __init__(self, first: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
-        self.first = first
+    def __init__(self, first_name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
+        self.first = first_name
         self.platform = platform
         self.shelves = shelves
         self.writes = writes
@@ -168,16 +168,16 @@ class Packs:
         items: dict[str, Packed] = {}
         room = MAX_PACK
         for name in start_up.names:
-            found = self._find_known(start_up, name)
-            if found is not None and room >= len(found[1].module):
-                items[name] = found[1]
-                room -= len(found[1].module)
+            remembered = self._find_known(start_up, name)
+            if remembered is not None and room >= len(remembered[1].module):
+                items[name] = remembered[1]
+                room -= len(remembered[1].module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
-        first = self._find_known(start_up, start_up.first)
-        if first is not None:  # the card may not have been worth an upload of its own, but refers to the pack
-            await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module), start_up.writes)
-            shelf = first[0]
+        opener = self._find_known(start_up, start_up.first)
+        if opener is not None:  # the card may not have been worth an upload of its own, but refers to the pack
+            await self._note(start_up.platform, opener[0], opener[1].card._replace(module=opener[1].module), start_up.writes)
+            shelf = opener[0]
         else:
             shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         if shelf:
@@ -187,17 +187,17 @@ class Packs:
     def _find_known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
         """Return the best known realization of a function and its shelf, or None if no realization is known."""
         for shelf in start_up.shelves:
-            found = self._remembered.get((start_up.platform, name, shelf))
-            if found is None and shelf == start_up.shelf:
-                found = start_up.pack.get(name)
-            if found is not None:
-                return shelf, found
+            remembered = self._remembered.get((start_up.platform, name, shelf))
+            if remembered is None and shelf == start_up.shelf:
+                remembered = start_up.pack.get(name)
+            if remembered is not None:
+                return shelf, remembered
         return None
 
     async def _load_pack(self, start_up: StartUp) -> None:
         shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
-        found = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
-        if found is not None:
+        pack = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
+        if pack is not None:
             with suppress(FormatError):
-                start_up.pack, start_up.store = decode_pack(found[0]), found[1]
+                start_up.pack, start_up.store = decode_pack(pack[0]), pack[1]
                 start_up.shelf, start_up.stored = shelf, len(start_up.pack)

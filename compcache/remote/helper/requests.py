@@ -108,8 +108,8 @@ class Requests:
             require()
             size = 0
             with suppress(FileNotFoundError), _open_for_writing(path) as file:
-                async for part in self._backend.parts(key, max_size):
-                    size += file.write(part)
+                async for chunk in self._backend.parts(key, max_size):
+                    size += file.write(chunk)
                     if size > max_size:
                         raise TooLargeError(f"the object {key} has more than {max_size} bytes")
             return size or None
@@ -189,10 +189,10 @@ class Requests:
             async with asyncio.timeout(seconds):
                 while True:
                     done, running = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED)
-                    first = min(done, key=lambda task: task.exception() is not None, default=None)
-                    if first is not None and (not running or first.exception() is None):
-                        return first.result()
-                    if first is None and not on_response.is_set() and len(running) < copies and self._spend(size):
+                    winner = min(done, key=lambda task: task.exception() is not None, default=None)
+                    if winner is not None and (not running or winner.exception() is None):
+                        return winner.result()
+                    if winner is None and not on_response.is_set() and len(running) < copies and self._spend(size):
                         running.add(asyncio.ensure_future(copy()))
                     silence *= 2
         finally:
@@ -201,10 +201,10 @@ class Requests:
 
     def _spend(self, size: int) -> bool:
         """Take the price of a try for an object of this size from the budget. Return False if the budget is too small."""
-        price = 1.0 + size / _COSTLY
-        is_affordable = price <= self._credit
+        cost = 1.0 + size / _COSTLY
+        is_affordable = cost <= self._credit
         if is_affordable:
-            self._credit -= price
+            self._credit -= cost
             self.repeated += 1
         return is_affordable
 

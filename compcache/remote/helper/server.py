@@ -190,7 +190,7 @@ class Helper:
             wait = 0.0  # the first function must not wait for the complete pack
         room = Room(tell, place)
         tier = self._choose_lease_store(writes, compile_seconds, tell) if not patience else None
-        before = list(chain.seconds)
+        seconds_before = list(chain.seconds)
 
         async def find(name: str) -> HelperAnswer:
             packed = await start_up.find(name, wait) if start_up is not None else None
@@ -200,19 +200,19 @@ class Helper:
                 by_store = "-" * start_up.store + STORE_HIT
                 return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
             ask_stores = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
-            found = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
-            if found.answer.outcome == MISSING and name == names[0] and tier is not None:
+            result = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
+            if result.answer.outcome == MISSING and name == names[0] and tier is not None:
                 await self._acquire_lease(tier, name, platform, shelves, compile_seconds or 0.0, tell, is_client_gone)
-                found = await ask_stores()
-            if found.card is not None:
+                result = await ask_stores()
+            if result.card is not None:
                 self._note_use(name)
-                if start_up is not None and start_up.writes and isinstance(found.answer.data, bytes):
-                    self._packs.remember(platform, found.shelf, found.card, found.answer.data)
-            return found.answer
+                if start_up is not None and start_up.writes and isinstance(result.answer.data, bytes):
+                    self._packs.remember(platform, result.shelf, result.card, result.answer.data)
+            return result.answer
 
         try:
             answers = await _gather_answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
-            return [list(map(list, answers)), [now - then for now, then in zip(chain.seconds, before, strict=True)]]
+            return [list(map(list, answers)), [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]]
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
@@ -224,10 +224,10 @@ class Helper:
         tier = self._chain.lease_store(writes) if compile_seconds is not None else None
         if tier is None:
             return None
-        worth = _LEASE_REQUESTS * tier.reads.requests.distance
-        if 0 < (compile_seconds or 0.0) < worth:
+        least_seconds = _LEASE_REQUESTS * tier.reads.requests.distance
+        if 0 < (compile_seconds or 0.0) < least_seconds:
             return None
-        tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, worth)))
+        tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, least_seconds)))
         return tier
 
     def _note_use(self, name: str) -> None:
@@ -329,10 +329,10 @@ class Helper:
         """Collect garbage. Return the removed objects and the remaining garbage, or a message if the store fails."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
-            found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
+            outcome = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
         except Exception as error:  # noqa: BLE001
             return describe_error(error)
-        return [[list(item) for item in items] for items in found]
+        return [[list(item) for item in items] for items in outcome]
 
     # ------------------------------------------------------------------- packs
 
@@ -363,11 +363,11 @@ async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], se
     """
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
-    late = [task for task in tasks if not task.done()]
-    for task in late:
+    unfinished = [task for task in tasks if not task.done()]
+    for task in unfinished:
         task.cancel()
     unavailable = HelperAnswer(UNAVAILABLE, TIMED_OUT, by_store=STORE_ERROR * stores)
-    return [unavailable if task in late else task.result() for task in tasks]
+    return [unavailable if task in unfinished else task.result() for task in tasks]
 
 
 def _remove_files(paths: list[str]) -> None:
@@ -404,8 +404,10 @@ def main(arguments: list[str]) -> int:
         return 0  # another helper serves
     helper = Helper(directory)
     try:
-        for url, mode, own, outbox in stores:
-            helper.add(open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(own, "breaker")), Outbox(outbox), own)
+        for url, mode, state_directory, outbox in stores:
+            helper.add(
+                open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(state_directory, "breaker")), Outbox(outbox), state_directory
+            )
     except (BackendMissingError, ValueError, OSError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(describe_error(error), file)
