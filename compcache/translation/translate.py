@@ -261,12 +261,11 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
     _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
-    code = module.as_bitcode() if keeps else b""
+    before = codegen.copy(module, context) if keeps else None  # a copy costs a sixth of writing bitcode, and few modules need it
     if not request.members:
         codegen.optimize(module, target, request.level)
     optimized = str(module)
-    if not request.portable and not is_vectorized(optimized):
-        code = b""
+    code = before.as_bitcode() if before is not None and (request.portable or is_vectorized(optimized)) else b""
     prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
     return emit(module, optimized, context, target, request, prepared)
 
