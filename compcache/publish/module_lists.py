@@ -65,12 +65,15 @@ if TYPE_CHECKING:
     SizeOf = Callable[[bytes], int]
 
 __all__ = [
+    "IMPORTS",
+    "REALIZES",
     "ListCounts",
     "ModuleLists",
     "SortedItems",
     "base_of",
     "last_part_of",
     "merge_list",
+    "relation_key",
     "remove_list",
     "write_empty_list",
     "write_list",
@@ -93,6 +96,8 @@ _MANY_NAMES = 1 << 10
 _ROWS_PER_BATCH = 1 << 10
 #: The number of keys that are sorted at a time; the other keys wait in a file.
 _RUN = 1 << 17
+#: The relation of a module to a function, in keys of `relation_key`. Modules that realize a function sort before its importers.
+REALIZES, IMPORTS = b"d", b"i"
 
 
 class ListCounts(NamedTuple):
@@ -144,6 +149,11 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
         yield b"e%b\0%b" % (_encode_name(base_of(name)), place), value
         for required in requires:
             yield b"r" + required + place, value
+
+
+def relation_key(name: str, relation: bytes, module: bytes) -> bytes:
+    """Return a key that sorts the relations of modules to functions by name: ``name 0 relation module``."""
+    return b"%b\0%b%b" % (_encode_name(name), relation, module)
 
 
 class SortedItems:

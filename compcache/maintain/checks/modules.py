@@ -14,7 +14,7 @@ from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
 from compcache.maintain.checks.index import encode_entry
-from compcache.maintain.checks.state import IMPORTS, REALIZES, relation_key
+from compcache.publish.module_lists import IMPORTS, REALIZES, relation_key
 from compcache.publish.module_reader import ModuleSections
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from compcache.formats.manifest import FUNCTION, NEEDS, decode_function, decode_
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.hit.link_types import fits, read_type
 from compcache.interrupts import suppress
-from compcache.maintain.checks.state import IMPORTS, REALIZES, relation_key
 from compcache.maintain.pins import pinned
-from compcache.publish.module_lists import SortedItems
+from compcache.publish.module_lists import IMPORTS, REALIZES, SortedItems, relation_key
 from compcache.publish.module_reader import ModuleSections
 from compcache.usage.ledger import Uses
 

@@ -21,18 +21,10 @@ if TYPE_CHECKING:
     from compcache.store import Store
     from compcache.usage.module_files import FileStatus, Progress
 
-__all__ = ["DIRECTORIES", "IMPORTS", "REALIZES", "CheckState", "relation_key"]
-
-#: The relation of a module to a function, in keys of `CheckState.names`. Modules that realize a function sort before its importers.
-IMPORTS, REALIZES = b"i", b"d"
+__all__ = ["DIRECTORIES", "CheckState"]
 
 #: The directories of a cache, below its root.
 DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.directory]))
-
-
-def relation_key(name: str, relation: bytes, module_id: bytes) -> bytes:
-    """Return a key of `CheckState.names`."""
-    return b"%b\0%b%b" % (name.encode("utf-8", "surrogatepass"), relation, module_id)
 
 
 class CheckState:
