@@ -247,17 +247,39 @@ class PlainLoader:
             return None
         started = perf_counter()
         try:
-            found = self._look_up(func_name)
-            target = self._commit_plain(*found, owner) if found is not None else None
+            found = self._look_up_in_closure(func_name) or self._look_up(func_name)
+            if found is None:
+                return None
+            module, record, closure, content, parts = found
+            target = self._commit_plain(module, record, closure, content, parts, owner)
         except Exception as error:  # noqa: BLE001 - whatever the error is, `Loader` meets it again and reports it
             from compcache.files import reraise_interrupt
 
             reraise_interrupt(error)
             self._names = None
             return None
-        if target is not None and found is not None and self._recorder is not None:
-            self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
+        if target is not None and self._recorder is not None:
+            self._recorder.hit(func_name, module.module_id, perf_counter() - started)
         return target
+
+    def _look_up_in_closure(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure, bytes, None] | None":
+        """Return a function of the loaded linked closure as `_look_up` does, or None if it is not in it, or needs anything."""
+        closure = self._closure
+        module = self._loaded(closure[0]) if closure is not None and closure[4] is not None and closure[1] is self._names else None
+        if closure is None or module is None:
+            return None
+        runtime, where, directory = load_runtime(), closure[4], -1
+        if runtime.is_ordered(func_name):
+            directory = self._files.renew()
+            audit("open", f"{self._root}/{INDEX_DIRECTORY}", None, _LIST)
+        found = runtime.find_in_closure(
+            self._functions, closure[0], where[0].number, where[3], func_name, directory, INDEX_DIRECTORY, closure[1]
+        )
+        record = found and found[0]
+        if not record or record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+            return None
+        is_accepted = where[3][2] in self._accepted and record[3] in self._accepted
+        return (module, record, closure, found[1], None) if is_accepted else None
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
         """Return the module and the record of a function, its closure and content, and all its imports if it has any.
@@ -281,7 +303,7 @@ class PlainLoader:
             parts = collect_imports(self, runtime, module_id, where, record)
             if parts is None or (parts and self.links and closure is None):
                 return None
-        if closure is not None:
+        if closure is not None and closure[4] is None:
             closure = *closure[:4], where, closure[5]
         module = self._provide(runtime, module_id, where)
         if parts:
@@ -294,8 +316,8 @@ class PlainLoader:
         entry = where[3]
         if entry is None or entry[3] != _IMAGE_SHARED:
             return None
-        record = runtime.function_record(self.read_payload(runtime, where, offset & ~_LINKED))
-        if record[0] != func_name:
+        record = runtime.read_function(where[0].number, entry, offset & ~_LINKED, func_name)
+        if record is None:
             return None
         target_id, accepted = entry[2], self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
@@ -305,8 +327,7 @@ class PlainLoader:
     def read_payload(self, runtime: "Any", where: "Any", offset: int) -> bytes:
         """Return the payload of a record of an open module file."""
         opened, _, _, (image, records, _, _, _, key, _) = where
-        files, descriptor = self._files, opened.number
-        payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
+        payload: bytes = runtime.read_frame(opened.number, offset, records, key, image)
         return payload
 
     def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
@@ -502,18 +523,22 @@ class PlainLoader:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
                     updates += parts.provider_updates(self)
-                tables = *updates, *self._table_updates(name, target), self._mine, new_modules
+                tables = (*updates, *self._table_updates(name, target), self._mine, new_modules)
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
-                known = self._closure
-                kept = known if known is not None and known[0] == closure[0] else closure
-                kept[5].append((record, content))
-                self._closure = *closure[:4], *kept[4:]
+                self._keep_closure(closure)[5].append((record, content))
             for loaded in modules.values():
                 self.opened += not loaded.committed
                 loaded.committed = True
         return target
+
+    def _keep_closure(self, closure: "PlainClosure") -> "PlainClosure":
+        """Keep a closure with its loaded functions, and return it. It may be valid for another state of the index than before."""
+        known = self._closure
+        if known is not closure:
+            self._closure = closure if known is None or known[0] != closure[0] else (*closure[:4], *known[4:])
+        return self._closure or closure
 
     def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
         """Return the new rows for the table of loaded modules, or None if another mapping of a module has replaced this one."""
@@ -526,19 +551,13 @@ class PlainLoader:
                 return None
         return new
 
-    def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
+    def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "tuple[dict[Any, Any], ...]":
         """Return the updates of the tables of targets, as pairs of a table and its new rows."""
         key = key_of(target._context)
         targets, by_name, by_link = self.targets, self._by_name, self._by_link
-
-        def forget(_: "ref[TypedCallTarget]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
-            remove(targets, func_name)
-            remove(by_name, func_name)
-            remove(by_link, key)
-
-        weak = ref(target, forget)
-        updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
-        return updates if self.builds else [*updates, targets, {func_name: weak}]
+        weak = load_runtime().weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, by_link, key)
+        row, by_key = {func_name: weak}, {key: weak}
+        return (by_name, row, by_link, by_key) if self.builds else (by_name, row, by_link, by_key, targets, row)
 
     def loaded_modules(self) -> "list[LoadedModule]":
         """Return the modules that this loader has loaded and that are still referenced."""
@@ -636,11 +655,8 @@ def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int
 
 def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
     """Return a weak reference that removes its row from the table when the module is gone."""
-
-    def forget(_: "ref[LoadedModule]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
-        remove(table, key)  # bound above: when the interpreter ends, this file's globals are gone before the last modules
-
-    return ref(module, forget)
+    weak: ref[LoadedModule] = load_runtime().weak_row(module, _remove_dead_weakref, table, key)
+    return weak
 
 
 def key_of(context: "TargetContext") -> "tuple[str, bytes, str]":
