@@ -28,11 +28,7 @@ def setting(variable: str) -> str:
 
 
 def are_set(variables: "Sequence[str]") -> bool:
-    """Return whether one of these settings has a text. For many settings, this is faster than `setting`.
-
-    Raises:
-        SettingError: a configuration file cannot be used.
-    """
+    """Return whether one of these settings has a text. Raise `SettingError` if a configuration file cannot be used."""
     names = getattr(os.environ, "_data", ())  # bytes on POSIX. The mapping itself raises and catches two exceptions for a missing name
     is_known = bytes in map(type, names) and frozenset(map(str.encode, variables)).isdisjoint(names)
     return any(map(configuration().get if is_known else setting, variables))

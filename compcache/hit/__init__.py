@@ -195,7 +195,7 @@ class PlainLoader:
         self._names: bytes | None = None
         self._functions: tuple[Any, ...] = ()
         self._modules: tuple[Any, ...] = ()
-        self._rows: tuple[Callable[[], bytes], ...] = ()
+        self._rows: tuple[tuple[Any, int, int], ...] = ()
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
         self._owner = -1
@@ -263,10 +263,9 @@ class PlainLoader:
         return target
 
     def _look_up_in_closure(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure, bytes, None] | None":
-        """Return a function of the loaded linked closure as `_look_up` does, or None if it is not in it, or needs anything."""
+        """Return what `_look_up` returns, if the loaded closure has the function and it needs nothing."""
         closure = self._closure
-        module = self._loaded(closure[0]) if closure is not None and closure[4] is not None and closure[1] is self._names else None
-        if closure is None or module is None:
+        if closure is None or closure[4] is None or closure[1] is not self._names:
             return None
         runtime, where, directory = load_runtime(), closure[4], -1
         if runtime.is_ordered(func_name):
@@ -275,17 +274,16 @@ class PlainLoader:
         found = runtime.find_in_closure(
             self._functions, closure[0], where[0].number, where[3], func_name, directory, INDEX_DIRECTORY, closure[1]
         )
-        record = found and found[0]
-        if not record or record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+        module = self._loaded(closure[0])
+        if found is None or module is None:
             return None
-        is_accepted = where[3][2] in self._accepted and record[3] in self._accepted
-        return (module, record, closure, found[1], None) if is_accepted else None
+        record, content = found
+        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+            return None
+        return (module, record, closure, content, None) if self._accepted.issuperset((where[3][2], record[3])) else None
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, its closure and content, and all its imports if it has any.
-
-        The result is None if it is not plain.
-        """
+        """Return the module and the record of a plain function, its closure and content, and its imports if it has any."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -324,12 +322,6 @@ class PlainLoader:
             return None
         return record
 
-    def read_payload(self, runtime: "Any", where: "Any", offset: int) -> bytes:
-        """Return the payload of a record of an open module file."""
-        opened, _, _, (image, records, _, _, _, key, _) = where
-        payload: bytes = runtime.read_frame(opened.number, offset, records, key, image)
-        return payload
-
     def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
         """Return a mapped module, mapping it if necessary."""
         module = self._loaded(module_id)
@@ -342,10 +334,7 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file.
-
-        Return the file, its path, its size and its index entry. The entry is None if the file must be verified first.
-        """
+        """Open a module file. Return it, its path, its size, and its index entry, or None if it must be verified first."""
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
@@ -431,14 +420,14 @@ class PlainLoader:
             one, other, at, length, _ = runtime.open_segment(source, size, name)
             functions.append(one)
             modules.append(other)
-            rows.append(_rows(source, at, length))
+            rows.append((source, at, length))
         self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
         self._names = names
         return True
 
     def _accept(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a requirement, given by its number. If so, later look-ups accept its ids."""
-        text = runtime.requirements(self._rows[segment]()).get(number)
+        text = runtime.requirements(*self._rows[segment]).get(number)
         if text is None:
             return False
         platform, words, identity = _read_host(runtime)
@@ -500,7 +489,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all its imports, or None if another thread has bound something else meanwhile."""
+        """Return the target of a function, bound to its imports, or None if another thread has bound something else."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -534,14 +523,14 @@ class PlainLoader:
         return target
 
     def _keep_closure(self, closure: "PlainClosure") -> "PlainClosure":
-        """Keep a closure with its loaded functions, and return it. It may be valid for another state of the index than before."""
+        """Keep a closure, with what was loaded from it before, and return it."""
         known = self._closure
         if known is not closure:
             self._closure = closure if known is None or known[0] != closure[0] else (*closure[:4], *known[4:])
         return self._closure or closure
 
     def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
-        """Return the new rows for the table of loaded modules, or None if another mapping of a module has replaced this one."""
+        """Return the new rows for the table of modules, or None if another mapping has replaced one."""
         new = {}
         for key, module in modules.items():
             loaded = self._loaded(key)
@@ -625,7 +614,7 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
 
 
 def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
-    """Return the platform of this process, the words of its processor (none if its features are not known), and its identity."""
+    """Return the platform of this process, the words of its processor (none if they are unknown), and its identity."""
     content = runtime.processor()
     platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
     return platform, runtime.processor_words(content), runtime.digest(platform.encode() + content, 12).hex()
@@ -634,11 +623,6 @@ def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
 def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
     """Return a function that reads an open file and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
-
-
-def _rows(source: "Any", at: int, size: int) -> "Callable[[], bytes]":
-    """Return a function that returns the rows of a segment's requirements."""
-    return lambda: source[at : at + size] if isinstance(source, bytes) else source(at, size)
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":

@@ -64,7 +64,7 @@ static PyMethodDef functions[] = {
     {"newest", newest, METH_VARARGS, NULL},
     {"module_entry", module_entry, METH_O, NULL},
     {"stamped", stamped, METH_VARARGS, NULL},
-    {"requirements", requirements, METH_O, NULL},
+    {"requirements", requirements, METH_VARARGS, NULL},
     {"read_frame", read_frame, METH_VARARGS, NULL},
     {"function_record", function_record, METH_O, NULL},
     {"read_function", read_function, METH_VARARGS, NULL},

@@ -809,14 +809,16 @@ PyObject *stamped(PyObject *module, PyObject *args) {
     return fields != NULL ? fields : Py_NewRef(Py_None);
 }
 
-/* requirements(rows: bytes) -> dict[bytes, str]: the requirements of a segment, by number */
-PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
-    Bytes rows = PyBytes_Check(object) ? bytes_of(object) : (Bytes){NULL, 0};
-    const Fault fault = decode_requirements(&rows);
-    if (fault != NULL) {
-        return damaged(fault, NULL);
+/* requirements(source, at=0, size=all) -> dict[bytes, str]: the requirements of a segment, by number */
+PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *source, *kept;
+    unsigned long long at = 0, size = SIZE_MAX;
+    Bytes rows;
+    if (!PyArg_ParseTuple(args, "O|KK:requirements", &source, &at, &size) || read_source(source, at, size, &kept, &rows) < 0) {
+        return NULL;
     }
-    PyObject *found = PyDict_New();
+    const Fault fault = decode_requirements(&rows);
+    PyObject *found = fault != NULL ? damaged(fault, NULL) : PyDict_New();
     const uint8_t *number;
     Bytes text;
     while (found != NULL && next_requirement(&rows, &number, &text)) {
@@ -828,6 +830,7 @@ PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
         Py_XDECREF(key);
         Py_XDECREF(value);
     }
+    Py_DECREF(kept);
     return found;
 }
 

@@ -110,7 +110,7 @@ PyObject *module_entry(PyObject *module, PyObject *entry);
 PyObject *is_ordered(PyObject *module, PyObject *name);
 PyObject *newest(PyObject *module, PyObject *args);
 PyObject *stamped(PyObject *module, PyObject *args);
-PyObject *requirements(PyObject *module, PyObject *rows);
+PyObject *requirements(PyObject *module, PyObject *args);
 PyObject *read_frame(PyObject *module, PyObject *args);
 PyObject *function_record(PyObject *module, PyObject *payload);
 PyObject *read_function(PyObject *module, PyObject *args);
