@@ -57,6 +57,7 @@ $(INSTALLED): $(BUILT_FROM)
 	  || { echo 'make: compcache needs Python 3.11 or later: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q compcache # where bytecode is not written, each process would compile the package
 	@touch $@
 
 demo: $(INSTALLED)
@@ -94,7 +95,7 @@ LIBASAN = $(shell gcc -print-file-name=libasan.so) $(shell gcc -print-file-name=
 sanitize: $(INSTALLED)
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
-	cp -r build_backend compcache examples tests pyproject.toml $(SANITIZED)
+	tar --create --exclude=__pycache__ build_backend compcache examples tests pyproject.toml | tar --extract --directory $(SANITIZED)
 	rm $(SANITIZED)/compcache/hit/_runtime*.so
 	gcc -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -fPIC -shared $(C_OPTIONS) \
 	  $(filter %.c,$(NATIVE)) -o $(SANITIZED)/compcache/hit/_runtime.abi3.so

@@ -349,7 +349,7 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
     """
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
-    _pending_entries(cache).put(kind, name, b"", gone=True)
+    _pending_entries(cache).put(kind, name, b"", is_removal=True)
 
 
 def write_entries(cache: Cache) -> None:
@@ -457,17 +457,20 @@ def list_modules(cache: Cache, prefix: str = "", *, progress: Progress | None = 
     return listed_modules(cache._store, prefix, progress)
 
 
-def list_costs(cache: Cache, *, progress: Progress | None = None) -> Iterator[Cost]:
+def list_costs(
+    cache: Cache, *, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None
+) -> Iterator[Cost]:
     """Yield the costs of stored functions, one item for each label or plain name, sorted by label or name.
 
     Args:
         cache: the cache.
-        progress: called repeatedly with the numbers of read modules and of all modules while lists of modules are made.
+        progress: called repeatedly with the numbers of read modules and of all modules.
+        duplicate: called for each callable function with several realizations: its name, their number, the size of their modules in bytes.
     """
     cache._require_open()
     from compcache.usage.costs import costs
 
-    return costs(cache._store, progress)
+    return costs(cache._store, progress, duplicate)
 
 
 def _entry_name(cache: Cache, name_or_identity: str | Identity, kind: str) -> str:

@@ -52,11 +52,11 @@ class _Bits:
     def vbr(self, width: int) -> int:
         """Return a variable-width number. The highest bit of each chunk of `width` bits says whether another chunk follows."""
         value = shift = 0
-        more = 1 << width - 1
+        continuation_bit = 1 << width - 1
         while True:
             chunk = self.fixed(width)
-            value |= (chunk & more - 1) << shift
-            if not chunk & more:
+            value |= (chunk & continuation_bit - 1) << shift
+            if not chunk & continuation_bit:
                 return value
             shift += width - 1
             if width < _LEAST_CHUNK or shift > _MOST_BITS:
@@ -83,8 +83,8 @@ def defined_functions(bitcode: bytes) -> tuple[str, ...] | None:
     Raises:
         FormatError: the data is not bitcode, or is damaged.
     """
-    found = _visible_functions(*_read_modules(bitcode))
-    return None if found is None else tuple([name for name, _ in found])
+    functions = _visible_functions(*_read_modules(bitcode))
+    return None if functions is None else tuple([name for name, _ in functions])
 
 
 def weak_functions(bitcode: bytes) -> frozenset[str]:
@@ -115,7 +115,7 @@ def _read_modules(bitcode: bytes) -> tuple[list[list[int]], bytes]:
 
 def _unwrap(bitcode: bytes) -> bytes:
     if bitcode.startswith(_WRAPPER):
-        offset, size = (int.from_bytes(bitcode[at : at + 4], "little") for at in (8, 12))
+        offset, size = (int.from_bytes(bitcode[offset_place : offset_place + 4], "little") for offset_place in (8, 12))
         bitcode = bitcode[offset : offset + size]
     if not bitcode.startswith(MAGIC):
         raise FormatError("the data is not LLVM bitcode")
@@ -134,23 +134,23 @@ def _enter_block(bits: _Bits) -> tuple[int, int, int]:
 def _read_records(bits: _Bits, width: int) -> list[tuple[int, list[int], bytes]]:
     """Return the records of a block as (code, [code, *values], blob), without nested blocks."""
     abbreviations: list[list[tuple[int, int]]] = []
-    found: list[tuple[int, list[int], bytes]] = []
+    records: list[tuple[int, list[int], bytes]] = []
     while True:
         number = bits.fixed(width)
         if number == _END_BLOCK:
-            return found
+            return records
         if number == _ENTER_BLOCK:
             _, _, bits.at = _enter_block(bits)
         elif number == _DEFINE_ABBREV:
             abbreviations.append(_read_abbreviation(bits))
         elif number == _UNABBREVIATED:
             code = bits.vbr(6)
-            found.append((code, [code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
+            records.append((code, [code, *[bits.vbr(6) for _ in range(bits.vbr(6))]], b""))
         elif number - 4 < len(abbreviations):
             values, blob = _read_abbreviated(bits, abbreviations[number - 4])
             if not values:
                 raise FormatError("the bitcode contains a record without a code")
-            found.append((values[0], values, blob))
+            records.append((values[0], values, blob))
         else:
             raise FormatError("the bitcode uses an abbreviation that it does not define")
 

@@ -71,9 +71,9 @@ def may_be_read(kind: str, *, elsewhere: bool) -> bool:
     return not (elsewhere and kind.startswith(PICKLED))
 
 
-def sequence_after(known: EntryRecord | None) -> int:
-    """Return the sequence for an entry that replaces `known`: the time in nanoseconds, or more if the clock is behind `known`."""
-    return max(0 if known is None else known.sequence + 1, time_ns())
+def sequence_after(previous: EntryRecord | None) -> int:
+    """Return the sequence for an entry that replaces `previous`: the time in nanoseconds, or more if the clock is behind `previous`."""
+    return max(0 if previous is None else previous.sequence + 1, time_ns())
 
 
 def encode_entry(record: EntryRecord) -> bytes:
@@ -93,18 +93,21 @@ def decode_entry(payload: bytes) -> EntryRecord:
     """
     if len(payload) < _HEAD.size or payload[:1] != ENTRY:
         raise FormatError(f"the record of an entry has the type {payload[:1]!r}, or is truncated")
-    _, gone, sequence, count, kind_size, name_size, size = _HEAD.unpack_from(payload)
-    first = _HEAD.size + count * DIGEST_SIZE
-    second = first + kind_size
-    third = second + name_size
-    if third + size != len(payload) or gone > 1:
+    _, is_removal, sequence, count, kind_size, name_size, size = _HEAD.unpack_from(payload)
+    kind_start = _HEAD.size + count * DIGEST_SIZE
+    name_start = kind_start + kind_size
+    data_start = name_start + name_size
+    if data_start + size != len(payload) or is_removal > 1:
         raise FormatError("the record of an entry is damaged: its sizes do not match its length")
-    requires = tuple([payload[at : at + DIGEST_SIZE] for at in range(_HEAD.size, first, DIGEST_SIZE)])
+    requires = tuple([payload[start : start + DIGEST_SIZE] for start in range(_HEAD.size, kind_start, DIGEST_SIZE)])
     try:
-        kind, name = payload[first:second].decode("utf-8", "surrogatepass"), payload[second:third].decode("utf-8", "surrogatepass")
+        kind, name = (
+            payload[kind_start:name_start].decode("utf-8", "surrogatepass"),
+            payload[name_start:data_start].decode("utf-8", "surrogatepass"),
+        )
     except UnicodeDecodeError:
         raise FormatError("the record of an entry contains a text that is not UTF-8") from None
-    return EntryRecord(kind, name, sequence, requires, payload[third:], bool(gone))
+    return EntryRecord(kind, name, sequence, requires, payload[data_start:], bool(is_removal))
 
 
 def encode_stub(symbol: int, features: str) -> bytes:

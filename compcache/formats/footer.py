@@ -89,9 +89,9 @@ def encode_container(
     sections = [image, records, graph, bitcode]
     module_id = module_id or module_digest(sections, *map(len, sections))
     sizes = [*map(len, sections), len(notes)]
-    head = _FOOTER.pack(_MAGIC, _VERSION, 0, *sizes, module_id, digest([notes]))
-    head += mac(head, signing_key) if signing_key else bytes(MAC_SIZE)
-    return module_id, [*sections, notes, head + check(head)]
+    footer = _FOOTER.pack(_MAGIC, _VERSION, 0, *sizes, module_id, digest([notes]))
+    footer += mac(footer, signing_key) if signing_key else bytes(MAC_SIZE)
+    return module_id, [*sections, notes, footer + check(footer)]
 
 
 def decode_footer(data: bytes, file_size: int) -> Footer:
@@ -131,7 +131,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
     """
     if footer.module_id != module_id:
         raise FormatError("the module file contains a different module than its name says")
-    content = (read(at, min(_CHUNK, footer.content - at)) for at in range(0, footer.content, _CHUNK))
+    content = (read(offset, min(_CHUNK, footer.content - offset)) for offset in range(0, footer.content, _CHUNK))
     if module_digest(content, footer.image, footer.records, footer.graph, footer.bitcode) != module_id:
         raise FormatError("the content of the module file does not match the digest in its name")
     if digest([read(footer.content, footer.notes)]) != footer.notes_digest:
@@ -155,11 +155,11 @@ def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> F
 
 def sections_of(data: bytes, footer: Footer) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     """Return the image, records, graph, bitcode and notes of a module file. `data` are the bytes of the file."""
-    found, at = [], 0
+    sections, start = [], 0
     for size in (footer.image, footer.records, footer.graph, footer.bitcode, footer.notes):
-        found.append(data[at : at + size])
-        at += size
-    image, records, graph, bitcode, notes = found
+        sections.append(data[start : start + size])
+        start += size
+    image, records, graph, bitcode, notes = sections
     return image, records, graph, bitcode, notes
 
 
@@ -167,6 +167,6 @@ def is_signed_with(footer: Footer, signing_key: bytes) -> bool:
     """Return whether a footer has a valid MAC by a key. The comparison takes constant time."""
     expected = mac(footer.signed, signing_key)
     difference = 0
-    for a, b in zip(expected, footer.mac, strict=True):
-        difference |= a ^ b
+    for expected_byte, actual_byte in zip(expected, footer.mac, strict=True):
+        difference |= expected_byte ^ actual_byte
     return difference == 0

@@ -107,7 +107,7 @@ def encode_notes(seconds: float, identity: Any, digests: Mapping[str, str], cont
     notes: dict[str, Any] = {"created": time.time(), "seconds": seconds}
     if identity is not None:
         components = identity.components() if hasattr(identity, "components") else identity
-        notes["identity"] = {str(k): str(v) for k, v in dict(components).items()}
+        notes["identity"] = {str(component): str(value) for component, value in dict(components).items()}
     notes |= {name: digest for name, digest in digests.items() if digest}
     return pack_notes({**notes, "contents": contents} if contents else notes)
 

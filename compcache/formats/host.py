@@ -72,8 +72,8 @@ class Processor:
 
     def meets(self, features: str) -> bool:
         """Return whether this processor has all features in a text ``names;words``. The result is False for a malformed text."""
-        met: bool = runtime.processor_meets(features, self.words, self.identity, self._ask)
-        return met
+        has_features: bool = runtime.processor_meets(features, self.words, self.identity, self._ask)
+        return has_features
 
     def accept(self, requirement: str) -> None:
         """Add the target_ids of a requirement, and of mapping a module with it, to `accepted`."""
@@ -94,7 +94,7 @@ class Processor:
         self.accept(requirement)
         if made_on and made_on == self.identity:
             return NATIVE
-        shared = lacking = 0
+        shared = missing = 0
         for item in made_for.split(","):
             word, _, number = item.partition(":")
             if word in self.words and number:
@@ -104,8 +104,8 @@ class Processor:
                     reraise_interrupt(error)
                     return UNUSABLE
                 shared += (mask & self.words[word]).bit_count()
-                lacking += (mask & ~self.words[word]).bit_count()
-        return _SHARED * shared + _SAME_CPU * (bool(cpu) and cpu == self.cpu()) + _SAME_CPU - 1 - lacking
+                missing += (mask & ~self.words[word]).bit_count()
+        return _SHARED * shared + _SAME_CPU * (bool(cpu) and cpu == self.cpu()) + _SAME_CPU - 1 - missing
 
     def is_native(self, requirement: str) -> bool:
         """Return whether code with a requirement was compiled for exactly this host, and can run on it."""

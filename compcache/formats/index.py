@@ -108,9 +108,9 @@ class ModuleEntry(Record):
 
     def encode(self) -> bytes:
         """Return the encoded entry, which begins with the module_id."""
-        s = self.stamp
+        stamp = self.stamp
         return MODULE.pack(
-            self.module_id, s.inode, s.size, s.mtime, s.ctime, self.image, self.records, self.target_id,
+            self.module_id, stamp.inode, stamp.size, stamp.mtime, stamp.ctime, self.image, self.records, self.target_id,
             self.flags, self.functions, self.key, self.mac,
         )  # fmt: skip
 
@@ -248,14 +248,14 @@ def _level_of(name: str) -> int:
 
 
 def _is_segment_name(name: str, suffix: str) -> bool:
-    level, dash, rest = name[:2], name[2:3], name[3:]
+    level, dash, file_name = name[:2], name[2:3], name[3:]
     return (
-        rest.endswith(suffix)
+        file_name.endswith(suffix)
         and dash == "-"
         and level.isdecimal()
         and level.isascii()
-        and len(rest) == 2 * NAME_SIZE + len(suffix)
-        and not rest[: 2 * NAME_SIZE].strip("0123456789abcdef")
+        and len(file_name) == 2 * NAME_SIZE + len(suffix)
+        and not file_name[: 2 * NAME_SIZE].strip("0123456789abcdef")
     )
 
 
@@ -314,14 +314,14 @@ class Index:
 
     def refresh(self) -> bool:
         """List the directory again, and return whether its segments have changed. After a failure, `problem` is set."""
-        before, self.problem = self.problem, ""
+        former_problem, self.problem = self.problem, ""
         names = self._list_names()
-        old = {segment.name: segment for segment in self._segments or ()}
-        if self._segments is not None and names == list(old):
+        former_segments = {segment.name: segment for segment in self._segments or ()}
+        if self._segments is not None and names == list(former_segments):
             if names:
-                self.problem = before  # the problem of a segment still exists
+                self.problem = former_problem  # the problem of a segment still exists
             return False
-        self._segments = tuple([old.get(name) or Segment(self, name) for name in names])
+        self._segments = tuple([former_segments.get(name) or Segment(self, name) for name in names])
         return True
 
     def _list_names(self) -> list[str]:
@@ -334,9 +334,9 @@ class Index:
             reraise_interrupt(error)
             self.problem = f"{self.directory} cannot be read: {error.strerror or error}"
             return []
-        left_out = self.damaged.keys() | self.ignored
+        unused = self.damaged.keys() | self.ignored
         self.unfinished = any(name.endswith(self.suffix + "-part") for name in found)
-        names = [name for name in found if _is_segment_name(name, self.suffix) and name not in left_out]
+        names = [name for name in found if _is_segment_name(name, self.suffix) and name not in unused]
         return sorted(names, key=_place_of)
 
     def add(self, name: str) -> None:
@@ -361,7 +361,7 @@ class Index:
         """Use the processor and the known ranks of another index."""
         self._processor, self._ranks = other._processor, other._ranks
 
-    def find(self, key: bytes, rest: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
+    def find(self, key: bytes, fallbacks: list[tuple[int, tuple[bytes, int]]] | None = None) -> Iterator[tuple[bytes, int]]:
         """Yield the (module_id, record offset) of every realization of a content name, without duplicates, the best first.
 
         Segments are read lazily, the largest first. Code for exactly this host has the highest rank, so a caller that uses it opens no
@@ -369,43 +369,43 @@ class Index:
 
         Args:
             key: the key of the function's name (`compcache.digest.name_key`).
-            rest: collects realizations of lower ranks as (rank, realization), which are then not yielded. None yields all realizations.
+            fallbacks: collects realizations of lower ranks as (rank, realization), which are then not yielded. None yields all.
         """
         seen: set[tuple[bytes, int, bytes]] = set()
         ranks = self._ranks
-        others: list[tuple[Segment, bytes, tuple[bytes, int]]] = []
+        lower_ranked: list[tuple[Segment, bytes, tuple[bytes, int]]] = []
         for segment, value in self._values(key):
             module_id, offset, number, _, _ = runtime.function_entry(value)
             if (module_id, offset, number) not in seen:
                 seen.add((module_id, offset, number))
                 if number not in ranks:
-                    self._look_for_native(segment, number)
+                    self._rank_if_native(segment, number)
                 if ranks.get(number, UNUSABLE) < NATIVE:
-                    others.append((segment, number, (module_id, offset)))
+                    lower_ranked.append((segment, number, (module_id, offset)))
                     continue
                 self._hint = segment
                 yield module_id, offset
-        others.sort(key=lambda other: self._rank(other[0], other[1]), reverse=True)
-        for segment, number, candidate in others:
-            if rest is None:
+        lower_ranked.sort(key=lambda other: self._rank(other[0], other[1]), reverse=True)
+        for segment, number, candidate in lower_ranked:
+            if fallbacks is None:
                 self._hint = segment
                 yield candidate
             else:
-                rest.append((ranks.get(number, 0), candidate))
+                fallbacks.append((ranks.get(number, 0), candidate))
 
     def find_numbered(self, key: bytes) -> list[Numbered]:
         """Return the realizations of a plain name from all segments, without duplicates, in any order."""
-        found: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
+        newest: dict[tuple[bytes, int, bytes], tuple[int, Segment, bytes]] = {}
         for segment, value in self._values(key):
             module_id, offset, number, order, content = runtime.function_entry(value)
-            known = found.get((module_id, offset, number))
-            if known is None or known[0] < order:
-                found[module_id, offset, number] = order, segment, content
+            newer = newest.get((module_id, offset, number))
+            if newer is None or newer[0] < order:
+                newest[module_id, offset, number] = order, segment, content
                 self._hint = segment
         rows = []
-        for (module_id, offset, number), (order, segment, content) in found.items():
+        for (module_id, offset, number), (order, segment, content) in newest.items():
             if number not in self._ranks:
-                self._look_for_native(segment, number)
+                self._rank_if_native(segment, number)
             rows.append((order, self._rank(segment, number), module_id, offset, content))
         return rows
 
@@ -424,7 +424,7 @@ class Index:
             for value in values:
                 yield segment, value
 
-    def _look_for_native(self, segment: Segment, number: bytes) -> None:
+    def _rank_if_native(self, segment: Segment, number: bytes) -> None:
         """Set the rank of the requirement with a number if it belongs to code for exactly this host."""
         text = self._read_requirements(segment).get(number)
         if text is not None and (self._processor is None or self._processor().is_native(text)):
@@ -432,9 +432,9 @@ class Index:
 
     def _rank(self, segment: Segment, number: bytes) -> int:
         """Return the rank on this host of the requirement with a number, or 0 if the segment does not contain the requirement."""
-        known = self._ranks.get(number)
-        if known:
-            return known
+        known_rank = self._ranks.get(number)
+        if known_rank:
+            return known_rank
         text = self._read_requirements(segment).get(number)
         if text is None:
             return 0
@@ -461,8 +461,8 @@ class Index:
         order = self.segments if hint is None else (hint, *[other for other in self.segments if other is not hint])
         for segment in order:
             for value in self.look_up(segment, module_id, modules=True) or ():
-                made, fields = runtime.module_entry(value)
-                if made == stamp and (self.vouching is None or segment.owner in self.vouching):
+                verified_stamp, fields = runtime.module_entry(value)
+                if verified_stamp == stamp and (self.vouching is None or segment.owner in self.vouching):
                     yield fields
 
     def look_up(self, segment: Segment, key: bytes, *, modules: bool) -> list[bytes] | None:

@@ -31,8 +31,8 @@ def marked(functions: Iterable[tuple[str, int, str]], kinds: Iterable[str]) -> l
 
     `kinds` are the kinds of the module's entries.
     """
-    mark = LINKED if KIND in kinds else 0
-    return [(name, offset | mark, requirement) for name, offset, requirement in functions]
+    flag = LINKED if KIND in kinds else 0
+    return [(name, offset | flag, requirement) for name, offset, requirement in functions]
 
 
 class Closure(Record):

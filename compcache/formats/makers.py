@@ -112,10 +112,10 @@ def read_makers(read_record: Callable[[int], bytes], size: int) -> tuple[Maker, 
     Raises:
         FormatError: a record is damaged.
     """
-    head = read_record(0)
-    header = decode_module(head)
-    second = FRAME.size + len(head)
-    payload = read_record(second) if second < size else b""
+    header_payload = read_record(0)
+    header = decode_module(header_payload)
+    makers_offset = FRAME.size + len(header_payload)
+    payload = read_record(makers_offset) if makers_offset < size else b""
     return makers_of(header.image_kind, header.llvm_version, decode_makers(payload) if payload[:1] == MAKERS else "")
 
 
@@ -136,10 +136,10 @@ class Versions(NamedTuple):
         name = _NAME.match(text.strip()) if isinstance(text, str) else None
         if name is None:
             raise ValueError(advice)
-        rest = text.strip()[name.end() :]
-        found = [_CONDITION.fullmatch(part) for part in rest.split(",")] if rest else []
+        condition_list = text.strip()[name.end() :]
+        matches = [_CONDITION.fullmatch(condition) for condition in condition_list.split(",")] if condition_list else []
         conditions = []
-        for match in found:
+        for match in matches:
             if (
                 match is None
                 or _version_key(match[2].removesuffix(".*")) is None
@@ -158,10 +158,10 @@ class Versions(NamedTuple):
 
 
 def _satisfies(version: str, sign: str, limit: str) -> bool:
-    found, bound = _version_key(version) or _UNKNOWN, _version_key(limit.removesuffix(".*")) or _UNKNOWN
+    actual, bound = _version_key(version) or _UNKNOWN, _version_key(limit.removesuffix(".*")) or _UNKNOWN
     if limit.endswith(".*"):
         return (_version_parts(version)[: len(_version_parts(limit))] == _version_parts(limit)) == (sign == "==")
-    return _OPERATORS[sign](found, bound)
+    return _OPERATORS[sign](actual, bound)
 
 
 def _version_parts(version: str) -> tuple[str, ...]:
@@ -174,7 +174,7 @@ def _version_key(version: str) -> tuple[tuple[int, ...], int, int] | None:
     match = _VERSION.match(version)
     if match is None:
         return None
-    numbers = [int(part) for part in match[1].split(".")]
+    numbers = [int(number) for number in match[1].split(".")]
     while numbers and not numbers[-1]:
         numbers.pop()
     return tuple(numbers), _STAGES.get(match[2] or "", 0), int(match[3] or 0)

@@ -19,11 +19,11 @@ TABLE_HEAD_SIZE = len(TABLE_MAGIC) + 8  # the number of bytes before the key
 
 def has_table(image: bytes, key: bytes, abi: int, symbols: int) -> bool:
     """Return whether an image contains a table with this key, this ABI version and at least this number of symbols."""
-    at = image.find(key)
-    while at >= 0:
-        head = image[max(at - TABLE_HEAD_SIZE + len(TABLE_MAGIC), 0) : at]
-        found_abi, count = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
-        if len(head) == TABLE_HEAD_SIZE - len(TABLE_MAGIC) and found_abi == abi and count >= symbols:
+    key_offset = image.find(key)
+    while key_offset >= 0:
+        header = image[max(key_offset - TABLE_HEAD_SIZE + len(TABLE_MAGIC), 0) : key_offset]
+        table_abi, count = int.from_bytes(header[:4], "little"), int.from_bytes(header[4:], "little")
+        if len(header) == TABLE_HEAD_SIZE - len(TABLE_MAGIC) and table_abi == abi and count >= symbols:
             return True
-        at = image.find(key, at + 1)
+        key_offset = image.find(key, key_offset + 1)
     return False

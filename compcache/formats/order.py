@@ -39,9 +39,9 @@ UNNUMBERED = Order(0)
 def order_of(notes: Mapping[str, Any]) -> Order:
     """Return the order of a module from its notes. Invalid values count as 0 and as missing digests."""
     number, contents = notes.get(_NUMBER), notes.get(_CONTENTS)
-    known = isinstance(number, int) and 0 <= number <= GREATEST_NUMBER
-    usable = isinstance(contents, bytes) and len(contents) % CONTENT_SIZE == 0
-    return Order(number if known else 0, contents if usable else b"")  # type: ignore[arg-type] # checked above
+    is_valid_number = isinstance(number, int) and 0 <= number <= GREATEST_NUMBER
+    are_valid_contents = isinstance(contents, bytes) and len(contents) % CONTENT_SIZE == 0
+    return Order(number if is_valid_number else 0, contents if are_valid_contents else b"")  # type: ignore[arg-type] # checked above
 
 
 def is_numbered(notes: Mapping[str, Any]) -> bool:

@@ -94,20 +94,20 @@ class _Reader:
 
     def u32(self) -> int:
         """Return the next integer."""
-        at = self._at
-        self._at = at + 4
+        offset = self._at
+        self._at = offset + 4
         if self._at > len(self._data):
             self.fail("is truncated")
-        return int.from_bytes(self._data[at : at + 4], "little")
+        return int.from_bytes(self._data[offset : offset + 4], "little")
 
     def blob(self) -> bytes:
         """Return the next field of bytes, which is preceded by its size."""
         size = self.u32()
-        at = self._at
-        self._at = at + size
+        offset = self._at
+        self._at = offset + size
         if self._at > len(self._data):
             self.fail("is truncated")
-        return self._data[at : at + size]
+        return self._data[offset : offset + size]
 
     def text(self) -> str:
         """Return the next text, which is preceded by its length in bytes."""
@@ -154,7 +154,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
         ValueError: the text is not a version.
     """
     try:
-        return tuple([int(part) for part in version.split(".")])
+        return tuple([int(number) for number in version.split(".")])
     except ValueError as error:
         reraise_interrupt(error)
         raise ValueError(f"{version!r} is not a version of LLVM: use numbers like 22 or 21.1") from None

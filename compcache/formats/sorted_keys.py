@@ -46,10 +46,10 @@ _MAX_INDEX = 1 << 30
 
 def merge_keys(sources: Iterable[Iterable[Item]]) -> Iterator[Item]:
     """Merge sorted sources. If several sources have the same key, only the item of the first source is yielded."""
-    last = None
+    last_key = None
     for item in heapq.merge(*sources, key=_key_of):
-        if item[0] != last:
-            last = item[0]
+        if item[0] != last_key:
+            last_key = item[0]
             yield item
 
 
@@ -64,18 +64,18 @@ def encode_keys(items: Iterable[Item], summary: Callable[[], bytes]) -> Iterator
         ValueError: the summary has more than `SUMMARY_SIZE` bytes.
     """
     firsts: list[tuple[bytes, int, int]] = []
-    at = 0
-    for first, packed in _blocks(items):
+    offset = 0
+    for first_key, packed in _blocks(items):
         block = check(packed) + packed
-        firsts.append((first, at, len(block)))
-        at += len(block)
+        firsts.append((first_key, offset, len(block)))
+        offset += len(block)
         yield block
     packed = _packed_block([field for row in firsts for field in row])
     yield check(packed) + packed
     content = summary()
     if len(content) > SUMMARY_SIZE:
         raise ValueError(f"the summary of sorted keys has {len(content)} bytes, but at most {SUMMARY_SIZE} are allowed")
-    tail = _TAIL.pack(_MAGIC, at, CHECK_SIZE + len(packed), len(content), content)
+    tail = _TAIL.pack(_MAGIC, offset, CHECK_SIZE + len(packed), len(content), content)
     yield tail + check(tail)
 
 
@@ -115,17 +115,17 @@ class SortedKeys:
         tail = read(max(size - TAIL_SIZE, 0), TAIL_SIZE)
         if len(tail) != TAIL_SIZE or check(tail[:-CHECK_SIZE]) != tail[-CHECK_SIZE:] or tail[: len(_MAGIC)] != _MAGIC:
             raise FormatError("the file of sorted keys is damaged: its end is not valid")
-        _, at, length, summary_size, summary = _TAIL.unpack_from(tail)
-        if at + length + TAIL_SIZE != size or length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
+        _, index_offset, index_length, summary_size, summary = _TAIL.unpack_from(tail)
+        if index_offset + index_length + TAIL_SIZE != size or index_length > _MAX_INDEX or summary_size > SUMMARY_SIZE:
             raise FormatError(f"the file of sorted keys is damaged: its size of {size} bytes does not match its end")
         self._read = read
         self.summary: bytes = summary[:summary_size]
-        self._index = self._read_index(at, length)
+        self._index = self._read_index(index_offset, index_length)
         self._firsts: list[bytes] = self._index[::3]
         self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
 
-    def _unpack(self, at: int, length: int) -> Any:
-        data = self._read(at, length)
+    def _read_checked(self, offset: int, length: int) -> Any:
+        data = self._read(offset, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
             raise FormatError("a block of sorted keys is damaged: its checksum does not match")
         try:
@@ -134,25 +134,25 @@ class SortedKeys:
             reraise_interrupt(error)
             raise FormatError("a block of sorted keys is not valid msgpack") from error
 
-    def _read_index(self, at: int, length: int) -> list[Any]:
+    def _read_index(self, offset: int, length: int) -> list[Any]:
         """Return the first key, the offset and the length of each block. Offsets and lengths are checked when blocks are read."""
-        index = self._unpack(at, length)
+        index = self._read_checked(offset, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys is not a list of keys and places")
         return index
 
-    def _load(self, number: int, key: bytes) -> list[bytes]:
+    def _load_block(self, number: int, key: bytes) -> list[bytes]:
         """Return the keys and values of a block, alternating.
 
         The last block for each first byte of requested keys is kept, because the next request often needs the same block.
         """
-        known = self._blocks.get(key[:1])
-        if known is not None and known[0] == number:
-            return known[1]
-        at, size = self._index[3 * number + 1 : 3 * number + 3]
-        if type(at) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= at < 1 << 60):
+        kept_block = self._blocks.get(key[:1])
+        if kept_block is not None and kept_block[0] == number:
+            return kept_block[1]
+        offset, size = self._index[3 * number + 1 : 3 * number + 3]
+        if type(offset) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= offset < 1 << 60):
             raise FormatError("the index of a file of sorted keys contains an invalid place of a block")
-        block: list[bytes] = self._unpack(at, size)
+        block: list[bytes] = self._read_checked(offset, size)
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
             raise FormatError("a block of sorted keys is not a list of keys and values")
         self._blocks[key[:1]] = number, block
@@ -161,7 +161,7 @@ class SortedKeys:
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """Yield the items with `start` <= key < `end`, in order."""
         for number in range(max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)):
-            block = self._load(number, start)
+            block = self._load_block(number, start)
             keys = block[::2]
             first = 0 if keys[0] >= start else bisect_left(keys, start)
             last = len(keys) if keys[-1] < end else bisect_left(keys, end)
@@ -172,7 +172,7 @@ class SortedKeys:
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None
-        block = self._load(number, key)
+        block = self._load_block(number, key)
         keys = block[::2]
-        at = bisect_left(keys, key)
-        return block[2 * at + 1] if keys[at : at + 1] == [key] else None
+        position = bisect_left(keys, key)
+        return block[2 * position + 1] if keys[position : position + 1] == [key] else None

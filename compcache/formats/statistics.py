@@ -110,9 +110,9 @@ def encode_sum(counters: Counters, size: int, uses: Iterable[bytes], inputs: Ite
     yield state.digest()
 
 
-def encode_use(module_id: bytes, key: bytes, count: int, last: float) -> bytes:
-    """Return an encoded use for a sum. `key` is the name key, `last` the time of the last use in seconds since the epoch."""
-    return _USE.pack(key, module_id, count, last)
+def encode_use(module_id: bytes, key: bytes, count: int, last_time: float) -> bytes:
+    """Return an encoded use for a sum. `key` is the name key, `last_time` the time of the last use in seconds since the epoch."""
+    return _USE.pack(key, module_id, count, last_time)
 
 
 def decode_stats(data: bytes) -> StatsFile:
@@ -129,15 +129,15 @@ def decode_stats(data: bytes) -> StatsFile:
     if _HEAD.size + sum(sizes) + CHECK_SIZE != len(data):
         raise FormatError("the statistics file has an unknown version: its size does not match its header")
     sections = []
-    at = _HEAD.size
+    start = _HEAD.size
     for size in sizes:
-        sections.append(data[at : at + size])
-        at += size
+        sections.append(data[start : start + size])
+        start += size
     try:
         uses = {
-            (name, module): (count, last)
-            for name, module, count, last in _USE.iter_unpack(sections[1])
-            if 0 <= last < _END_OF_TIME  # false for NaN
+            (name, module): (count, last_time)
+            for name, module, count, last_time in _USE.iter_unpack(sections[1])
+            if 0 <= last_time < _END_OF_TIME  # false for NaN
         }
         return StatsFile(counters=_decode_counters(sections[0]), inputs=tuple(sections[2].decode().split()), size=len(data), uses=uses)
     except (StructError, ValueError) as error:
@@ -149,8 +149,8 @@ def decode_journal(data: bytes) -> StatsFile:
     """Decode a journal. Incomplete and damaged batches are ignored."""
     counters: dict[tuple[int, str], float] = {}
     uses: dict[tuple[bytes, bytes], tuple[int, float]] = {}
-    for part in data.split(b"\n\n"):  # an empty line precedes each batch, and no batch contains one
-        text, _, expected = part.strip(b"\n").rpartition(b"\n" + BATCH_END.encode())
+    for batch in data.split(b"\n\n"):  # an empty line precedes each batch, and no batch contains one
+        text, _, expected = batch.strip(b"\n").rpartition(b"\n" + BATCH_END.encode())
         if text and check(text).hex().encode() == expected:
             _add_batch(counters, uses, text.decode("utf-8", "replace").split("\n"))
     return StatsFile(counters=counters, inputs=(), size=len(data), uses=uses)
@@ -159,21 +159,21 @@ def decode_journal(data: bytes) -> StatsFile:
 def _add_batch(counters: dict[tuple[int, str], float], uses: dict[tuple[bytes, bytes], tuple[int, float]], lines: list[str]) -> None:
     try:
         for line in lines:
-            first, counter, *rest = line.split(" ")
-            if first == "row":  # from an earlier version, which stored rows of modules in journals
+            time_text, counter, *fields = line.split(" ")
+            if time_text == "row":  # from an earlier version, which stored rows of modules in journals
                 continue
-            when = float(first)
-            amount = float(rest[0])
-            if not (0 <= when < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
+            seconds = float(time_text)
+            amount = float(fields[0])
+            if not (0 <= seconds < _END_OF_TIME and 0 <= amount < _MAX_AMOUNT):
                 raise ValueError(f"the line has an invalid time or amount: {line}")
             if counter != "loads":  # loads are counted when the seconds of their compilation are known
-                hour = int(when) // HOUR, counter
+                hour = int(seconds) // HOUR, counter
                 counters[hour] = counters.get(hour, 0) + amount
-            if len(rest) > 1 and rest[1]:
-                key = bytes.fromhex(rest[2]) if len(rest) > 2 and rest[2] else LOADS_KEY  # noqa: PLR2004
-                use = key, bytes.fromhex(rest[1])
-                count, last = uses.get(use, (0, 0.0))
-                uses[use] = count + round(amount), max(last, when)
+            if len(fields) > 1 and fields[1]:
+                key = bytes.fromhex(fields[2]) if len(fields) > 2 and fields[2] else LOADS_KEY  # noqa: PLR2004
+                use = key, bytes.fromhex(fields[1])
+                count, last_time = uses.get(use, (0, 0.0))
+                uses[use] = count + round(amount), max(last_time, seconds)
     except (ValueError, IndexError) as error:
         reraise_interrupt(error)
         return  # another version has written the batch
@@ -196,8 +196,8 @@ class UsesInSum:
         head = read(0, _HEAD.size)
         if len(head) != _HEAD.size or head[: len(_MAGIC)] != _MAGIC:
             raise FormatError("the statistics file is not a sum")
-        _, counters, uses, *rest = _HEAD.unpack(head)
-        if _HEAD.size + counters + uses + sum(rest) + CHECK_SIZE != size or uses % _USE.size:
+        _, counters, uses, *other_sizes = _HEAD.unpack(head)
+        if _HEAD.size + counters + uses + sum(other_sizes) + CHECK_SIZE != size or uses % _USE.size:
             raise FormatError(f"the statistics file is damaged: its size of {size} bytes does not match its header")
         self._read = read
         self._start = _HEAD.size + counters
@@ -212,13 +212,13 @@ class UsesInSum:
         Raises:
             FormatError: the file is damaged.
         """
-        state, at = blake2b(digest_size=CHECK_SIZE), 0
-        while at < self._end:
-            part = self._read(at, min(_CHUNK, self._end - at))
-            if not part:
+        state, offset = blake2b(digest_size=CHECK_SIZE), 0
+        while offset < self._end:
+            chunk = self._read(offset, min(_CHUNK, self._end - offset))
+            if not chunk:
                 break
-            state.update(part)
-            at += len(part)
+            state.update(chunk)
+            offset += len(chunk)
         if state.digest() != self._read(self._end, CHECK_SIZE):
             raise FormatError("the statistics file is damaged: its checksum does not match")
 
@@ -230,29 +230,29 @@ class UsesInSum:
             reraise_interrupt(error)
             raise FormatError(f"the counters of the statistics file are damaged: {error}") from error
 
-    def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
+    def uses_of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
         """Yield (name key, (number of uses, time of the last use)) of a module, for all name keys or only for `key`."""
-        wanted = module_id + key
-        for (_, name), count, last in self.between(wanted, wanted + (b"\0" if key else _BEHIND_ALL)):
-            yield name, (count, last)
+        start = module_id + key
+        for (_, name), count, last_time in self.uses_between(start, start + (b"\0" if key else _BEHIND_ALL)):
+            yield name, (count, last_time)
 
-    def between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
+    def uses_between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
         """Yield ((module_id, name key), number of uses, time of the last use) from `start` to before `end`, in order.
 
         The bounds are prefixes of a module_id followed by a name key.
         """
-        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_of) - 1, 0)
+        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_place) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
-            for name, module, count, last in _USE.iter_unpack(data[: len(data) // _USE.size * _USE.size]):
-                where = module + name
-                if where >= end:
+            for name, module, count, last_time in _USE.iter_unpack(data[: len(data) // _USE.size * _USE.size]):
+                place = module + name
+                if place >= end:
                     return
-                if where >= start and 0 <= last < _END_OF_TIME:  # false for NaN
-                    yield (module, name), count, last
+                if place >= start and 0 <= last_time < _END_OF_TIME:  # false for NaN
+                    yield (module, name), count, last_time
             page += 1
 
-    def _first_of(self, page: int) -> bytes:
+    def _first_place(self, page: int) -> bytes:
         """Return the module_id and the name key, joined, of the first use on a page."""
         first = self._firsts.get(page)
         if first is None:
@@ -277,12 +277,12 @@ def read_inputs(read: Callable[[int, int], bytes]) -> tuple[str, ...]:
 
 def _decode_counters(section: bytes) -> dict[tuple[int, str], float]:
     counters: dict[tuple[int, str], float] = {}
-    at = 0
-    while at < len(section):
-        hour, value, length = _COUNTER.unpack_from(section, at)
-        at += _COUNTER.size + length
+    offset = 0
+    while offset < len(section):
+        hour, value, length = _COUNTER.unpack_from(section, offset)
+        offset += _COUNTER.size + length
         if 0 <= value < _MAX_AMOUNT:  # false for NaN
-            counters[hour, section[at - length : at].decode()] = value
+            counters[hour, section[offset - length : offset].decode()] = value
     return counters
 
 

@@ -45,6 +45,6 @@ def _read_chunks(files: file_ops.Files, path: str) -> Iterator[bytes]:
     if files.fstat(opened.number).st_size > _MOST_DIGESTED:
         return
     offset = 0
-    while part := files.pread(opened.number, _CHUNK, offset):
-        yield part
-        offset += len(part)
+    while chunk := files.pread(opened.number, _CHUNK, offset):
+        yield chunk
+        offset += len(chunk)

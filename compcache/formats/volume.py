@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     #: Offset, length of the stream, size of the module file, size of its signatures, modification time.
     Member = tuple[int, int, int, int, float]
 
-__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone", "reraise_interrupt"]
+__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_removed", "reraise_interrupt"]
 
 MAGIC = b"CCVOLUM1"
 CHECK_SIZE, DIGEST_SIZE = 8, 16  # as `compcache.digest` has them
@@ -50,7 +50,7 @@ _LARGEST_DICTIONARY, _MOST_REPLACED, _LARGEST_LIST = 1 << 15, 1 << 16, 1 << 26
 _RAW = -15
 
 
-def encode_gone(module_id: bytes) -> bytes:
+def encode_removed(module_id: bytes) -> bytes:
     """Encode a removed module as a row of a volume's list."""
     return module_id + _checksum(module_id)
 
@@ -120,22 +120,27 @@ class Volume:
         if not S_ISREG(self.status.st_mode) or size < len(MAGIC) + TAIL.size or self._read(0, len(MAGIC)) != MAGIC:
             raise _damaged_error("the file is not a volume of modules")
         tail = self._read(size - TAIL.size, TAIL.size)
-        at, length, replaced, table, expected = TAIL.unpack(tail)
-        rest = length + NAME_SIZE * replaced
-        if length > _LARGEST_DICTIONARY or replaced > _MOST_REPLACED or at + rest != table or table > size - TAIL.size:
+        dictionary_offset, length, replaced, table, expected = TAIL.unpack(tail)
+        dictionary_size = length + NAME_SIZE * replaced
+        if (
+            length > _LARGEST_DICTIONARY
+            or replaced > _MOST_REPLACED
+            or dictionary_offset + dictionary_size != table
+            or table > size - TAIL.size
+        ):
             raise _damaged_error("the tail of the volume is damaged: it describes impossible sizes")
-        data = self._read(at, rest)
+        data = self._read(dictionary_offset, dictionary_size)
         if _checksum(tail[:-CHECK_SIZE] + data) != expected:
             raise _damaged_error("the tail of the volume is damaged: its checksum does not match")
         self._dictionary = data[:length]
-        names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, rest, NAME_SIZE)}
+        names = {data[start : start + NAME_SIZE].hex() + suffixes[0] for start in range(length, dictionary_size, NAME_SIZE)}
         self.replaced = names - {name}
         self.needs_list = name in names
         self.table: Table = runtime.Table(lambda offset, count: self._read(table + offset, count))
         if self.table.width != MEMBER.size:
             raise _damaged_error(f"the rows in the table of the volume have {self.table.width} bytes, not {MEMBER.size}")
         #: The bytes of the volume outside of streams, divided by the number of its modules.
-        self.share = (size - at + len(MAGIC)) // max(self.table.count, 1)
+        self.share = (size - dictionary_offset + len(MAGIC)) // max(self.table.count, 1)
         self._gone: frozenset[bytes] = frozenset()
         self._gone_state = 0, 0
 
@@ -157,7 +162,7 @@ class Volume:
         """The name of the list of removed modules."""
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
-    def gone(self) -> frozenset[bytes]:
+    def removed_ids(self) -> frozenset[bytes]:
         """Return the module_ids of removed modules. The list is read again if it has changed.
 
         An unreadable list, or a list of a user whose files are not used, is treated as empty.
@@ -169,7 +174,7 @@ class Volume:
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
-                self._gone = self._read_gone(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
+                self._gone = self._read_removed(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
                 self._gone_state = status.st_ino, status.st_size
         except OSError as error:
             reraise_interrupt(error)
@@ -178,10 +183,10 @@ class Volume:
             return frozenset()  # no user whose files are used has removed a module
         return self._gone
 
-    def _read_gone(self, path: str) -> frozenset[bytes]:
+    def _read_removed(self, path: str) -> frozenset[bytes]:
         from compcache.files import read_file
 
-        return frozenset(_decode_gone(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+        return frozenset(_decode_removed(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
 
     def find(self, module_id: bytes) -> "Member | None":
         """Return the place of a module in this volume, or None if the volume does not contain the module or it was removed.
@@ -191,20 +196,20 @@ class Volume:
             FormatError: the volume's table is damaged.
         """
         rows = self.table.find(module_id)
-        if not rows or module_id in self.gone():
+        if not rows or module_id in self.removed_ids():
             return None
         member: Member = _FIELDS.unpack(rows[0])
         return member
 
-    def members(self, first: int | None = None) -> "Iterator[tuple[bytes, Member]]":
+    def members(self, first_byte: int | None = None) -> "Iterator[tuple[bytes, Member]]":
         """Yield (module_id, place) of the modules that were not removed, in order. See `find` for the exceptions.
 
-        `first` limits the result to module_ids that begin with this byte.
+        `first_byte` limits the result to module_ids that begin with this byte.
         """
-        gone = self.gone()
-        for number in range(256) if first is None else (first,):
+        removed = self.removed_ids()
+        for number in range(256) if first_byte is None else (first_byte,):
             for row in self.table.entries_of_range(number, 8):
-                if row[:DIGEST_SIZE] not in gone:
+                if row[:DIGEST_SIZE] not in removed:
                     yield row[:DIGEST_SIZE], _FIELDS.unpack(row[DIGEST_SIZE:])
 
     def content(self, member: "Member") -> tuple[bytes, bytes]:
@@ -229,12 +234,12 @@ class Volume:
         return data[:size], data[size:]
 
 
-def _decode_gone(data: bytes) -> "Iterator[bytes]":
-    at = 0
-    while at + _GONE <= len(data):
-        module_id = data[at : at + DIGEST_SIZE]
-        if _checksum(module_id) == data[at + DIGEST_SIZE : at + _GONE]:
+def _decode_removed(data: bytes) -> "Iterator[bytes]":
+    offset = 0
+    while offset + _GONE <= len(data):
+        module_id = data[offset : offset + DIGEST_SIZE]
+        if _checksum(module_id) == data[offset + DIGEST_SIZE : offset + _GONE]:
             yield module_id
-            at += _GONE
+            offset += _GONE
         else:  # a crash has left an incomplete row
-            at += 1
+            offset += 1

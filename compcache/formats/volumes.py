@@ -69,9 +69,9 @@ class Volumes:
             OSError: a volume cannot be read.
         """
         self._list_if_changed()
-        own = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
-        replaced = {name for volume in own.values() for name in volume.replaced}
-        return [volume for name, volume in {**own, **self._known}.items() if name not in replaced]
+        trusted = {name: volume for name, volume in self._known.items() if self.is_own(volume)}
+        replaced = {name for volume in trusted.values() for name in volume.replaced}
+        return [volume for name, volume in {**trusted, **self._known}.items() if name not in replaced]
 
     def replaced(self) -> list[Volume]:
         """Return the readable volumes that another volume replaces. Raise `OSError` if a volume cannot be read."""
@@ -88,8 +88,8 @@ class Volumes:
             OSError: a volume cannot be read.
         """
         self._state = 0, 0
-        found = self._query(self._all_known, lambda volume: volume.find(module_id))
-        return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in found], True)
+        holders = self._query(self._all_known, lambda volume: volume.find(module_id))
+        return dict.fromkeys(self._begun, False) | dict.fromkeys([volume.gone_name for volume, _ in holders], True)
 
     def is_own(self, volume: Volume) -> bool:
         """Return whether only users in `vouching` can have written a volume. If `vouching` is None, all users are trusted."""
@@ -127,7 +127,7 @@ class Volumes:
         """List the directory and open its volumes. Return False if a volume disappeared in the meantime, because it was replaced."""
         names = set(self._files.listdir(self._directory))
         volume_suffix, list_suffix = self._suffixes
-        known, whole = {}, True
+        known, is_complete = {}, True
         self.damaged = {}
         for name in sorted(name for name in names if name.endswith(volume_suffix)):
             try:
@@ -136,34 +136,34 @@ class Volumes:
                     known[name] = volume
             except FileNotFoundError as error:
                 reraise_interrupt(error)
-                whole = False
+                is_complete = False
             except _format_error() as error:
                 self._record_damage(name, error)
         volumes = {name.removesuffix(volume_suffix) for name in names}
         self._begun = sorted(name for name in names if name.endswith(list_suffix) and name.removesuffix(list_suffix) not in volumes)
         self._known = known
-        return whole
+        return is_complete
 
     def _record_damage(self, name: str, error: "FormatError") -> None:
         self.damaged[name] = str(error)
         self._tell_damaged(name, str(error))
 
     def _query(
-        self, volumes: "Callable[[], list[Volume]]", question: "Callable[[Volume], _T | None]", most: int = 1 << 30
+        self, volumes: "Callable[[], list[Volume]]", question: "Callable[[Volume], _T | None]", max_answers: int = 1 << 30
     ) -> "list[tuple[Volume, _T]]":
-        """Call `question` with volumes; return (volume, answer) for answers other than None, at most `most`.
+        """Call `question` with volumes; return (volume, answer) for answers other than None, at most `max_answers`.
 
         A damaged volume has no answer. If the list of a volume is missing, another volume has replaced the volume, so the current volumes
         are used.
         """
         for attempt in range(_ATTEMPTS):
-            found = []
+            answers = []
             try:
                 for volume in volumes():
                     answer = self._query_one(volume, question)
                     if answer is not None:
-                        found.append((volume, answer))
-                    if len(found) >= most:
+                        answers.append((volume, answer))
+                    if len(answers) >= max_answers:
                         break
             except FileNotFoundError as error:
                 reraise_interrupt(error)
@@ -172,7 +172,7 @@ class Volumes:
                 self._state = 0, 0
                 continue
             break
-        return found
+        return answers
 
     def _query_one(self, volume: Volume, question: "Callable[[Volume], _T | None]") -> "_T | None":
         try:
@@ -187,8 +187,8 @@ class Volumes:
         Raises:
             OSError: a volume cannot be read.
         """
-        found = self._query(self.current, lambda volume: volume.find(module_id), most=1)
-        return found[0] if found else None
+        places = self._query(self.current, lambda volume: volume.find(module_id), max_answers=1)
+        return places[0] if places else None
 
     def read(self, module_id: bytes) -> "tuple[bytes, int, os.stat_result] | None":
         """Return the bytes of a module file, its size in the volume, and the volume's status, or None if no volume contains it.
@@ -197,14 +197,14 @@ class Volumes:
             FormatError: the member is damaged.
             OSError: the volume cannot be read.
         """
-        found = self.find(module_id)
-        return None if found is None else (found[0].content(found[1])[0], found[1][1] + found[0].share, found[0].status)
+        place = self.find(module_id)
+        return None if place is None else (place[0].content(place[1])[0], place[1][1] + place[0].share, place[0].status)
 
     def signatures(self, module_id: bytes) -> bytes:
         """Return the signatures of a module, or b"" if it has none or they cannot be read."""
         try:
-            found = self.find(module_id)
-            return b"" if found is None else found[0].content(found[1])[1]
+            place = self.find(module_id)
+            return b"" if place is None else place[0].content(place[1])[1]
         except (OSError, _format_error()) as error:
             reraise_interrupt(error)
             return b""
@@ -215,10 +215,10 @@ class Volumes:
         Raises:
             OSError: a volume cannot be read.
         """
-        found = self.find(module_id)
-        return None if found is None else (found[1][1] + found[0].share, found[1][4])
+        place = self.find(module_id)
+        return None if place is None else (place[1][1] + place[0].share, place[1][4])
 
-    def are_there(self) -> bool:
+    def has_volumes(self) -> bool:
         """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""
         return bool(self._query_readable(lambda _: True))
 
@@ -228,10 +228,10 @@ class Volumes:
         `digits` are the first two hexadecimal digits of their module_ids. A failure to read calls `tell_unreadable`, and no modules are
         returned.
         """
-        first = int(digits, 16)
+        first_byte = int(digits, 16)
         return {
             module_id: (member[1] + volume.share, member[4], volume.status)
-            for volume, members in self._query_readable(lambda volume: dict(volume.members(first)))
+            for volume, members in self._query_readable(lambda volume: dict(volume.members(first_byte)))
             for module_id, member in members.items()
         }
 

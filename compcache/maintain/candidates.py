@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from compcache.formats import known_faults
 from compcache.formats.makers import Versions
 from compcache.formats.records import version_numbers
-from compcache.formats.statistics import MISSES_ID
 from compcache.maintain.pins import pinned
 from compcache.maintain.policy import Entry, Outside, Plan, cutoff, matcher, plan_prune
 from compcache.usage.linked import linked_closures
@@ -157,7 +156,7 @@ class Chooser:
         """Yield the entries of all modules, packs last. The entry of an unreadable module has no functions and no imports."""
         packs = {module_id: _Pack() for module_id in self._census.packs}
         for slice_ in slices:
-            used = _last_uses(self._uses, slice_.first)
+            used = {module_id: last for module_id, (_, last) in self._uses.of_directory(slice_.first).items()}
             rows = slice_.rows()
             for module_id, row in rows.items():
                 if row.is_pack and module_id in packs:
@@ -289,16 +288,6 @@ class Chooser:
 
 
 _new: Callable[[tuple[Any, ...]], Entry] = partial(tuple.__new__, Entry)
-
-
-def _last_uses(uses: Uses, first: int) -> dict[bytes, float]:
-    """Return the last use of each module whose module_id begins with the byte `first`."""
-    found: dict[bytes, float] = {}
-    for (module_id, _), _, last in uses.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
-        if last > found.get(module_id, 0.0):
-            found[module_id] = last
-    found.pop(MISSES_ID, None)
-    return found
 
 
 class _Pack:

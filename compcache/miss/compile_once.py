@@ -163,18 +163,18 @@ def add_missing(
     """
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
-    found = find_stored(session, functions, source)
-    if found is not None:
-        return found
+    stored = find_stored(session, functions, source)
+    if stored is not None:
+        return stored
     with single_flight(session, functions[0], absent=False) as may_be_stored:
-        found = find_stored(session, functions, source) if may_be_stored else None
-        if found is not None:
-            return found
+        stored = find_stored(session, functions, source) if may_be_stored else None
+        if stored is not None:
+            return stored
         with _inquire(session, functions) as inquiry:
             if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
-                found = find_stored(session, functions)
-                if found is not None:
-                    return found
+                stored = find_stored(session, functions)
+                if stored is not None:
+                    return stored
             return _build_and_use(
                 session, functions, build, inquiry, fetched=partial(find_stored, session, functions), use=partial(_publish, session)
             )
@@ -183,7 +183,7 @@ def add_missing(
 def _publish(session: Session, built: BuiltModule) -> Addition:
     module_id = publish_built(session, [built])[0][0]
     names = tuple([name for name, *_ in built.functions])
-    return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
+    return Addition(names, (module_id,), _module_size(session, bytes.fromhex(module_id)), was_cached=False)
 
 
 def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
@@ -231,13 +231,13 @@ def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSour
 def _first_module(session: Session, func_name: str) -> tuple[str, int]:
     """Return the id and the size in bytes of a module that contains the function, or "" and 0 if there is no such module now."""
     for module_id, _ in session.store.find(func_name):
-        size = _size_of(session, module_id)
+        size = _module_size(session, module_id)
         if size:
             return module_id.hex(), size
     return "", 0
 
 
-def _size_of(session: Session, module_id: bytes) -> int:
+def _module_size(session: Session, module_id: bytes) -> int:
     """Return the size of a stored module in bytes, or 0 if it does not exist."""
     try:
         return session.store.status_of(module_id)[0]
@@ -275,9 +275,9 @@ def _build_and_use(
         builds += 1
         provides = all(map(session.can_import, needs))
         if inquiry is not None:
-            found = fetched() if inquiry.wait_for_functions() else None
-            if found is not None:
-                return found
+            fetched_target = fetched() if inquiry.wait_for_functions() else None
+            if fetched_target is not None:
+                return fetched_target
             inquiry.record_late_answer()
         try:
             return use(_compile_exporting(session, functions, source, inquiry, maker))
@@ -300,7 +300,7 @@ def _compile_exporting(
     from compcache.miss.build import build_source  # imports LLVM, which functions of the remote store do not need
 
     try:
-        built = _with_received(session, partial(build_source, session, source, maker))
+        built = _retry_with_received(session, partial(build_source, session, source, maker))
     except CompileError as error:
         raise CompileError(f"build() for {functions[0]!r} returned code that cannot be compiled: {error}") from error
     if inquiry is not None:
@@ -308,29 +308,29 @@ def _compile_exporting(
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
-        shown = ", ".join(map(repr, names[:20])) or "nothing"
+        exported_text = ", ".join(map(repr, names[:20])) or "nothing"
         raise UndefinedSymbolError(
-            f"build() for {functions[0]!r} returned a module that exports {shown} but not "
+            f"build() for {functions[0]!r} returned a module that exports {exported_text} but not "
             f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each requested function",
             symbols=missing,
         )
     return built
 
 
-def _with_received(session: Session, action: Callable[[], _Result]) -> _Result:
+def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Result:
     """Call an action. If it lacks functions that builds of this thread have received, keep these in memory and call the action again.
 
     Raises:
         UndefinedSymbolError: it lacks functions that no build has received.
     """
-    kept: set[str] = set()
+    names: set[str] = set()
     while True:
         try:
             return action()
         except UndefinedSymbolError as error:
-            if kept.issuperset(error.symbols) or not keep_received(session, error.symbols):
+            if names.issuperset(error.symbols) or not keep_received(session, error.symbols):
                 raise
-            kept.update(error.symbols)
+            names.update(error.symbols)
 
 
 def _try_load(session: Session, func_name: str) -> TypedCallTarget | None:
@@ -361,10 +361,10 @@ def _publish_and_load(session: Session, func_name: str, miss: Exception, built: 
     load: Callable[[], TypedCallTarget] = partial(session.loader.load, func_name)
     try:
         try:
-            return _with_received(session, load)
+            return _retry_with_received(session, load)
         except (NotCachedError, StorageError):
             keep_in_memory(session.store, built)  # removed since its publication, or unreadable
-        return _with_received(session, load)
+        return _retry_with_received(session, load)
     except CompcacheError as error:
         error.__context__ = miss
         raise

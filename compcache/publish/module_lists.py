@@ -65,13 +65,16 @@ if TYPE_CHECKING:
     SizeOf = Callable[[bytes], int]
 
 __all__ = [
+    "IMPORTS",
+    "REALIZES",
     "ListCounts",
     "ModuleLists",
+    "SortedItems",
     "base_of",
     "last_part_of",
     "merge_list",
+    "relation_key",
     "remove_list",
-    "sorted_items",
     "write_empty_list",
     "write_list",
 ]
@@ -93,6 +96,8 @@ _MANY_NAMES = 1 << 10
 _ROWS_PER_BATCH = 1 << 10
 #: The number of keys that are sorted at a time; the other keys wait in a file.
 _RUN = 1 << 17
+#: The relation of a module to a function, in keys of `relation_key`. Modules that realize a function sort before its importers.
+REALIZES, IMPORTS = b"d", b"i"
 
 
 class ListCounts(NamedTuple):
@@ -146,17 +151,33 @@ def _items_of(row: Row, size: int) -> Iterator[Item]:
             yield b"r" + required + place, value
 
 
-def sorted_items(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items in the order of their keys, without duplicate keys. Many items are sorted in parts, in temporary files."""
-    runs: list[Iterator[Item]] = []
-    run: list[Item] = []
-    for item in items:
-        run.append(item)
-        if len(run) >= _RUN:
-            runs.append(_write_run(run))
-            run = []
-    run.sort(key=itemgetter(0))
-    return merge_keys([run, *runs])
+def relation_key(name: str, relation: bytes, module: bytes) -> bytes:
+    """Return a key that sorts the relations of modules to functions by name: ``name 0 relation module``."""
+    return b"%b\0%b%b" % (_encode_name(name), relation, module)
+
+
+class SortedItems:
+    """Collects items, and yields them once in the order of their keys, without duplicate keys.
+
+    Many items are sorted in parts, which wait in temporary files.
+    """
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._run: list[Item] = []
+        self._runs: list[Iterator[Item]] = []
+        for key, value in items:
+            self.add(key, value)
+
+    def add(self, key: bytes, value: bytes = b"") -> None:
+        """Add an item. Raise `OSError` if a temporary file cannot be written."""
+        self._run.append((key, value))
+        if len(self._run) >= _RUN:
+            self._runs.append(_write_run(self._run))
+            self._run = []
+
+    def __iter__(self) -> Iterator[Item]:
+        self._run.sort(key=itemgetter(0))
+        return merge_keys([self._run, *self._runs])
 
 
 def _write_run(run: list[Item]) -> Iterator[Item]:
@@ -207,7 +228,7 @@ class _InMemory:
     """Items in memory, with the interface of `SortedKeys`."""
 
     def __init__(self, items: Iterable[Item]) -> None:
-        counter = _Counter(sorted_items(items), ())
+        counter = _Counter(SortedItems(items), ())
         self._items = list(counter)
         self._keys = [key for key, _ in self._items]
         self.summary = counter.summary()
@@ -268,7 +289,7 @@ class _List:
         store, segment, count = self._store, self._segment, self._count()
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
-                _publish_list(store, segment.name, sorted_items(self._read_items()), ())
+                _publish_list(store, segment.name, SortedItems(self._read_items()), ())
                 opened = _open_list(store, segment.name)
                 if opened is not None:
                     return opened
@@ -367,7 +388,7 @@ def write_list(store: Store, segment: str, rows: Iterable[tuple[Row, int]]) -> N
     known = list(rows)
     if len(known) > _FEW and not store.readonly and not store.exposed:
         with suppress(OSError):
-            _publish_list(store, segment, sorted_items(item for row, size in known for item in _items_of(row, size)), ())
+            _publish_list(store, segment, SortedItems(item for row, size in known for item in _items_of(row, size)), ())
 
 
 def write_empty_list(store: Store, segment: str) -> None:
@@ -576,14 +597,6 @@ class ModuleLists:
                     yield holders
                 last, holders = key[:-DIGEST_SIZE], []
             holders.append(key[-DIGEST_SIZE:])
-
-    def imported_names(self) -> Iterator[str]:
-        """Yield the names of all imported functions, each once, sorted."""
-        last = b""
-        for key, _ in self._starting_with(b"i"):
-            if key[1 : -DIGEST_SIZE - 1] != last:
-                last = key[1 : -DIGEST_SIZE - 1]
-                yield _decode_name(last)
 
     def _decode(self, each: _List, values: list[tuple[bytes, bytes]]) -> dict[bytes, Row]:
         """Decode the rows in these values of a list. If a value is malformed, recreate the list first."""

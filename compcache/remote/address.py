@@ -137,10 +137,10 @@ def shown_url(text: str) -> str:
 def _without_secrets(url: str) -> str:
     scheme = _SCHEME.match(url)
     start = scheme[0] if scheme is not None else ""
-    user, at, rest = url[len(start) :].rpartition("@")
+    user, separator, host_and_path = url[len(start) :].rpartition("@")
     if start.startswith("abfs") and not set(user) & set(":/?#"):  # Azure: the name of a container
-        rest = user + at + rest
-    return start + re.split(r"[?#]", rest, maxsplit=1)[0]
+        host_and_path = user + separator + host_and_path
+    return start + re.split(r"[?#]", host_and_path, maxsplit=1)[0]
 
 
 def has_secret(url: str) -> bool:
@@ -198,7 +198,7 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
         modes *= len(urls)
     stores = [_read_store(store_url, store_mode) for store_url, store_mode in zip(urls, modes, strict=True) if store_mode != OFF]
     for number, store in enumerate(stores):
-        if store.url in [earlier.url for earlier in stores[:number]]:
+        if store.url in [previous.url for previous in stores[:number]]:
             raise ValueError(f"the remote store {store.shown!r} is named twice: write each store once")
     length = sum([len(store.url) + 1 for store in stores]) - 1
     if length > LONGEST_URL:
@@ -207,7 +207,7 @@ def read_settings(url: str | None, mode: str | None) -> Stores | None:
 
 
 def _read_store(url: str, mode: str) -> RemoteSettings:
-    shown = _without_secrets(url)
+    safe_url = _without_secrets(url)
     try:
         parts = urlsplit(url)
         is_url = parts.port is None or parts.port > 0
@@ -221,11 +221,11 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
             f"the remote store{start} is not a URL: write {_URL_FORMS}; the port is a number, and passwords encode : / ? # @ as %XX"
         )
     if len(url) > LONGEST_URL:
-        raise ValueError(f"the URL of the remote store {shown[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
+        raise ValueError(f"the URL of the remote store {safe_url[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")
     if parts.scheme not in _KINDS:
-        raise ValueError(f"the remote store {shown!r} has an unknown URL scheme: write {_URL_FORMS}")
+        raise ValueError(f"the remote store {safe_url!r} has an unknown URL scheme: write {_URL_FORMS}")
     if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
-        raise ValueError(f"the remote store {shown!r} does not name an absolute path: write file:///directory")
+        raise ValueError(f"the remote store {safe_url!r} does not name an absolute path: write file:///directory")
     if parts.scheme != "file" and not parts.scheme.startswith("unix") and not parts.netloc:
-        raise ValueError(f"the remote store {shown!r} does not name a host or bucket: write {_URL_FORMS}")
+        raise ValueError(f"the remote store {safe_url!r} does not name a host or bucket: write {_URL_FORMS}")
     return RemoteSettings(url.rstrip("/"), mode)

@@ -95,9 +95,9 @@ def require_acceptable(store: Store, data: bytes | memoryview, *, wanted: str, s
     name = footer.module_id.hex()
     if store.signing_key and not is_signed_with(footer, store.signing_key):
         raise IntegrityError(f"module {name} does not carry the signature of this cache's key (signing_key)", path=name)
-    whole: Any = data  # a view: the image, a part of it, is not copied
-    image, *others = sections_of(whole, footer)
-    records, graph, bitcode, notes = map(bytes, others)
+    view: Any = data  # a view: the image, a part of it, is not copied
+    image, *other_sections = sections_of(view, footer)
+    records, graph, bitcode, notes = map(bytes, other_sections)
     sections = image, records, graph, bitcode, notes
     manifest = WholeManifest(sections[1])
     keys = _accepted_keys(store)

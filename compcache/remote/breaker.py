@@ -73,11 +73,11 @@ class Breaker:
         if self._read() != (0, 0.0, 0.0):
             self._write(0, 0.0, 0.0)
 
-    def record_failure(self, *, doubt: bool = False, probe: bool = False) -> None:
+    def record_failure(self, *, is_doubtful: bool = False, probe: bool = False) -> None:
         """Record that all tries of a request timed out or failed with an error of the store.
 
         Args:
-            doubt: make the store doubtful until the helper has probed it.
+            is_doubtful: make the store doubtful until the helper has probed it.
             probe: the request was a probe.
         """
         failures, until, pause = self._read()
@@ -87,7 +87,7 @@ class Breaker:
         if failures >= _FAILURES:
             pause = min(2 * pause, _LONGEST_PAUSE) if pause else _FIRST_PAUSE
             until = time.time() + pause
-        elif probe or doubt:
+        elif probe or is_doubtful:
             until = time.time() + _DOUBT
         self._write(failures, until, pause)
 

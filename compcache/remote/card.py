@@ -75,24 +75,26 @@ class Card(NamedTuple):
 
 def encode_cards(cards: dict[str, Card]) -> bytes:
     """Encode the cards of one function. `cards` maps shelves to cards, the newest last."""
-    rows = [[shelf, *card[1:6], [list(each[:6]) for each in card.imports]] for shelf, card in cards.items()]
+    rows = [[shelf, *card[1:6], [list(imported[:6]) for imported in card.imports]] for shelf, card in cards.items()]
     data: bytes = _MAGIC + msgpack.packb([next(iter(cards.values())).name, rows], unicode_errors="surrogatepass")
     return data + check(data)
 
 
-def merge_cards(known: dict[str, Card], shelf: str, card: Card) -> bytes:
+def merge_cards(former: dict[str, Card], shelf: str, card: Card) -> bytes:
     """Add a card to the known cards of its function, and return the encoded cards. The new card replaces the known card of its shelf.
 
     If the result would have more than `_LARGE_CARDS` bytes, the imports of the new card are left out. If it would have more than
     `MAX_CARDS` bytes, the oldest cards are left out.
     """
-    others = {known_shelf: known_card for known_shelf, known_card in known.items() if known_shelf != shelf and known_card.name == card.name}
-    data = encode_cards({**others, shelf: card})
+    other_cards = {
+        known_shelf: known_card for known_shelf, known_card in former.items() if known_shelf != shelf and known_card.name == card.name
+    }
+    data = encode_cards({**other_cards, shelf: card})
     if len(data) > _LARGE_CARDS and card.imports:
-        return merge_cards(others, shelf, card._replace(imports=()))
-    while len(data) > MAX_CARDS and others:
-        del others[next(iter(others))]
-        data = encode_cards({**others, shelf: card})
+        return merge_cards(other_cards, shelf, card._replace(imports=()))
+    while len(data) > MAX_CARDS and other_cards:
+        del other_cards[next(iter(other_cards))]
+        data = encode_cards({**other_cards, shelf: card})
     return data
 
 
@@ -179,8 +181,8 @@ def decode_pack(data: bytes) -> dict[str, Packed]:
             raise FormatError(f"the content of the pack does not end within {MAX_UNPACKED} bytes")
         cards, rows = msgpack.unpackb(content, unicode_errors="surrogatepass")
         modules = {bytes(module_id): bytes(module) for module_id, module in rows}
-        known = [_decode_card(card, []) for card in cards]
-        return {card.name: Packed(card, modules[card.module_id]) for card in known}
+        known_cards = [_decode_card(card, []) for card in cards]
+        return {card.name: Packed(card, modules[card.module_id]) for card in known_cards}
     except Exception as error:  # from msgpack, zlib or LZMA, or a field of the wrong type
         reraise_interrupt(error)
         raise FormatError(f"the pack is malformed: {error}") from error

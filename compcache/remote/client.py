@@ -231,10 +231,10 @@ class RemoteStore:
 
         See `inquire` for the arguments.
         """
-        wanted = list(dict.fromkeys(names))
+        unique_names = list(dict.fromkeys(names))
         fetched: list[str] = []
-        while wanted:
-            batch, wanted = wanted[:_BATCH], wanted[_BATCH:]
+        while unique_names:
+            batch, unique_names = unique_names[:_BATCH], unique_names[_BATCH:]
             inquiry = self.inquire(batch, plain=plain, insists=insists, first=first)
             if inquiry is None:
                 continue
@@ -245,7 +245,7 @@ class RemoteStore:
                 break
             fetched += inquiry.fetched
             if insists and inquiry.fetched:
-                wanted += inquiry.unanswered  # repeated as long as each round fetches a function
+                unique_names += inquiry.unanswered  # repeated as long as each round fetches a function
         return tuple(fetched)
 
     def has(self, names: Sequence[str]) -> tuple[bool, ...]:
@@ -309,9 +309,9 @@ class RemoteStore:
                 rejected.setdefault(0 if answer.packed else answer.store + 1, []).append(name)
         if packed:
             ask(self.settings, "distrust", self._process_token()).wait(_PATIENCE)
-        for first, again in rejected.items():
+        for first, retry in rejected.items():
             if first < len(self.settings.each):
-                fetched += self.fetch(again, plain=True, insists=insists, first=first)
+                fetched += self.fetch(retry, plain=True, insists=insists, first=first)
         absent = [name for name in imports if name not in names and next(self._store.find(name), None) is None]
         if absent:
             self.fetch(absent, plain=True, insists=insists)
@@ -320,8 +320,8 @@ class RemoteStore:
     def _adopt_imports(self, answer: HelperAnswer) -> Iterator[str]:
         """Publish the imported modules in an answer that the cache lacks. Yield the names that these modules import."""
         for name, data, signatures in answer.imports:
-            is_here = next(self._store.find(name), None) is not None
-            adopted = self._adopt(name, data, signatures, answer.store) if not is_here else None
+            is_stored = next(self._store.find(name), None) is not None
+            adopted = self._adopt(name, data, signatures, answer.store) if not is_stored else None
             if adopted is not None:
                 yield from adopted.imports
 
@@ -463,7 +463,7 @@ class RemoteStore:
         Modules that are large, or that do not run on every processor of the shelf, are left out.
         """
         space, pending = IMPORTS_LIMIT, list(manifest.imports())
-        seen = set(pending)
+        visited = set(pending)
         while pending:
             name = pending.pop(0)
             for module_id, _ in self._store.find(name):
@@ -476,8 +476,8 @@ class RemoteStore:
                     if not includes(shelf, shelf_of(needs), manifest.header.triple):
                         continue
                     space -= len(data)
-                    unseen = [function for function in imported.imports() if function not in seen]
-                    seen.update(unseen)
+                    unseen = [function for function in imported.imports() if function not in visited]
+                    visited.update(unseen)
                     pending += unseen
                     yield card._replace(module=data)
                     break
@@ -515,11 +515,11 @@ class RemoteStore:
 
     def count_by_store(self, answers: Iterable[HelperAnswer], seconds: Iterable[float]) -> None:
         """Count each store's answers by kind, and the seconds that they took."""
-        for position, (store, took) in enumerate(zip(self.settings.each, seconds, strict=False)):
-            letters = [answer.by_store[position : position + 1] for answer in answers]
-            asked = sum([letters.count(letter) for letter in (STORE_HIT, STORE_MISS)])
+        for position, (store, duration) in enumerate(zip(self.settings.each, seconds, strict=False)):
+            results = [answer.by_store[position : position + 1] for answer in answers]
+            look_ups = sum([results.count(result) for result in (STORE_HIT, STORE_MISS)])
             for counter, amount in (
-                ("misses", letters.count(STORE_MISS)), ("errors", letters.count(STORE_ERROR)), ("answers", asked), ("seconds", took),
+                ("misses", results.count(STORE_MISS)), ("errors", results.count(STORE_ERROR)), ("answers", look_ups), ("seconds", duration),
             ):  # fmt: skip
                 if amount:
                     self.count(counter_of(f"remote_{counter}", store.shown), amount)

@@ -63,7 +63,7 @@ def state_directory(url: str, environment: Mapping[str, str]) -> str:
     Raises:
         OSError: the directory cannot be made private.
     """
-    account = sorted((k, v) for k, v in environment.items() if k.startswith(_ACCOUNT))
+    account = sorted((name, value) for name, value in environment.items() if name.startswith(_ACCOUNT))
     return _private_directory_for(repr((url, account)), environment)
 
 
@@ -75,15 +75,15 @@ def outbox_directory(url: str, environment: Mapping[str, str]) -> str:
     Raises:
         OSError: the directory cannot be made private.
     """
-    place = sorted((k, v) for k, v in environment.items() if k in _PLACE)
+    place = sorted((name, value) for name, value in environment.items() if name in _PLACE)
     return _private_directory_for(repr(("outbox", _strip_credentials(url), place)), environment)
 
 
 def _strip_credentials(url: str) -> str:
     """Return a URL without user, password and query."""
-    scheme, _, rest = url.partition("://")
-    rest, _, fragment = rest.partition("#")
-    host, slash, path = rest.partition("?")[0].partition("/")
+    scheme, _, address = url.partition("://")
+    address, _, fragment = address.partition("#")
+    host, slash, path = address.partition("?")[0].partition("/")
     if not scheme.startswith("abfs"):  # the part before the @ is a container
         host = host.rpartition("@")[2]
     return f"{scheme}://{host}{slash}{path}#{fragment if 'redis' in scheme else ''}"  # the fragment is a prefix

@@ -154,13 +154,13 @@ class Outbox:
         Returns:
             The number of waiting uploads that were dropped.
         """
-        excess = self.size() + size - self._limit
+        excess_size = self.size() + size - self._limit
         dropped = 0
-        for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess > 0 else ():
-            if excess <= 0:
+        for name in sorted(self._files(), key=lambda name: not name.endswith(_STORED)) if excess_size > 0 else ():
+            if excess_size <= 0:
                 break
             with suppress(OSError):
-                excess -= os.stat(os.path.join(self._directory, name)).st_size
+                excess_size -= os.stat(os.path.join(self._directory, name)).st_size
             self.remove(name)
             dropped += not name.endswith(_STORED)
         return dropped

@@ -1,24 +1,30 @@
-"""The costs of functions, added up by label while lists of modules are read."""
+"""The costs of functions, added up by label. All modules are read once, and their functions are sorted by name."""
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import groupby, islice
+from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from compcache.publish.module_lists import base_of
-from compcache.usage.listings import functions_of, uses_by_module
-from compcache.usage.snapshot import Excerpts
+from compcache.digest import DIGEST_SIZE, name_key
+from compcache.formats.manifest import LINK_ONLY
+from compcache.publish.module_lists import SortedItems, base_of, relation_key
+from compcache.usage.ledger import Uses, fold_long
+from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from compcache.formats.sorted_keys import Item
     from compcache.store import Store
     from compcache.usage.module_files import Progress
 
 __all__ = ["Cost", "costs"]
 
-#: The number of labels read at a time.
+#: The number of labels whose misses are read at a time.
 _AT_ONCE = 1 << 12
+#: A function's share of the seconds, the bytes and the loads of a module, the size of the module, and whether the function is callable.
+_SHARE = Struct("<dddQ?")
 
 
 class Cost(NamedTuple):
@@ -37,29 +43,50 @@ class Cost(NamedTuple):
     realizations: int
 
 
-def costs(store: Store, progress: Progress | None = None) -> Iterator[Cost]:
-    """Yield the costs of all functions of a directory and its layers, sorted by name.
+def costs(store: Store, progress: Progress | None = None, duplicate: Callable[[str, int, int], object] | None = None) -> Iterator[Cost]:
+    """Yield the costs of all functions of a directory and its layers, sorted by name. All modules are read once.
 
     Args:
         store: the cache directory.
-        progress: called now and then with the numbers of read modules and of all modules while lists of modules are made.
+        progress: called now and then with the numbers of read modules and of all modules.
+        duplicate: called with the func_name, the number of realizations and the size of their modules in bytes, for each callable function
+            with several realizations.
     """
-    excerpts = Excerpts(store, progress)
-    bases = excerpts.bases()
-    while batch := list(islice(bases, _AT_ONCE)):
-        totals: dict[str, list[float]] = {base: [0.0, 0.0, 0, 0.0, 0] for base in batch}
-        places = excerpts.of_bases(batch[0], batch[-1])
-        for _, overview in places:
-            uses = uses_by_module(overview.ledger)
-            for module_id, row in overview.rows.items():
-                share = 1 / max(len(row.names), 1)
-                values = row.seconds * share, overview.present[module_id].size * share, 0, uses.get(module_id, 0) * share, 1
-                for sums in [totals[base] for base in map(base_of, row.names) if base in totals]:
-                    for position, value in enumerate(values):
-                        sums[position] += value
-        for function in functions_of(places):
-            if function.misses and base_of(function.func_name) in totals:
-                totals[base_of(function.func_name)][2] += function.misses
-        for name, (seconds, size, misses, loads, copies) in sorted(totals.items()):
-            if copies:
-                yield Cost(name, seconds, round(size), int(misses), round(loads), int(copies))
+    fold_long(store)
+    uses = Uses(store)
+    places = enumerate((store, *store.layers))
+    shares = SortedItems(item for number, place in places for item in _shares_in(Slices(place, progress), uses, bytes([number])))
+    totals = (_total(base, items, duplicate) for base, items in groupby(shares, lambda item: item[0].partition(b"\0")[0]))
+    while batch := list(islice(totals, _AT_ONCE)):
+        misses = uses.of((), {key for _, keys in batch for key in keys}).misses()
+        yield from [cost._replace(misses=sum(misses.get(key, 0) for key in keys)) for cost, keys in batch]
+
+
+def _shares_in(slices: Slices, uses: Uses, place: bytes) -> Iterator[Item]:
+    """Yield the share of each function in the costs of its module, with the key ``base 0 func_name 0 module_id place``."""
+    for slice_ in slices:
+        used = uses.of_directory(slice_.first)
+        for module_id, row in slice_.rows().items():
+            size, share = slice_.present[module_id].size, 1 / max(len(row.names), 1)
+            loads = used.get(module_id, (0, 0.0))[0]
+            for name, signature in zip(row.names, row.signatures, strict=True):
+                key = relation_key(base_of(name), name.encode("utf-8", "surrogatepass") + b"\0", module_id + place)
+                yield key, _SHARE.pack(row.seconds * share, size * share, loads * share, size, not signature.startswith(LINK_ONLY))
+
+
+def _total(base: bytes, items: Iterable[Item], duplicate: Callable[[str, int, int], object] | None) -> tuple[Cost, list[bytes]]:
+    """Return the cost of the functions with a common base, without their misses, and the name keys of the callable functions."""
+    seconds = size = loads = 0.0
+    copies, keys = 0, []
+    for text, of_name in groupby(items, lambda item: item[0][len(base) + 1 : -DIGEST_SIZE - 2]):
+        callables = sizes = 0
+        for _, value in of_name:
+            share = _SHARE.unpack(value)
+            seconds, size, loads, copies = seconds + share[0], size + share[1], loads + share[2], copies + 1
+            callables, sizes = callables + share[4], sizes + share[3] * share[4]
+        if callables:
+            name = text.decode("utf-8", "surrogatepass")
+            keys.append(name_key(name))
+            if callables > 1 and duplicate is not None:
+                duplicate(name, callables, sizes)
+    return Cost(base.decode("utf-8", "surrogatepass"), seconds, round(size), 0, round(loads), copies), keys

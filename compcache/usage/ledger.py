@@ -159,7 +159,7 @@ class Uses:
 
     def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
         """Yield the uses of modules with `start` <= module_id < `end`, in the order of module_ids and name keys."""
-        sources: list[Iterable[Use]] = [file.between(start, end) for file in self._long]
+        sources: list[Iterable[Use]] = [file.uses_between(start, end) for file in self._long]
         sources.append(self._short_uses(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
         if len(sources) == 1:
             yield from sources[0]
@@ -178,6 +178,15 @@ class Uses:
         """Return a ledger with only the uses of modules with `start` <= module_id < `end`."""
         return Ledger({}, {(key, module_id): (count, last_use) for (module_id, key), count, last_use in self.all(start, end)}, {}, ())
 
+    def of_directory(self, first: int) -> dict[bytes, tuple[int, float]]:
+        """Return the number of uses and the time of the last use of each module whose id begins with this byte."""
+        found: dict[bytes, tuple[int, float]] = {}
+        for (module_id, key), count, last_use in self.all(bytes([first]), bytes([first + 1]) if first < 0xFF else b"\xff" * 33):  # noqa: PLR2004
+            if module_id != MISSES_ID:
+                counted, latest = found.get(module_id, (0, 0.0))
+                found[module_id] = counted + (count if key != LOADS_KEY else 0), max(last_use, latest)
+        return found
+
     def ledger(self) -> Ledger:
         """Return the sum of all statistics files as a ledger, which is held in memory."""
         return Ledger(self.counters, self.between(b"", b"\xff" * (KEY_SIZE + 1)).uses, self.files, self.torn)
@@ -194,14 +203,14 @@ class Uses:
             for key, use in self._short.get(module_id, {}).items():
                 add(key, module_id, use)
             for file in self._long:
-                for key, use in file.of(module_id):
+                for key, use in file.uses_of(module_id):
                     add(key, module_id, use)
         misses = self._short.get(MISSES_ID, {})
         for name in sorted(missed):
             if name in misses:
                 add(name, MISSES_ID, misses[name])
             for file in self._long:
-                for key, use in file.of(MISSES_ID, name):
+                for key, use in file.uses_of(MISSES_ID, name):
                     add(key, MISSES_ID, use)
         return Ledger({}, uses, {}, ())
 
@@ -238,7 +247,7 @@ def _read_short(store: Store, name: str) -> StatsFile | None:
     Raises:
         FormatError: the file is damaged.
     """
-    data = store.read_file(STATISTICS, name, most=_MAX_FILE)
+    data = store.read_file(STATISTICS, name, max_size=_MAX_FILE)
     return decode_stats(data) if data is not None else None
 
 

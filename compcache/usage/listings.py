@@ -19,8 +19,9 @@ from compcache.publish.module_rows import Platform, Row, read_row
 from compcache.store import Store
 from compcache.targets.processor_words import as_text, missing, names_in, required
 from compcache.usage.folding import entries_in, find_parts_and_entries, fold
-from compcache.usage.ledger import Uses
-from compcache.usage.snapshot import Excerpts, look_over
+from compcache.usage.last_uses import LastUses
+from compcache.usage.ledger import Uses, fold_long
+from compcache.usage.snapshot import Excerpts, Slices, look_over
 from compcache.usage.summaries import ExportedFunction, FunctionSummary, ModuleSummary
 
 if TYPE_CHECKING:
@@ -56,7 +57,24 @@ _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 def modules(store: Store, progress: Progress | None = None) -> list[ModuleSummary]:
     """Return all readable modules, sorted by module_id, modules of layers last."""
-    return [summary for place, overview in look_over_all(store, progress) for summary in _modules_in(place, overview)]
+    fold_long(store)
+    uses = Uses(store)
+    return [summary for place in (store, *store.layers) for summary in _all_modules(place, uses, progress)]
+
+
+def _all_modules(place: Store, uses: Uses, progress: Progress | None) -> Iterator[ModuleSummary]:
+    """Yield the readable modules of a directory except packs, sorted by module_id. All modules are read twice."""
+    now = time.time()
+    slices = Slices(place, progress)
+    last_uses = LastUses(slices, uses)
+    problem_of = _Problems(place)
+    for slice_ in slices:
+        used, last = uses.of_directory(slice_.first), last_uses.of_directory(slice_.first)
+        for module_id, row in slice_.rows().items():
+            if not row.is_pack:
+                size, modified = slice_.present[module_id]
+                counted = used.get(module_id, (0, 0.0))[0], last.get(module_id, 0.0)
+                yield _summary(row, size, min(modified, now), problem_of[row.platform], counted, place.source)
 
 
 def look_over_all(store: Store, progress: Progress | None = None) -> list[tuple[Store, Overview]]:
@@ -166,7 +184,10 @@ def listed_functions(
 
 
 def listed_modules(store: Store, prefix: str = "", progress: Progress | None = None) -> Iterator[ModuleSummary]:
-    """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`. The first rows are available soon."""
+    """Yield the modules whose module_ids begin with `prefix`, in the order of `modules`. The first rows are available soon.
+
+    After the first rows of a listing without a prefix, all modules are read.
+    """
     excerpts = Excerpts(store, progress)
     for number, (lists, place) in enumerate(zip(excerpts.lists, (store, *store.layers), strict=True)):
         size = _FIRST
@@ -176,6 +197,9 @@ def listed_modules(store: Store, prefix: str = "", progress: Progress | None = N
             chosen = {module_id.hex() for module_id in batch}
             summaries = _modules_in(place, excerpts.of_modules(batch)[number][1])
             yield from [row for row in summaries if row.module_id in chosen and row.module_id.startswith(prefix)]
+            if size >= _MOST_AT_ONCE and not prefix:
+                yield from (row for row in _all_modules(place, Uses(store), progress) if row.module_id > batch[-1].hex())
+                break
 
 
 def modules_of(store: Store, module_ids: Iterable[bytes]) -> list[ModuleSummary]:

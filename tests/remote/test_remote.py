@@ -711,11 +711,11 @@ def test_a_clock_that_was_set_back_leaves_no_store_alone_for_long(tmp_path: Path
 
 def test_a_look_up_that_failed_casts_doubt_on_the_store_at_once(tmp_path: Path) -> None:
     breaker, other = Breaker(str(tmp_path / "breaker")), Breaker(str(tmp_path / "breaker"))
-    breaker.record_failure(doubt=True)
+    breaker.record_failure(is_doubtful=True)
     assert (other.is_open(), other.is_doubtful(), other.allows_lookups()) == (True, True, False)
     breaker.record_success()  # it failed once, says the probe
     assert other.allows_lookups()
-    breaker.record_failure(doubt=True)
+    breaker.record_failure(is_doubtful=True)
     for _ in range(2):
         breaker.record_failure(probe=True)
     assert (other.is_open(), other.is_doubtful()) == (True, False)

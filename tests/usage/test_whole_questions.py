@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from made_up_modules import publish_module
@@ -16,13 +18,16 @@ from compcache.formats.statistics import encode_stats
 from compcache.identity import label_of
 from compcache.maintain.check import check
 from compcache.maintain.prune import propose
+from compcache.publish import module_lists
 from compcache.publish.index_merge import merge, merge_all
+from compcache.publish.module_lists import ModuleLists
+from compcache.publish.module_reader import ModuleSections
 from compcache.store import Store
 from compcache.usage import costs as costs_module
-from compcache.usage import sorting
+from compcache.usage import listings, sorting
 from compcache.usage.costs import Cost, costs
-from compcache.usage.listings import functions, modules
-from compcache.usage.snapshot import Present, Slices
+from compcache.usage.listings import functions, listed_modules, modules
+from compcache.usage.snapshot import Present, Slices, look_over
 from compcache.usage.sorting import in_order
 from compcache.usage.statistics import cache_stats
 
@@ -115,3 +120,84 @@ def peaks(store: Store, modules_: int) -> list[int]:
         peak(lambda: cache_stats(store, None)), peak(lambda: check(store, checksums=False)), peak(lambda: sum(1 for _ in costs(store))),
         peak(lambda: propose(store, policy)), peak(lambda: merge_all(store, set(), Present(Slices(store)))),
     ]  # fmt: skip
+
+
+class CountingFiles(Unsynced):
+    """File operations that count how often the status of each module file is read."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def lstat(self, path: str, *, dir_fd: int | None = None) -> os.stat_result:  # type: ignore[override]
+        self.counts[path] += path.endswith(".ccm")
+        return os.lstat(path, dir_fd=dir_fd)
+
+
+@pytest.fixture
+def read_modules(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return the list to which the module_id of each module file is added that is opened for its sections."""
+    read: list[bytes] = []
+    init = ModuleSections.__init__
+
+    def record(self: ModuleSections, store: Store, module_id: bytes) -> None:
+        read.append(module_id)
+        init(self, store, module_id)
+
+    monkeypatch.setattr(ModuleSections, "__init__", record)
+    return read
+
+
+def test_a_check_without_checksums_reads_each_module_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_modules: list[bytes]
+) -> None:
+    monkeypatch.setattr(module_lists, "_RUN", 50)
+    root = str(tmp_path / "cache")
+    store = Store(root, files=Unsynced())
+    for number in range(300):  # names far apart import each other
+        publish_module(store, number, [f"f{number}"], [f"f{number * 7 % 300}"])
+    merge_all(store, set(), Present(Slices(store)))
+    ModuleLists(store).counts()
+    files = CountingFiles()
+    read_modules.clear()
+    report = check(Store(root, files=files), checksums=False)
+    assert report
+    edges = next(step for step in report.steps if step.name == "edges")
+    assert edges.checked == edges.numbers["unchecked"] == 294  # six modules import their own functions
+    assert len(read_modules) == len(set(read_modules)) == 294
+    assert sum(files.counts.values()) < 2 * 300
+
+
+def test_last_uses_of_all_modules_are_those_of_a_walk_in_memory(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    overview = look_over(store)
+    latest, _ = listings._last_uses(overview.ledger, overview.rows)
+    found = {module.module_id: module.last_used for module in modules(store)}
+    assert found == {module_id.hex(): latest.get(module_id, 0.0) for module_id in overview.rows}
+    own = overview.ledger.last_uses()
+    assert any(last_use and module_id not in own for module_id, last_use in latest.items())
+    monkeypatch.setattr(listings, "_FIRST", 1)
+    monkeypatch.setattr(listings, "_MOST_AT_ONCE", 4)
+    assert list(listed_modules(store)) == modules(store)
+
+
+def test_a_report_searches_no_list_for_single_modules(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[bytes] = []
+    between, find = module_lists._List.between, module_lists._List.find
+
+    def record(self: Any, start: bytes, end: bytes) -> Any:
+        searches.append(start)
+        return between(self, start, end)
+
+    def record_find(self: Any, key: bytes) -> Any:
+        assert key[:1] == b"a", f"searched for {key!r}"
+        return find(self, key)
+
+    monkeypatch.setattr(module_lists._List, "between", record)
+    monkeypatch.setattr(module_lists._List, "find", record_find)
+    merge_all(store, set(), Present(Slices(store)))
+    searches.clear()
+    found = [row for row in costs(store) if row.realizations > 1]
+    assert found
+    assert len(modules(store)) == 59
+    assert len(searches) <= 3 * 256  # each directory once for each of three walks

@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from compcache.cli.names import split_name
-from compcache.frontend import list_costs, list_functions, list_modules
+from compcache.frontend import list_costs, list_modules
 from compcache.maintain.policy import PrunePolicy
 from compcache.usage.costs import Cost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from compcache.cache import Cache
-    from compcache.usage.summaries import CacheStats, FunctionSummary, ModuleSummary, StatsPeriod
+    from compcache.usage.summaries import CacheStats, ModuleSummary, StatsPeriod
 
 __all__ = ["Duplicate", "Group", "ModuleRow", "Story", "collect_story"]
 
@@ -105,7 +105,7 @@ def collect_story(cache: Cache, since: float | None, limit: int, progress: Calla
     modules, functions = _ModuleLists(now, limit), _FunctionLists(limit)
     for module in list_modules(cache, progress=progress):
         modules.add(module)
-    for cost in list_costs(cache, progress=progress):
+    for cost in list_costs(cache, progress=progress, duplicate=functions.add_duplicate):
         functions.add(cost)
     return Story(
         directory=cache.path,
@@ -123,7 +123,7 @@ def collect_story(cache: Cache, since: float | None, limit: int, progress: Calla
         slowest=modules.slowest.rows(),
         most_missed=functions.most_missed.rows(),
         most_used=functions.most_used.rows(),
-        duplicates=_find_duplicates(list_functions(cache, progress=progress), limit),
+        duplicates=functions.duplicates.rows(),
         duplicate_modules=len(surplus),
         duplicate_size=sum(module.size for module in surplus),
         unused_modules=len(unused),
@@ -198,6 +198,7 @@ class _FunctionLists:
         self.packages = _Sums()
         self.most_missed = _First[Cost](limit, lambda row: (-row.misses, row.name))
         self.most_used = _First[Cost](limit, lambda row: (-row.uses, row.name))
+        self.duplicates = _First[Duplicate](limit, lambda row: (-row.size, row.name))
 
     def add(self, cost: Cost) -> None:
         self.packages.add(cost.name.partition(".")[0], cost.size, cost.realizations)
@@ -205,6 +206,9 @@ class _FunctionLists:
             self.most_missed.add(cost)
         if cost.uses:
             self.most_used.add(cost)
+
+    def add_duplicate(self, name: str, realizations: int, size: int) -> None:
+        self.duplicates.add(Duplicate(split_name(name)[0], realizations, size))
 
 
 def _module_row(module: ModuleSummary) -> ModuleRow:
@@ -214,12 +218,3 @@ def _module_row(module: ModuleSummary) -> ModuleRow:
         module.module_id, tuple(names[:_MOST_NAMED]), len(names[_MOST_NAMED:]), module.size, module.seconds, module.created,
         module.last_used, module.uses,
     )  # fmt: skip
-
-
-def _find_duplicates(functions: Iterable[FunctionSummary], limit: int) -> tuple[Duplicate, ...]:
-    """Return the functions with several realizations, the largest total size first."""
-    first = _First[Duplicate](limit, lambda row: (-row.size, row.name))
-    for row in functions:
-        if row.realizations > 1:
-            first.add(Duplicate(split_name(row.func_name)[0], row.realizations, row.size))
-    return first.rows()

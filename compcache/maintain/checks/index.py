@@ -10,20 +10,18 @@ from compcache.digest import DIGEST_SIZE, KEY_SIZE, name_key
 from compcache.errors import FormatError, IntegrityError, StorageError
 from compcache.files import reraise_interrupt
 from compcache.formats.entry import index_name
-from compcache.formats.index import NUMBER_SIZE, Stamp
+from compcache.formats.index import NUMBER_SIZE, STAMP_SIZE
 from compcache.formats.table import all_entries
 from compcache.publish.index_merge import readable
-from compcache.publish.module_lists import sorted_items
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator
 
     from compcache.formats.index import Segment
     from compcache.maintain.checks.state import CheckState
     from compcache.store import Store
 
-__all__ = ["check_index"]
+__all__ = ["check_index", "encode_entry"]
 
 _NUMBER = slice(KEY_SIZE + DIGEST_SIZE + 4, KEY_SIZE + DIGEST_SIZE + 4 + NUMBER_SIZE)
 #: The maximum number of entries of the index in memory at a time.
@@ -42,9 +40,12 @@ def check_index(state: CheckState) -> tuple[int, dict[str, int]]:
     segments = list(readable(store.index))
     if store.index.problem:
         raise StorageError(f"cannot read the index of {store.root}: {store.index.problem}", path=store.root)
-    wanted = sorted_items((entry, b"") for entry in _expected_entries(state))
+    for module_id, entry in state.slices.lists.all_entries():
+        if entry is not None:
+            state.indexed.add(encode_entry(index_name(entry[0], entry[1]), module_id, entry[2]))
+    wanted = (entry for entry, _ in state.indexed if state.is_present(entry[KEY_SIZE : KEY_SIZE + DIGEST_SIZE]))
     missing, stale, checked = _Differences(state), _Differences(state), 0
-    for entries, expected in _read_ranges(store, segments, (entry for entry, _ in wanted)):
+    for entries, expected in _read_ranges(state, segments, wanted):
         checked += len(entries)
         missing.add(expected - entries, lambda _, exists: exists)
         stale.add(entries - expected, lambda module_id, exists: _was_read(state, module_id) if exists else module_id not in state.unusable)
@@ -91,8 +92,9 @@ def _was_read(state: CheckState, module_id: bytes) -> bool:
     return known and state.is_present(module_id) and module_id not in state.unusable
 
 
-def _read_ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
+def _read_ranges(state: CheckState, segments: list[Segment], wanted: Iterator[bytes]) -> Iterator[tuple[set[bytes], set[bytes]]]:
     """Yield, for one range of keys after the other, the function entries of all segments and the expected function entries."""
+    store = state.store
     for segment in list(segments):
         with _record_damage(store, segments, segment):
             texts = segment.requirements
@@ -110,6 +112,7 @@ def _read_ranges(store: Store, segments: list[Segment], wanted: Iterator[bytes])
             expected.add(waiting)
             waiting = next(wanted, None)
         yield entries, expected
+        state.show((number + 1) * _RANGE, _RANGE << bits)
 
 
 @contextmanager
@@ -123,40 +126,23 @@ def _record_damage(store: Store, segments: list[Segment], segment: Segment) -> I
         segments.remove(segment)
 
 
-def _expected_entries(state: CheckState) -> Iterator[bytes]:
-    """Yield the entries that the index should have, in any order."""
-    for _, slice_ in state.modules():
-        for module_id, row in slice_.rows().items():
-            for name, offset in row.indexed():
-                yield _encode_entry(name, module_id, offset)
-    listed = state.slices.lists.all_entries()
-    for module_id, entry in listed:
-        if entry is not None and state.is_present(module_id):
-            yield _encode_entry(index_name(entry[0], entry[1]), module_id, entry[2])
-
-
-def _encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
+def encode_entry(name: str, module_id: bytes, offset: int) -> bytes:
+    """Return the start of the index entry of a function or an entry of data: without the number and the requirement."""
     return name_key(name) + module_id + offset.to_bytes(4, "little")
 
 
 def _count_unverified(state: CheckState, segments: list[Segment]) -> int:
     """Return the number of modules without a valid stamp."""
     unverified = 0
-    tables = [all_entries(segment.modules) for segment in segments]
-    entries = heapq.merge(*tables)
-    waiting = next(entries, None)
-    for present, slice_ in state.modules():
-        stamps: dict[bytes, list[bytes]] = {}
-        while waiting is not None and waiting[0] <= slice_.first:
-            stamps.setdefault(waiting[:DIGEST_SIZE], []).append(waiting)
-            waiting = next(entries, None)
-        unverified += sum(1 for module_id, status in present.items() if not _is_stamped(stamps.get(module_id, ()), status))
+    entries = heapq.merge(*[all_entries(segment.modules) for segment in segments])
+    entry = next(entries, None)
+    for wanted in state.stamps.pieces(DIGEST_SIZE + STAMP_SIZE):
+        module_id, is_stamped = wanted[:DIGEST_SIZE], False
+        while entry is not None and entry[:DIGEST_SIZE] <= module_id:
+            is_stamped = is_stamped or entry.startswith(wanted)
+            entry = next(entries, None)
+        unverified += not is_stamped and state.is_sound(module_id)
     return unverified
-
-
-def _is_stamped(entries: list[bytes] | tuple[()], status: os.stat_result) -> bool:
-    wanted = Stamp.packed(status)
-    return any(data.startswith(wanted, DIGEST_SIZE) for data in entries)
 
 
 def _repair_index(state: CheckState, missing: _Differences, stale: int, damaged: dict[str, str]) -> None:

@@ -8,13 +8,18 @@ from compcache.errors import CompcacheError, FormatError
 from compcache.files import reraise_interrupt, writer
 from compcache.formats import known_faults
 from compcache.formats.footer import is_signed_with, require_intact
+from compcache.formats.index import Stamp
 from compcache.formats.manifest import FUNCTION, GLOBAL, MODULE, NEEDS, NO_ENTRY, NO_SLOT, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.formats.records import decode_global, decode_module
 from compcache.images.kinds import Table, check_image
+from compcache.maintain.checks.index import encode_entry
+from compcache.publish.module_lists import IMPORTS, REALIZES, relation_key
 from compcache.publish.module_reader import ModuleSections
 
 if TYPE_CHECKING:
+    import os
+
     from compcache.maintain.checks.state import CheckState
     from compcache.publish.module_rows import Row
     from compcache.store import Store
@@ -25,7 +30,7 @@ _ELF = b"\x7fELF"
 
 
 def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
-    """Check that the records of every module can be decoded."""
+    """Check that the records of every module can be decoded, and collect what later steps compare."""
     checked = functions = 0
     for present, slice_ in state.modules():
         rows = slice_.rows()
@@ -38,7 +43,18 @@ def check_records(state: CheckState) -> tuple[int, dict[str, int]]:
         for module_id in [module_id for module_id in rows if state.is_sound(module_id)]:
             functions += len(rows[module_id].names)
             _report_fault(state, rows[module_id])
+            _collect(state, rows[module_id], present[module_id])
     return checked - len(state.unusable), {"functions": functions}
+
+
+def _collect(state: CheckState, row: Row, status: os.stat_result) -> None:
+    """Add the functions, the imports, the index entries and the stamp of a module to the state."""
+    for names, relation in ((row.names, REALIZES), (row.imports, IMPORTS)):
+        for name in names:
+            state.names.add(relation_key(name, relation, row.module_id))
+    for name, offset in row.indexed():
+        state.indexed.add(encode_entry(name, row.module_id, offset))
+    state.stamps.write(row.module_id + Stamp.packed(status))
 
 
 def _report_fault(state: CheckState, row: Row) -> None:

@@ -2,58 +2,63 @@
 
 from __future__ import annotations
 
-from itertools import chain, islice
+from itertools import groupby
 from typing import TYPE_CHECKING
 
+from compcache.digest import DIGEST_SIZE
 from compcache.errors import FormatError
-from compcache.formats.manifest import NEEDS, decode_function, decode_needs
+from compcache.formats.manifest import FUNCTION, NEEDS, decode_function, decode_needs
 from compcache.formats.manifest_writer import iterate_frames
 from compcache.hit.link_types import fits, read_type
 from compcache.interrupts import suppress
 from compcache.maintain.pins import pinned
+from compcache.publish.module_lists import IMPORTS, REALIZES, SortedItems, relation_key
 from compcache.publish.module_reader import ModuleSections
 from compcache.usage.ledger import Uses
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
+    from compcache.formats.sorted_keys import Item
     from compcache.maintain.checks.state import CheckState
-    from compcache.publish.module_rows import Row
 
 __all__ = ["check_imports", "check_statistics"]
 
 
-#: The number of imported functions examined at a time.
-_AT_ONCE = 1 << 12
-
-
 def check_imports(state: CheckState) -> tuple[int, dict[str, int]]:
     """Check that every imported function is in the cache, with the link type that the importer expects."""
-    edges = dangling = unchecked = 0
-    more = {name for row in _unlisted_rows(state).values() for name in row.imports}
-    names = chain(state.slices.lists.imported_names(), sorted(more))
-    while batch := dict.fromkeys(islice(names, _AT_ONCE)):
-        uses = {name: _intact_modules(state, name, state.slices.lists.importers(name), imports=True) for name in batch}
-        holders = {name: _intact_modules(state, name, state.slices.lists.holders(name), imports=False) for name in batch}
-        edges += sum(map(len, uses.values()))
-        dangling += sum(_report_dangling(state, name, uses[name]) for name in batch if uses[name] and not holders[name])
-        mismatched, unknown = _check_types(state, uses, holders)
-        dangling, unchecked = dangling + mismatched, unchecked + unknown
-    return edges, {"dangling": dangling, "unchecked": unchecked}
+    edges = dangling = 0
+    compared = SortedItems()  # module_id and name, for the types that are compared
+    for name, keys in groupby((key for key, _ in state.names if state.is_sound(key[-DIGEST_SIZE:])), _name_of):
+        holders: list[bytes] = []
+        unprovided: list[bytes] = []
+        for number, key in enumerate(keys):
+            module_id = key[-DIGEST_SIZE:]
+            if _realizes(key):
+                holders.append(module_id)
+                continue
+            edges += 1
+            for typed in (*holders, module_id) if number == len(holders) else (module_id,):
+                compared.add(typed + name)
+            if not holders:
+                unprovided.append(module_id)
+        dangling += bool(unprovided) and _report_dangling(state, _decode(name), unprovided)
+    mismatched, unchecked = _check_types(state, compared)
+    return edges, {"dangling": dangling + mismatched, "unchecked": unchecked}
 
 
-def _unlisted_rows(state: CheckState) -> dict[bytes, Row]:
-    """Return the rows of the intact modules that no list contains."""
-    return {module_id: row for module_id, row in state.slices.unlisted.items() if state.is_sound(module_id)}
+def _name_of(key: bytes) -> bytes:
+    """Return the name in a key of `CheckState.names`."""
+    return key[: -DIGEST_SIZE - 2]
 
 
-def _intact_modules(state: CheckState, name: str, listed: Iterable[bytes], *, imports: bool) -> list[bytes]:
-    """Return the sorted ids of the intact modules that realize a function, or with `imports`, that import it.
+def _realizes(key: bytes) -> bool:
+    """Return whether the module in a key of `CheckState.names` realizes the function."""
+    return key[-DIGEST_SIZE - 1 : -DIGEST_SIZE] == REALIZES
 
-    `listed` are the candidates from the module lists. Modules in no list are added.
-    """
-    more = [module_id for module_id, row in _unlisted_rows(state).items() if name in (row.imports if imports else row.names)]
-    return sorted({*filter(state.is_present, listed), *more})
+
+def _decode(text: bytes) -> str:
+    return text.decode("utf-8", "surrogatepass")
 
 
 def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bool:
@@ -67,65 +72,70 @@ def _report_dangling(state: CheckState, name: str, importers: list[bytes]) -> bo
     return True
 
 
-class _Types:
-    """The link types of functions. An empty type is unknown.
+def _read_types(state: CheckState, compared: Iterable[Item]) -> Iterator[Item]:
+    """Yield the link types in modules, with keys as in `CheckState.names`. An empty type is unknown.
 
-    Attributes:
-        defined: the types that modules define a function with, as (module_id, type) by func_name.
-        used: the types that modules import a function with, by (func_name, module_id).
+    Each module is read once. An unreadable module is skipped, because another step reports it.
     """
-
-    def __init__(self) -> None:
-        self.defined: dict[str, list[tuple[bytes, str]]] = {}
-        self.used: dict[tuple[str, bytes], str] = {}
-
-    def read(self, state: CheckState, module_id: bytes, row: Row, wanted: Container[str]) -> None:
-        """Add the link types in a module for the functions `wanted`. An unreadable module is skipped, because another step reports it."""
-        payloads: dict[int, bytes] = {}
+    for number, (module_id, keys) in enumerate(groupby((key for key, _ in compared), lambda key: key[:DIGEST_SIZE])):
+        wanted = {_decode(key[DIGEST_SIZE:]) for key in keys}
         with suppress(OSError, FormatError, KeyError):
             with ModuleSections(state.store, module_id) as reader:
                 payloads = dict(iterate_frames(reader.records()))
-            for name, offset in zip(row.names, row.offsets, strict=True):
+            for name, relation, kind in _link_types(payloads.values()):
                 if name in wanted:
-                    kind = decode_function(payloads[offset]).link_type
-                    self.defined.setdefault(name, []).append((module_id, read_type(payloads.__getitem__, kind)))
-            for record in [decode_needs(payload) for payload in payloads.values() if payload[:1] == NEEDS]:
-                for number, (_, name) in enumerate(record.imports):
-                    kind = record.link_types[number] if record.link_types else b""
-                    self.used[name, module_id] = read_type(payloads.__getitem__, kind)
+                    text = read_type(payloads.__getitem__, kind)
+                    yield relation_key(name, relation, module_id), text.encode("utf-8", "surrogatepass")
+        if number % 256 == 0:
+            state.show(number, max(number, state.total))
 
 
-def _check_types(state: CheckState, uses: Mapping[str, list[bytes]], holders: Mapping[str, list[bytes]]) -> tuple[int, int]:
+def _link_types(payloads: Iterable[bytes]) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield the link types in the records of a module as (func_name, `REALIZES` or `IMPORTS`, the record's `link_type`)."""
+    needs, own = [], set()
+    for payload in payloads:
+        if payload[:1] == FUNCTION:
+            function = decode_function(payload)
+            own.add(function.name)
+            yield function.name, REALIZES, function.link_type
+        elif payload[:1] == NEEDS:
+            needs.append(decode_needs(payload))
+    for record in needs:
+        for number, (_, name) in enumerate(record.imports):
+            if name not in own:
+                yield name, IMPORTS, record.link_types[number] if record.link_types else b""
+
+
+def _check_types(state: CheckState, compared: Iterable[Item]) -> tuple[int, int]:
     """Report imports whose link type matches no realization. Return the number of these imports, and of imports with unknown types.
 
     Args:
         state: the state of the check.
-        uses: the modules that import a function, by func_name.
-        holders: the modules that realize a function, by func_name.
+        compared: the modules and the names of the functions whose types are compared, as ``module_id name``.
     """
-    types = _Types()
-    wanted = sorted({module_id for by_name in (uses, holders) for module_ids in by_name.values() for module_id in module_ids})
-    rows = state.slices.lists.rows(wanted)
-    rows.update({module_id: row for module_id, row in _unlisted_rows(state).items() if module_id in wanted})
-    for module_id in wanted:
-        if module_id in rows:
-            types.read(state, module_id, rows[module_id], uses.keys())
     mismatched = unchecked = 0
-    for (name, module_id), used in types.used.items():
-        if name not in uses or name in rows[module_id].names:
-            continue
-        known = types.defined.get(name, [])
-        if not used or not all(text for _, text in known):
-            unchecked += 1
-        elif known and not any(fits(text, used)[0] for _, text in known) and _has_only(state, name, module_id, known):
-            mismatched += 1
-            provider, text = known[0]
-            message = (
-                f"module {module_id.hex()} imports {name!r} with the type {used}, but no module holds it with this type: module "
-                f"{provider.hex()} defines it as {text}; functions that need it are misses; add {name!r} with the imported type"
-            )
-            state.report("dangling", name, message, note=True)
+    for name, items in groupby(SortedItems(_read_types(state, compared)), lambda item: _name_of(item[0])):
+        known: list[tuple[bytes, str]] = []
+        for key, value in items:
+            module_id, used = key[-DIGEST_SIZE:], _decode(value)
+            if _realizes(key):
+                known.append((module_id, used))
+            elif not used or not all(text for _, text in known):
+                unchecked += 1
+            elif known and not any(fits(text, used)[0] for _, text in known) and _has_only(state, _decode(name), module_id, known):
+                mismatched += 1
+                _report_mismatch(state, _decode(name), module_id, used, known[0])
     return mismatched, unchecked
+
+
+def _report_mismatch(state: CheckState, name: str, importer: bytes, used: str, known: tuple[bytes, str]) -> None:
+    """Report a module that imports a function with another type than the `known` module defines."""
+    provider, text = known
+    message = (
+        f"module {importer.hex()} imports {name!r} with the type {used}, but no module holds it with this type: module "
+        f"{provider.hex()} defines it as {text}; functions that need it are misses; add {name!r} with the imported type"
+    )
+    state.report("dangling", name, message, note=True)
 
 
 def _has_only(state: CheckState, name: str, importer: bytes, known: Iterable[tuple[bytes, str]]) -> bool:
@@ -139,7 +149,8 @@ def check_statistics(state: CheckState) -> tuple[int, dict[str, int]]:
     uses = Uses(state.store, verify=True)
     pins = pinned(state.store)
     for name in pins:
-        if not _intact_modules(state, name, state.slices.lists.holders(name), imports=False) and not state.is_provided(name):
+        is_unlisted = any(name in row.names and state.is_sound(key) for key, row in state.slices.unlisted.items())
+        if not is_unlisted and not any(map(state.is_present, state.slices.lists.holders(name))) and not state.is_provided(name):
             message = f"{name!r} is pinned, but no module holds it; unpin the function, or add it"
             state.report("pin", name, message, note=True)
     return len(uses.files), {"files": len(uses.files), "incomplete": len(uses.torn), "pins": len(pins)}

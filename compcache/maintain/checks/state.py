@@ -8,7 +8,9 @@ from compcache.directory.places import PLACES
 from compcache.errors import CompcacheError
 from compcache.files import reraise_interrupt
 from compcache.maintain.report_types import Finding
+from compcache.publish.module_lists import SortedItems
 from compcache.publish.quarantine import set_aside
+from compcache.publish.scratch import Scratch
 from compcache.usage.module_files import statuses_by_directory
 from compcache.usage.snapshot import Slice, Slices
 
@@ -28,7 +30,12 @@ DIRECTORIES = tuple(dict.fromkeys([place.directory for place in PLACES if place.
 class CheckState:
     """The state that the steps of a check share: the directory, its module lists, and the problems found so far.
 
-    `unusable` are the modules with a problem that was not repaired.
+    Attributes:
+        total: the number of modules in the cache, as far as they were counted.
+        unusable: the modules with a problem that was not repaired.
+        names: the functions that modules realize and import, as keys of `relation_key`, sorted.
+        indexed: the entries that the index should have, sorted.
+        stamps: the module_id and the stamp of each readable module, in the order of module_ids.
     """
 
     def __init__(self, store: Store, *, repair: bool, progress: Progress | None) -> None:
@@ -39,8 +46,9 @@ class CheckState:
         self.findings: list[Finding] = []
         self.slices = Slices(store)
         self.unusable: set[bytes] = set()
+        self.names, self.indexed, self.stamps = SortedItems(), SortedItems(), Scratch()
         self._excluded: set[bytes] = set()
-        self._total = 0
+        self.total = 0
 
     def modules(self, step: int = 1 << 8) -> Iterator[tuple[dict[bytes, os.stat_result], Slice]]:
         """Yield, for each directory, the file statuses of its modules without a reported problem, by module_id, and their slice."""
@@ -50,9 +58,13 @@ class CheckState:
             for module_id in list(present)[:1]:
                 yield present, Slice(self.slices, module_id[0], cast("dict[bytes, FileStatus]", present))
             done += len(present)
-            self._total = max(self._total, done)
-            if self.progress is not None:
-                self.progress(done, self._total if done < self._total else done * step // (max(found, default=b"\0")[0] + 1))
+            self.total = max(self.total, done)
+            self.show(done, self.total if done < self.total else done * step // (max(found, default=b"\0")[0] + 1))
+
+    def show(self, done: int, total: int) -> None:
+        """Show how many of how many modules or functions a step has read."""
+        if self.progress is not None:
+            self.progress(done, total)
 
     def is_sound(self, module_id: bytes) -> bool:
         """Return whether the check has not reported a problem of a module."""

@@ -44,13 +44,20 @@ _MAX_WRAPPERS = 20
 
 
 class Implementation:
-    """A user's function that runs while code is generated, with the options of its registration."""
+    """A user's function that runs while code is generated, with the options of its registration.
 
-    __slots__ = ("function", "options")
+    Attributes:
+        function: the function.
+        options: the options.
+        is_overload: whether the compiler compiles the function that this function returns.
+    """
 
-    def __init__(self, function: Any, options: tuple[tuple[str, Any], ...]) -> None:
+    __slots__ = ("function", "is_overload", "options")
+
+    def __init__(self, function: Any, options: tuple[tuple[str, Any], ...], *, is_overload: bool = False) -> None:
         self.function = function
         self.options = options
+        self.is_overload = is_overload
 
 
 #: The attributes of typing templates that contain the options of `@overload` and `@intrinsic`.
@@ -116,7 +123,8 @@ class _Registry:
             return
         key = getattr(template, "key", None)
         self._keys.append(key)
-        implementation = Implementation(function, _options_of(template))
+        is_overload = function is getattr(template, "_overload_func", None)
+        implementation = Implementation(function, _options_of(template), is_overload=is_overload)
         attribute = getattr(template, "_attr", None)
         if not attribute:  # the compiler asks for a method by its name, even if no code names the type
             self.by_key.setdefault(id(key), []).append(implementation)

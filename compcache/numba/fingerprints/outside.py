@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
+from compcache.numba.registered.code_reads import HASH_METHOD
 from compcache.numba.registered.refusals import Unidentifiable
 from compcache.numba.registered.reviewed import NAMESPACE_ATTRIBUTES, NOT_IN_KEYS
 
@@ -81,7 +82,7 @@ def reads_by_name(code: CodeType, reads: Reads, *, may_lead_anywhere: bool = Fal
     anywhere = NAMESPACE_ATTRIBUTES.intersection((*reads.attributes, *(chain[0] for chain in reads.chains)))
     if anywhere and not may_lead_anywhere:
         raise Unidentifiable(f"{code.co_qualname} reads {min(anywhere)}, which refers to values that the code does not name")
-    uncovered = NOT_IN_KEYS.intersection(reads.attributes)
+    uncovered = NOT_IN_KEYS.intersection(reads.attributes) - {code.co_name if code.co_name == HASH_METHOD else ""}
     if any(not _LOGGING.isdisjoint(chain) for chain in reads.chains):
         uncovered |= _LOGGER_ATTRIBUTES.intersection(reads.attributes)  # the logger need not be a value that the walk reaches
     if uncovered:

@@ -25,7 +25,7 @@ from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, 
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
 from compcache.numba.fingerprints.state import annotates, changed_settings, set_on_part
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
-from compcache.numba.registered.code_reads import MISSING, resolve
+from compcache.numba.registered.code_reads import MISSING, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, Unrepeatable, examines_program
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from compcache.numba.fingerprints.implementations import Implementation
     from compcache.numba.fingerprints.reach import Reach
     from compcache.numba.registered.code_reads import Reads
+
+    _Chain = tuple[tuple[str, ...], Any, int]
 
 __all__ = [
     "COMPILED",
@@ -199,9 +201,10 @@ class Walk:
         self._lines = blake2b(digest_size=_SIZE)
         self._files = blake2b(digest_size=_SIZE)
         self._reads: dict[str, str] = {}
-        self._numbers: dict[tuple[int, str], int] = {}
+        self._numbers: dict[tuple[int, str, bool], int] = {}
         self._alive: list[object] = []  # references, so that no id is reused
-        self._waiting: list[tuple[Any, str, str]] = []
+        self._waiting: list[tuple[Any, str, str, bool]] = []
+        self._is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
         self._parts: list[Part] = []
         self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
@@ -302,7 +305,7 @@ class Walk:
         done = 0
         while True:
             while done < len(self._waiting):
-                function, where, self.mode = self._waiting[done]
+                function, where, self.mode, self._is_overload = self._waiting[done]
                 mode, done = self.mode, done + 1
                 self.has_lenient_function = self.defines_by_text = False
                 self._feed_function(function, where)
@@ -335,15 +338,22 @@ class Walk:
 
     # --------------------------------------------------------------- functions
 
-    def refer_to_function(self, function: Any, where: str, mode: str | None = None) -> None:
-        """Refer to a function. Queue it if this walk has not met it in this mode."""
+    def refer_to_function(self, function: Any, where: str, mode: str | None = None, *, is_overload: bool = False) -> None:
+        """Refer to a function. Queue it if this walk has not met it in this mode.
+
+        Args:
+            function: the function.
+            where: the description of the function, for error messages.
+            mode: the mode; None for the mode of the function that refers to it.
+            is_overload: whether the compiler calls the function here, and compiles the function that it returns.
+        """
         mode = mode or self.mode
-        key = (id(function), mode)
+        key = (id(function), mode, is_overload)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
             self._alive.append(function)
-            self._waiting.append((function, where, mode))
+            self._waiting.append((function, where, mode, is_overload))
         self.refer_to("function", number, mode, function.__module__, plain_name(function.__qualname__))
 
     def feed_stencil(self, function: Any, mode: str, options: dict[str, Any]) -> None:
@@ -387,13 +397,13 @@ class Walk:
         for name, option in implementation.options:
             self.feed_token("option", name)
             self.feed_value(option, f"option {name!r} of {where or name_of(implementation.function)}")
-        self.refer_to_running(implementation.function, where)
+        self.refer_to_running(implementation.function, where, is_overload=implementation.is_overload)
         self.mode = mode
 
-    def refer_to_running(self, function: Any, where: str) -> None:
+    def refer_to_running(self, function: Any, where: str, *, is_overload: bool = False) -> None:
         """Refer to a callable that runs while code is generated: a function, a method, a partial function, or an object."""
         if isinstance(function, python_types.FunctionType):
-            self.refer_to_function(function, where)
+            self.refer_to_function(function, where, is_overload=is_overload)
         else:
             from compcache.numba.fingerprints.implementations import name_of
 
@@ -444,7 +454,8 @@ class Walk:
             raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
         self.feed_token(kind, name_of(function))
         self.registered.append(function)
-        self.implementations.setdefault(id(function), Implementation(function, tuple(sorted(options.items()))))
+        row = Implementation(function, tuple(sorted(options.items())), is_overload=kind == "overload")
+        self.implementations.setdefault(id(function), row)
 
     def reach(self) -> Reach:
         """Return the reach of code that runs. The first call creates it."""
@@ -504,18 +515,30 @@ class Walk:
         self._files.update(f"{file_of(code, namespace)}:".encode("utf-8", "surrogatepass"))
         self._lines.update(f"{code.co_firstlineno}:".encode())
         self._lines.update(code.co_linetable)
-        chains = [(chain, *self._resolve_chain(chain, namespace)) for chain in reads.chains]
-        if any(is_object_mode(value) or (_OBJECT_MODE in chain[at:] and is_generators_module(value)) for chain, value, at in chains):
+        chains = self._chains_of(code, namespace)
+        if _has_object_mode(chains):
             self.has_lenient_function = self.has_object_mode = True
         if self.mode == RUN:
             self._record_reads_of_run(code, reads, [value for _, value, _ in chains])
         for chain, value, at in chains:
-            self._feed_chain(chain, value, at, reads.attributes, name)
+            if not (self.mode == RUN and is_part_of_hash(code, value)):
+                self._feed_chain(chain, value, at, reads.attributes, name)
         if self.mode == RUN and reads.imports:
             self._feed_imports(code, namespace, name)
+        compiled = returned_functions(code) if self._is_overload and code is self.compiled.__code__ else ()
         for constant in code.co_consts:
             if isinstance(constant, python_types.CodeType):
-                self._feed_code(constant, namespace, name)
+                if constant in compiled and not _has_object_mode(self._chains_of(constant, namespace)):
+                    self._feed_code_to_compile(constant, namespace, name)
+                else:
+                    self._feed_code(constant, namespace, name)
+
+    def _feed_code_to_compile(self, code: python_types.CodeType, namespace: dict[str, Any], name: str) -> None:
+        """Feed the code of a function that an overload returns, so that it is compiled and does not run."""
+        self.reach().record_names(_all_attributes(code), everything=False)  # its variables may refer to modules
+        mode, self.mode = self.mode, COMPILED
+        self._feed_code(code, namespace, name)
+        self.mode = mode
 
     def _record_reads_of_run(self, code: python_types.CodeType, reads: Reads, values: list[Any]) -> None:
         """Record the attributes that running code reads by names, and whether it computes names."""
@@ -565,6 +588,10 @@ class Walk:
         if module not in sys.modules:
             raise NotLazy(f"{name} runs at compile time, and imports {module or 'its package'}, which is not imported yet")
         return False
+
+    def _chains_of(self, code: python_types.CodeType, namespace: dict[str, Any]) -> list[_Chain]:
+        """Return the chains that code reads, each with its value and the number of names that lead to the value."""
+        return [(chain, *self._resolve_chain(chain, namespace)) for chain in digest_and_reads(code)[1].chains]
 
     def _resolve_chain(self, chain: tuple[str, ...], namespace: dict[str, Any]) -> tuple[Any, int]:
         """Return the value of a chain. The name of a function that is being declared, not assigned yet, refers to the function."""
@@ -781,6 +808,11 @@ _PROCESS_FUNCTIONS = frozenset((
     "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
     "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",
 ))  # fmt: skip
+
+
+def _has_object_mode(chains: Iterable[_Chain]) -> bool:
+    """Return whether code that reads these chains has blocks in object mode."""
+    return any(is_object_mode(value) or (_OBJECT_MODE in chain[at:] and is_generators_module(value)) for chain, value, at in chains)
 
 
 def _all_attributes(code: python_types.CodeType) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Parses the bytecode of CPython 3.11 to 3.14 directly, because `dis` would take f
 from __future__ import annotations
 
 import sys
-from opcode import opmap
+from opcode import opmap, opname
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-__all__ = ["MISSING", "Reads", "imported_reads", "names_used_by", "reads_of", "resolve"]
+__all__ = [
+    "HASH_METHOD",
+    "MISSING",
+    "Reads",
+    "imported_reads",
+    "is_part_of_hash",
+    "names_used_by",
+    "reads_of",
+    "resolve",
+    "returned_functions",
+]
 
 _Module = type(sys)
 MISSING = object()
@@ -127,6 +137,56 @@ def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
             yield from names_used_by(constant, instructions)
+
+
+def returned_functions(code: CodeType) -> list[CodeType]:
+    """Return the code of the nested functions that a function only returns. It neither calls nor stores them, nor passes them on.
+
+    A nested function that is assigned to a variable is included if each other use of the variable returns its value.
+    """
+    if code.co_flags & _SUSPENDS or "locals" in code.co_names:
+        return []
+    steps = [*_steps_of(code), ("", 0)]
+    made: list[tuple[CodeType, int]] = []  # with the variable, or one of the two constants
+    escaping = {_ESCAPES}
+    for (before, constant), (name, argument), (after, following) in zip(steps, steps[1:], steps[2:], strict=False):
+        if name == "MAKE_FUNCTION":
+            variables = {"RETURN_VALUE": _RETURNED, "STORE_FAST": following, "STORE_FAST_LOAD_FAST": following >> 4}
+            made.append((code.co_consts[constant], variables.get(after, _ESCAPES)))
+        elif name.count("FAST") > 1:
+            is_returned = before == "MAKE_FUNCTION" and after == "RETURN_VALUE" and name == "STORE_FAST_LOAD_FAST"
+            escaping.update(() if is_returned and argument >> 4 == argument & 15 else (argument >> 4, argument & 15))
+        elif "FAST" in name and after != "RETURN_VALUE" and not (before == "MAKE_FUNCTION" and name == "STORE_FAST"):
+            escaping.add(argument)
+    others = [constant for constant, variable in made if variable in escaping]  # equal functions may share a constant
+    return [constant for constant, variable in made if variable not in escaping and constant not in others]
+
+
+_RETURNED, _ESCAPES = -1, -2
+
+
+def is_part_of_hash(code: CodeType, value: Any) -> bool:
+    """Return whether a value is `hash` or `id`, and the code that reads it is a method `__hash__`.
+
+    Sets and dictionaries call such a method, and only the order of a set shows its result. Code that names `hash` or `__hash__` in another
+    place is refused.
+    """
+    return code.co_name == HASH_METHOD and (value is hash or value is id)
+
+
+HASH_METHOD = "__hash__"
+_SUSPENDS = 0x20 | 0x80 | 0x100 | 0x200  # generators and coroutines, by `inspect.CO_GENERATOR` and similar flags
+_WITHOUT_MEANING = frozenset(("CACHE", "EXTENDED_ARG", "NOP", "SET_FUNCTION_ATTRIBUTE"))
+
+
+def _steps_of(code: CodeType) -> Iterator[tuple[str, int]]:
+    """Yield the name and the argument of each instruction, without instructions that change neither the stack's order nor a variable."""
+    raw, high = code.co_code, 0
+    for at in range(0, len(raw), 2):
+        name, argument = opname[raw[at]], high | raw[at + 1]
+        high = argument << 8 if name == "EXTENDED_ARG" else 0
+        if name not in _WITHOUT_MEANING:
+            yield name, argument
 
 
 def imported_reads(code: CodeType) -> Iterator[tuple[str, tuple[tuple[str, ...], ...] | None]]:

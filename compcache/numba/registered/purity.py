@@ -16,7 +16,7 @@ import types
 from contextvars import ContextVar
 from opcode import opmap
 
-from compcache.numba.registered.code_reads import MISSING, names_used_by, reads_of, resolve
+from compcache.numba.registered.code_reads import MISSING, is_part_of_hash, names_used_by, reads_of, resolve
 from compcache.numba.registered.library import is_library_module
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES
 
@@ -215,7 +215,7 @@ def _objects_read_by_code(code: types.CodeType, namespace: dict[str, Any], state
         if chain[0] in state:
             raise _ExternalStateError(f"{name}, which reads the state of {chain[0]}")
         value, at = resolve(chain, namespace)
-        if value is not MISSING:
+        if value is not MISSING and not is_part_of_hash(code, value):
             if is_external_state(value):
                 raise _ExternalStateError(".".join(chain[:at]))
             yield value

@@ -107,12 +107,12 @@ REGISTERED = {
     "numbers.Number": "decimal.Decimal numpy.number",
     "numbers.Real": "builtins.float numpy.floating",
 }
-#: Attributes with values that no key contains: addresses of the process, the location of source code, the functions that the process has
-#: compiled, and attributes that are set on a function that is an argument.
+#: Attributes with values that no key contains: addresses of the process, hashes, the location of source code, the functions that the
+#: process has compiled, and attributes that are set on a function that is an argument.
 NOT_IN_KEYS = frozenset((
-    "__array_interface__", "__array_struct__", "cache_info", "co_filename", "co_firstlineno", "co_lines", "co_linetable", "co_lnotab",
-    "co_positions", "ctypes", "dispatcher", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm", "isEnabledFor",
-    "locked", "nopython_signatures", "overloads", "signatures",
+    "__array_interface__", "__array_struct__", "__hash__", "cache_info", "co_filename", "co_firstlineno", "co_lines", "co_linetable",
+    "co_lnotab", "co_positions", "ctypes", "dispatcher", "getEffectiveLevel", "hasHandlers", "inspect_asm", "inspect_llvm",
+    "isEnabledFor", "locked", "nopython_signatures", "overloads", "signatures",
 ))  # fmt: skip
 #: Attributes of Python's objects that refer to namespaces that the code does not name.
 NAMESPACE_ATTRIBUTES = frozenset((

@@ -193,19 +193,19 @@ class _Directory:
         parent, _, name = path.rpartition("/")
         self._require_root()
         make_directories(self._files, parent)
-        new = f"{parent}/.{name}.{os.getpid():x}-{os.urandom(6).hex()}"
+        temporary_path = f"{parent}/.{name}.{os.getpid():x}-{os.urandom(6).hex()}"
         try:
-            opened = self._files.open_owned(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            opened = self._files.open_owned(temporary_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
             remaining = memoryview(data)
             while remaining:
                 remaining = remaining[self._files.write(opened.number, remaining) :]
             self._files.fsync(opened.number)
-            publish(new, path)
+            publish(temporary_path, path)
         except FileExistsError:
             return False
         finally:
             with suppress(OSError):  # the file was renamed already
-                self._files.unlink(new)
+                self._files.unlink(temporary_path)
         return True
 
     def _require_root(self) -> None:
@@ -236,8 +236,8 @@ class _Directory:
             await asyncio.to_thread(self._files.unlink, self._path(key))
 
     async def list(self, prefix: str) -> AsyncIterator[ObjectInfo]:
-        for found in await asyncio.to_thread(lambda: sorted(self._list_below(self._path(prefix.rstrip("/"))))):
-            yield found
+        for item in await asyncio.to_thread(lambda: sorted(self._list_below(self._path(prefix.rstrip("/"))))):
+            yield item
 
     def _list_below(self, directory: str) -> Iterator[ObjectInfo]:
         try:
@@ -279,20 +279,20 @@ class _ObjectStore:
 
     async def get(self, key: str, max_size: int, on_response: Callable[[], None] | None = None) -> bytes | None:
         try:
-            found = await self._obstore.get_async(self._store, key)
+            response = await self._obstore.get_async(self._store, key)
             if on_response is not None:
                 on_response()
-            if found.meta["size"] > max_size:
+            if response.meta["size"] > max_size:
                 raise TooLargeError(f"the object {key} has more than {max_size} bytes")
-            return bytes(await found.bytes_async())
+            return bytes(await response.bytes_async())
         except FileNotFoundError:
             return None
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
-        found = await self._obstore.get_async(self._store, key)
-        if found.meta["size"] > max_size:
+        response = await self._obstore.get_async(self._store, key)
+        if response.meta["size"] > max_size:
             raise TooLargeError(f"the object {key} has more than {max_size} bytes")
-        async for part in found.stream(min_chunk_size=_PART):
+        async for part in response.stream(min_chunk_size=_PART):
             yield bytes(part)
 
     def retry_delay(self, error: Exception) -> float | None:
@@ -318,10 +318,10 @@ class _ObjectStore:
         if not self.is_atomic:
             return await _compare_and_replace(self, key, data, expected)
         try:
-            found = await self._obstore.get_async(self._store, key)
-            if found.meta["size"] != len(expected) or bytes(await found.bytes_async()) != expected:
+            response = await self._obstore.get_async(self._store, key)
+            if response.meta["size"] != len(expected) or bytes(await response.bytes_async()) != expected:
                 return False
-            version = {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name] is not None}
+            version = {name: response.meta[name] for name in ("e_tag", "version") if response.meta[name] is not None}
             await self._obstore.put_async(self._store, key, data, mode=version, use_multipart=False)
         except (FileNotFoundError, self._obstore.exceptions.PreconditionError):
             return False
@@ -329,10 +329,12 @@ class _ObjectStore:
 
     async def stat(self, key: str) -> ObjectInfo | None:
         try:
-            found = await self._obstore.get_async(self._store, key)  # not HEAD, which some proxies do not forward; the content is not read
+            response = await self._obstore.get_async(
+                self._store, key
+            )  # not HEAD, which some proxies do not forward; the content is not read
         except FileNotFoundError:
             return None
-        return ObjectInfo(key, found.meta["size"], found.meta["last_modified"].timestamp())
+        return ObjectInfo(key, response.meta["size"], response.meta["last_modified"].timestamp())
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._obstore.put_async(self._store, key, data, mode="overwrite", use_multipart=False)
@@ -408,7 +410,7 @@ class _Redis:
     def __init__(self, settings: RemoteSettings) -> None:
         try:
             client: Any = import_module("redis.asyncio").Redis
-            known: Any = import_module("redis.exceptions")
+            exceptions: Any = import_module("redis.exceptions")
             no_retry: Any = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
         except ImportError as error:
             raise _missing_error("redis", settings) from error
@@ -416,13 +418,13 @@ class _Redis:
         path = urlsplit(plain).path.strip("/")
         if path and not path.partition("/")[0].isdecimal():
             raise ValueError(f"the path of {settings.shown!r} is not the number of a database: write a URL like redis://host/0")
-        _, _, rest = path.partition("/")
-        if rest:
-            plain, prefix = plain[: -len(rest) - 1], rest
+        _, _, path_prefix = path.partition("/")
+        if path_prefix:
+            plain, prefix = plain[: -len(path_prefix) - 1], path_prefix
         self._prefix = f"{prefix}/" if prefix else ""
         self._times = f"{self._prefix}{_TIMES}"
-        self._temporary_errors = known.ConnectionError, known.TimeoutError, known.TryAgainError, known.ClusterDownError
-        self._permanent_errors = known.AuthenticationError, known.AuthorizationError
+        self._temporary_errors = exceptions.ConnectionError, exceptions.TimeoutError, exceptions.TryAgainError, exceptions.ClusterDownError
+        self._permanent_errors = exceptions.AuthenticationError, exceptions.AuthorizationError
         self._redis = client.from_url(
             plain, socket_connect_timeout=0.25, socket_timeout=3600.0, single_connection_client=False, retry=no_retry
         )
@@ -431,10 +433,10 @@ class _Redis:
 
     async def get(self, key: str, max_size: int, _: Callable[[], None] | None = None) -> bytes | None:
         with _limit_answer(max_size):
-            found: bytes = await self._redis.getrange(self._prefix + key, 0, max_size)
-        if len(found) > max_size:
+            response: bytes = await self._redis.getrange(self._prefix + key, 0, max_size)
+        if len(response) > max_size:
             raise TooLargeError(f"the object {key} has more than {max_size} bytes")
-        return found or None  # an object is never empty
+        return response or None  # an object is never empty
 
     async def parts(self, key: str, max_size: int) -> AsyncIterator[bytes]:
         at = 0
@@ -476,11 +478,11 @@ class _Redis:
         size = int(await self._redis.strlen(self._prefix + key))
         if not size:
             return None
-        when = await self._redis.zscore(self._times, key)
-        if when is None:
+        modified = await self._redis.zscore(self._times, key)
+        if modified is None:
             await self._note_time(key, nx=True)
-            when = await self._redis.zscore(self._times, key)
-        return ObjectInfo(key, size, float(when or 0.0))
+            modified = await self._redis.zscore(self._times, key)
+        return ObjectInfo(key, size, float(modified or 0.0))
 
     async def delete(self, key: str) -> None:
         await self._redis.delete(self._prefix + key)
@@ -494,9 +496,9 @@ class _Redis:
                 if len(names) > _MOST_NAMES:
                     raise TooLargeError(f"the server lists more than {_MOST_NAMES} objects")
         for key in sorted(names):
-            found = await self.stat(key)
-            if found is not None:
-                yield found
+            item = await self.stat(key)
+            if item is not None:
+                yield item
 
 
 #: The size limit in bytes of answers other than objects: errors, numbers, and names of objects, which a server sends in batches.
@@ -562,15 +564,15 @@ class _BoundedReader:
 
     async def readexactly(self, size: int) -> bytes:
         self._consume(size)
-        found: bytes = await self._reader.readexactly(size)
-        return found
+        data: bytes = await self._reader.readexactly(size)
+        return data
 
     async def readline(self) -> bytes:
-        found: bytes = await self._reader.readline()
-        self._consume(max(len(found), _LINE))
-        return found
+        line: bytes = await self._reader.readline()
+        self._consume(max(len(line), _LINE))
+        return line
 
     async def read(self, size: int) -> bytes:
-        found: bytes = await self._reader.read(size)
-        self._consume(len(found))
-        return found
+        data: bytes = await self._reader.read(size)
+        self._consume(len(data))
+        return data

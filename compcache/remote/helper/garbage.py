@@ -111,14 +111,16 @@ class GarbageCollector:
             now = await self._write_mark(garbage)
             await write_surveys(self._backend, self._known, self._surveyed)
             await for_each(self._backend.delete, deliveries)
-        old = max([mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None)
-        confirmed = [item for item in garbage if old is not None and old.rows.get(item.key) == _size_and_time(item)]
-        known = (*cards.values(), *packs.values())
-        expired = [item for item in known if older_than is not None and 0 < item.modified < now - older_than]
+        confirmed_mark = max(
+            [mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None
+        )
+        confirmed = [item for item in garbage if confirmed_mark is not None and confirmed_mark.rows.get(item.key) == _state_of(item)]
+        card_files = (*cards.values(), *packs.values())
+        expired = [item for item in card_files if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
             notes = await self._list(USES)
             used = await self._read_uses([note for note in notes.values() if note.modified >= now - unused_for])
-            expired += [item for item in known if 0 < item.modified < now - unused_for and used_key(item.key) not in used]
+            expired += [item for item in card_files if 0 < item.modified < now - unused_for and used_key(item.key) not in used]
             expired += [note for note in notes.values() if 0 < note.modified < now - LONGEST_UNUSED]
         removed = [
             item
@@ -126,7 +128,7 @@ class GarbageCollector:
             if dry_run or await self._remove(item, self._is_garbage if item in confirmed else self._allow_removal)
         ]
         if not dry_run:
-            for mark in _superfluous_marks(marks, old, grace):
+            for mark in _marks_to_remove(marks, confirmed_mark, grace):
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
@@ -134,12 +136,12 @@ class GarbageCollector:
 
     async def _list(self, prefix: str) -> dict[str, ObjectInfo]:
         """Return the objects whose keys begin with a prefix, by key. If a key is listed several times, the newest object is returned."""
-        found: dict[str, ObjectInfo] = {}
+        objects: dict[str, ObjectInfo] = {}
         async for item in self._backend.list(prefix):
             if not item.key.rpartition("/")[2].startswith("."):
-                known = found.get(item.key)
-                found[item.key] = item if known is None else max(known, item, key=lambda listed: listed.modified)
-        return found
+                previous = objects.get(item.key)
+                objects[item.key] = item if previous is None else max(previous, item, key=lambda listed: listed.modified)
+        return objects
 
     async def _find_garbage(
         self, cards: dict[str, ObjectInfo], packs: dict[str, ObjectInfo], modules: dict[str, ObjectInfo]
@@ -163,13 +165,13 @@ class GarbageCollector:
                 return False
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
-            self._surveyed[item.key] = Survey(_size_and_time(item), tuple(keys))
+            self._surveyed[item.key] = Survey(_state_of(item), tuple(keys))
             return len(keys) == len(cards) and all([key not in modules and await self._backend.stat(key) is None for key in keys])
 
         async def is_damaged(item: ObjectInfo) -> bool:
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
-            self._surveyed[item.key] = Survey(_size_and_time(item), ())
+            self._surveyed[item.key] = Survey(_state_of(item), ())
             return False
 
         garbage = await _select_concurrently(cards.values(), lacks_modules)
@@ -181,16 +183,16 @@ class GarbageCollector:
         """Return the survey or delivery that describes an object in its listed state, or None."""
         for rows in (self._known, self._delivered):
             row = rows.get(item.key)
-            if row is not None and row.describes(_size_and_time(item)):
-                return row._replace(state=_size_and_time(item))
+            if row is not None and row.describes(_state_of(item)):
+                return row._replace(state=_state_of(item))
         return None
 
     async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:
         """Read notes of uses, and return the shortened keys of the functions that they name."""
         used: set[bytes] = set()
-        for at in range(0, len(notes), _AT_ONCE):
-            found = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[at : at + _AT_ONCE]])
-            used.update(*[decode_uses(data or b"") for data in found])
+        for start in range(0, len(notes), _AT_ONCE):
+            contents = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[start : start + _AT_ONCE]])
+            used.update(*[decode_uses(data or b"") for data in contents])
         return used
 
     async def _get(self, key: str, max_size: int) -> bytes | None:
@@ -209,8 +211,8 @@ class GarbageCollector:
             TimeoutError: the decision took longer than `DECISION_SECONDS`.
         """
         async with asyncio.timeout(DECISION_SECONDS):
-            present = await self._backend.stat(item.key)
-            if present is None or _size_and_time(present) != _size_and_time(item) or not await is_removable(item.key):
+            current = await self._backend.stat(item.key)
+            if current is None or _state_of(current) != _state_of(item) or not await is_removable(item.key):
                 return False
             await self._backend.delete(item.key)
         return True
@@ -256,7 +258,7 @@ class GarbageCollector:
             UncertainError: the store does not report the mark or its modification time.
         """
         key = MARKS + os.urandom(12).hex()
-        data: bytes = _MAGIC + msgpack.packb([[item.key, *_size_and_time(item)] for item in garbage])
+        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.stat(key)
         if place is None or not place.modified:
@@ -276,7 +278,7 @@ class GarbageCollector:
         return _Mark(place, rows)
 
 
-def _size_and_time(item: ObjectInfo) -> tuple[int, int]:
+def _state_of(item: ObjectInfo) -> tuple[int, int]:
     """Return an object's size and its modification time in whole seconds, which identify one version of the object.
 
     Fractions are dropped, because only listings contain them.
@@ -284,25 +286,25 @@ def _size_and_time(item: ObjectInfo) -> tuple[int, int]:
     return item.size, int(item.modified)
 
 
-def _superfluous_marks(marks: list[_Mark], old: _Mark | None, grace: float) -> Iterator[_Mark]:
-    """Yield the marks that no later collection needs: marks older than `old`, and marks that closely follow another mark."""
-    kept = old.place.modified if old is not None else float("-inf")
+def _marks_to_remove(marks: list[_Mark], confirmed_mark: _Mark | None, grace: float) -> Iterator[_Mark]:
+    """Yield the marks that no later collection needs: marks older than `confirmed_mark`, and marks that closely follow another mark."""
+    last_time = confirmed_mark.place.modified if confirmed_mark is not None else float("-inf")
     for mark in sorted(marks, key=lambda mark: mark.place.modified):
-        if mark is not old and mark.place.modified < kept + _SPACING * grace:
+        if mark is not confirmed_mark and mark.place.modified < last_time + _SPACING * grace:
             yield mark
         else:
-            kept = mark.place.modified
+            last_time = mark.place.modified
 
 
 async def _select_concurrently(items: Iterable[ObjectInfo], choose: Callable[[ObjectInfo], Awaitable[bool]]) -> list[ObjectInfo]:
     """Return the items for which `choose` returns True. At most `_AT_ONCE` calls run concurrently."""
     items = list(items)
-    found: list[ObjectInfo] = []
-    for at in range(0, len(items), _AT_ONCE):
-        some = items[at : at + _AT_ONCE]
-        answers = await asyncio.gather(*[choose(item) for item in some])
-        found += [item for item, answer in zip(some, answers, strict=True) if answer]
-    return found
+    selected: list[ObjectInfo] = []
+    for start in range(0, len(items), _AT_ONCE):
+        batch = items[start : start + _AT_ONCE]
+        answers = await asyncio.gather(*[choose(item) for item in batch])
+        selected += [item for item, answer in zip(batch, answers, strict=True) if answer]
+    return selected
 
 
 def _card_keys_of(data: bytes) -> Iterator[str]:

@@ -81,25 +81,25 @@ class Leases:
         if not self._requests.is_atomic or key in self._held:
             return
         end, pause = loop_time() + seconds, _FIRST_LOOK
-        theirs, since = b"", loop_time()
+        other_content, since = b"", loop_time()
         while loop_time() < end and not is_client_gone():
-            mine = self._next_content()
-            is_mine = not theirs and await self._requests.create(key, mine)
-            found = None if is_mine else await self._requests.get(key, _LARGEST)
-            if theirs and found == theirs and loop_time() - since >= _EXPIRES:
-                is_mine = await self._requests.exchange(key, mine, theirs)
+            own_content = self._next_content()
+            is_acquired = not other_content and await self._requests.create(key, own_content)
+            stored = None if is_acquired else await self._requests.get(key, _LARGEST)
+            if other_content and stored == other_content and loop_time() - since >= _EXPIRES:
+                is_acquired = await self._requests.exchange(key, own_content, other_content)
                 since = loop_time()
-            if is_mine:
-                self._held[key] = asyncio.ensure_future(self._hold(key, mine, is_client_gone))
+            if is_acquired:
+                self._held[key] = asyncio.ensure_future(self._renew_lease(key, own_content, is_client_gone))
                 self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
-            if (is_mine or (found is None and theirs)) and await is_stored():
+            if (is_acquired or (stored is None and other_content)) and await is_stored():
                 return
-            if is_mine:
+            if is_acquired:
                 return
-            if found is not None and not theirs:
+            if stored is not None and not other_content:
                 on_wait()
-            if found != theirs:
-                theirs, since = found or b"", loop_time()
+            if stored != other_content:
+                other_content, since = stored or b"", loop_time()
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), max(0.0, end - loop_time())))  # noqa: S311 - hosts must not ask in step
             pause = min(2 * pause, _LAST_LOOK)
 
@@ -113,7 +113,7 @@ class Leases:
         self._count += 1
         return _MAGIC + self._holder + self._count.to_bytes(8, "little")
 
-    async def _hold(self, key: str, mine: bytes, is_client_gone: Callable[[], bool]) -> None:
+    async def _renew_lease(self, key: str, own_content: bytes, is_client_gone: Callable[[], bool]) -> None:
         """Renew a lease until the client has gone and the uploads are done, then remove it. Return early if the lease is lost."""
         renewed, end = loop_time(), float("inf")
         while not is_client_gone() or (self._uploads() and loop_time() < end):
@@ -121,9 +121,9 @@ class Leases:
                 end = loop_time() + _UPLOAD_SECONDS
             if loop_time() - renewed >= _RENEWED:
                 following, renewed = self._next_content(), loop_time()
-                if not await self._requests.exchange(key, following, mine):
+                if not await self._requests.exchange(key, following, own_content):
                     return  # another host has taken the lease over or removed it
-                mine = following
+                own_content = following
             await asyncio.sleep(_FIRST_LOOK)
-        if await self._requests.get(key, _LARGEST) == mine:
+        if await self._requests.get(key, _LARGEST) == own_content:
             await self._requests.delete(key)

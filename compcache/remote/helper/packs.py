@@ -54,8 +54,8 @@ class StartUp:
         writes: the positions of the stores that it may write to.
     """
 
-    def __init__(self, first: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
-        self.first = first
+    def __init__(self, first_name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> None:
+        self.first = first_name
         self.platform = platform
         self.shelves = shelves
         self.writes = writes
@@ -98,24 +98,24 @@ class Packs:
         note: Callable[[str, str, Card, Sequence[int]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._fetch = fetch
-        self._locate = locate
+        self._find_shelf = locate
         self._note = note
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
         self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
         self._bytes = 0
 
-    def distrust(self, token: bytes) -> None:
+    def distrust_start_up(self, token: bytes) -> None:
         """Record that a process has rejected a module in its pack. Its look-ups then use cards, and its pack may be replaced."""
         start_up = self._start_ups.get(token)
         if start_up is not None:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
-    def knows(self, token: bytes) -> bool:
+    def knows_process(self, token: bytes) -> bool:
         """Return whether a process has already requested a function."""
         return token in self._start_ups
 
-    def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
+    def join_start_up(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
         """Add a question to the start-up of its process, and return the start-up, or None if the question does not belong to one.
 
         The first question creates the start-up and begins to fetch its pack.
@@ -131,7 +131,7 @@ class Packs:
         start_up.names.update(dict.fromkeys(named))
         return start_up
 
-    def announce(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
+    def announce_start_up(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         """Request a pack of these functions. A later call of `store_packs` stores it."""
         named = [name for name in names if label_of(name) is not None]
         if named:
@@ -139,7 +139,7 @@ class Packs:
             start_up.names.update(dict.fromkeys(named))
             self._start_ups[repr(sorted(named)).encode()] = start_up
 
-    def remember(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
+    def remember_module(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
         """Remember a function for packs. Functions with plain names and large modules are ignored."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
@@ -168,18 +168,18 @@ class Packs:
         items: dict[str, Packed] = {}
         room = MAX_PACK
         for name in start_up.names:
-            found = self._find_known(start_up, name)
-            if found is not None and room >= len(found[1].module):
-                items[name] = found[1]
-                room -= len(found[1].module)
+            remembered = self._find_known(start_up, name)
+            if remembered is not None and room >= len(remembered[1].module):
+                items[name] = remembered[1]
+                room -= len(remembered[1].module)
         if len(items) < max(_FEWEST, _GROWTH * start_up.stored):
             return
-        first = self._find_known(start_up, start_up.first)
-        if first is not None:  # the card may not have been worth an upload of its own, but refers to the pack
-            await self._note(start_up.platform, first[0], first[1].card._replace(module=first[1].module), start_up.writes)
-            shelf = first[0]
+        opener = self._find_known(start_up, start_up.first)
+        if opener is not None:  # the card may not have been worth an upload of its own, but refers to the pack
+            await self._note(start_up.platform, opener[0], opener[1].card._replace(module=opener[1].module), start_up.writes)
+            shelf = opener[0]
         else:
-            shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
+            shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         if shelf:
             await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
             start_up.stored = len(items)
@@ -187,17 +187,17 @@ class Packs:
     def _find_known(self, start_up: StartUp, name: str) -> tuple[str, Packed] | None:
         """Return the best known realization of a function and its shelf, or None if no realization is known."""
         for shelf in start_up.shelves:
-            found = self._remembered.get((start_up.platform, name, shelf))
-            if found is None and shelf == start_up.shelf:
-                found = start_up.pack.get(name)
-            if found is not None:
-                return shelf, found
+            remembered = self._remembered.get((start_up.platform, name, shelf))
+            if remembered is None and shelf == start_up.shelf:
+                remembered = start_up.pack.get(name)
+            if remembered is not None:
+                return shelf, remembered
         return None
 
     async def _load_pack(self, start_up: StartUp) -> None:
-        shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
-        found = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
-        if found is not None:
+        shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
+        pack = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
+        if pack is not None:
             with suppress(FormatError):
-                start_up.pack, start_up.store = decode_pack(found[0]), found[1]
+                start_up.pack, start_up.store = decode_pack(pack[0]), pack[1]
                 start_up.shelf, start_up.stored = shelf, len(start_up.pack)

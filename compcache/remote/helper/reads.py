@@ -80,11 +80,11 @@ class Room:
 
     def reserve(self, card: Card) -> bool:
         """Reserve space for the module of this card. Return whether there was enough space."""
-        fits = card.size <= self._remaining
-        self._remaining -= card.size if fits else 0
-        if fits and not card.module:
+        has_room = card.size <= self._remaining
+        self._remaining -= card.size if has_room else 0
+        if has_room and not card.module:
             self._tell(card.seconds)
-        return fits
+        return has_room
 
 
 class Reads:
@@ -171,13 +171,13 @@ class Reads:
             asking.add_done_callback(lambda task: self._end_request(key, task))
         data = await asyncio.shield(asking)
         try:
-            found = decode_cards(data) if data is not None else {}
-            if any(card.name != name for card in found.values()):
+            cards_by_shelf = decode_cards(data) if data is not None else {}
+            if any(card.name != name for card in cards_by_shelf.values()):
                 raise FormatError("the card belongs to another function")
         except FormatError:
             self.count("rejected")
             return {}
-        return {shelf: found[shelf] for shelf in shelves if shelf in found}
+        return {shelf: cards_by_shelf[shelf] for shelf in shelves if shelf in cards_by_shelf}
 
     def _end_request(self, key: str, task: asyncio.Future[bytes | None]) -> None:
         del self._asking[key]
@@ -241,14 +241,14 @@ class Reads:
 
     async def _save(self, key: str, max_size: int, path: str, seconds: float, patience: float) -> str | None:
         """Fetch an object into a file. Return the path, or None if the object is missing or too large. See `get` for errors."""
-        most = max(seconds, patience)
-        saving = self.requests.save(key, max_size, path, seconds=seconds, patience=most, require=self._require_service)
+        limit = max(seconds, patience)
+        saving = self.requests.save(key, max_size, path, seconds=seconds, patience=limit, require=self._require_service)
         return path if await self._count_request(saving) else None
 
     async def get(self, key: str, max_size: int, seconds: float = LOOKUP_SECONDS, patience: float = 0.0) -> bytes | None:
         """Return an object, or None if it is missing or too large. Raise the errors of the store's client."""
-        most, stores = max(seconds, patience), self._stores
-        data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=most, require=self._require_service))
+        limit, stores = max(seconds, patience), self._stores
+        data = await self._count_request(self.requests.get(key, max_size, seconds=seconds, patience=limit, require=self._require_service))
         if data is None and stores == self._stores:  # if the number changed, the object may have been stored meanwhile
             _remember(self._missed, key, asyncio.get_running_loop().time(), _MOST_MISSED)
         elif data is not None:
@@ -292,7 +292,7 @@ class Reads:
         """Record that all tries of a request failed. The store becomes doubtful, and is probed in the background with this key."""
         if isinstance(error, _SkippedError):
             return
-        self.breaker.record_failure(doubt=True)
+        self.breaker.record_failure(is_doubtful=True)
         if self.breaker.is_doubtful():
             self._unanswered = key, allowed
             self.probe()

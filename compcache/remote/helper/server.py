@@ -66,7 +66,7 @@ class Helper:
         self._directory = directory
         self._code = _code_version()
         self._chain = Chain()
-        self._packs = Packs(self._chain.pack, self._put_pack, self._locate, self._note_card)
+        self._packs = Packs(self._chain.pack, self._put_pack, self._find_shelf, self._note_card)
         self._noted = time.monotonic()  # when notes of uses were last stored
         self._last_use = time.monotonic()
         self._connections = 0
@@ -183,14 +183,14 @@ class Helper:
             return [[list(HelperAnswer(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
-        is_known = self._packs.knows(token)
-        start_up = self._packs.join(token, names, platform, shelves, writes) if not first else None
+        is_known = self._packs.knows_process(token)
+        start_up = self._packs.join_start_up(token, names, platform, shelves, writes) if not first else None
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for the complete pack
         room = Room(tell, place)
         tier = self._choose_lease_store(writes, compile_seconds, tell) if not patience else None
-        before = list(chain.seconds)
+        seconds_before = list(chain.seconds)
 
         async def find(name: str) -> HelperAnswer:
             packed = await start_up.find(name, wait) if start_up is not None else None
@@ -200,19 +200,19 @@ class Helper:
                 by_store = "-" * start_up.store + STORE_HIT
                 return HelperAnswer(FOUND, packed.module, packed.card.signatures, store=start_up.store, packed=True, by_store=by_store)
             ask_stores = partial(chain.find, name, platform, shelves, room, seconds=seconds, first=first, writes=writes)
-            found = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
-            if found.answer.outcome == MISSING and name == names[0] and tier is not None:
+            result = await ask_stores(patience=min(patience, PATIENCE), fresh=patience > 0)
+            if result.answer.outcome == MISSING and name == names[0] and tier is not None:
                 await self._acquire_lease(tier, name, platform, shelves, compile_seconds or 0.0, tell, is_client_gone)
-                found = await ask_stores()
-            if found.card is not None:
+                result = await ask_stores()
+            if result.card is not None:
                 self._note_use(name)
-                if start_up is not None and start_up.writes and isinstance(found.answer.data, bytes):
-                    self._packs.remember(platform, found.shelf, found.card, found.answer.data)
-            return found.answer
+                if start_up is not None and start_up.writes and isinstance(result.answer.data, bytes):
+                    self._packs.remember_module(platform, result.shelf, result.card, result.answer.data)
+            return result.answer
 
         try:
             answers = await _gather_answers([find(name) for name in names], patience - waited if patience else None, len(chain.tiers))
-            return [list(map(list, answers)), [now - then for now, then in zip(chain.seconds, before, strict=True)]]
+            return [list(map(list, answers)), [now - earlier for now, earlier in zip(chain.seconds, seconds_before, strict=True)]]
         finally:
             asyncio.get_running_loop().call_later(_TAKEN_SECONDS, _remove_files, room.files)
 
@@ -224,10 +224,10 @@ class Helper:
         tier = self._chain.lease_store(writes) if compile_seconds is not None else None
         if tier is None:
             return None
-        worth = _LEASE_REQUESTS * tier.reads.requests.distance
-        if 0 < (compile_seconds or 0.0) < worth:
+        least_seconds = _LEASE_REQUESTS * tier.reads.requests.distance
+        if 0 < (compile_seconds or 0.0) < least_seconds:
             return None
-        tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, worth)))
+        tell(min(LOOKUP_SECONDS, max(_LEASE_SECONDS, least_seconds)))
         return tier
 
     def _note_use(self, name: str) -> None:
@@ -254,11 +254,11 @@ class Helper:
 
     async def _do_distrust(self, token: bytes) -> None:
         """Record that a process has rejected a module in its pack."""
-        self._packs.distrust(token)
+        self._packs.distrust_start_up(token)
 
     async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
         """Request a pack of these functions, which are being uploaded."""
-        self._packs.announce(names, platform, shelves, writes)
+        self._packs.announce_start_up(names, platform, shelves, writes)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
         """Return, for each function, whether it has a card on one of the shelves, or None if the stores do not answer."""
@@ -266,9 +266,9 @@ class Helper:
 
     async def _do_status(self) -> list[dict[str, Any]]:
         """Return each store's counts, as `compcache remote status` shows them."""
-        return [self._status(tier) for tier in self._chain.tiers]
+        return [self._describe_tier(tier) for tier in self._chain.tiers]
 
-    def _status(self, tier: Tier) -> dict[str, Any]:
+    def _describe_tier(self, tier: Tier) -> dict[str, Any]:
         failures, seconds = tier.breaker.state()
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": tier.reads.error,
@@ -329,14 +329,14 @@ class Helper:
         """Collect garbage. Return the removed objects and the remaining garbage, or a message if the store fails."""
         try:
             collector = GarbageCollector(self._chain.tiers[0].requests)
-            found = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
+            outcome = await collector.collect(grace=grace, older_than=older_than, dry_run=dry_run, unused_for=unused_for)
         except Exception as error:  # noqa: BLE001
             return describe_error(error)
-        return [[list(item) for item in items] for items in found]
+        return [[list(item) for item in items] for items in outcome]
 
     # ------------------------------------------------------------------- packs
 
-    async def _locate(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
+    async def _find_shelf(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
         """Return the shelf of the best card of a function, or "" if it has no card, or if the store fails."""
         try:
             return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")
@@ -363,11 +363,11 @@ async def _gather_answers(questions: list[Coroutine[Any, Any, HelperAnswer]], se
     """
     tasks = [asyncio.ensure_future(question) for question in questions]
     await asyncio.wait(tasks, timeout=seconds)
-    late = [task for task in tasks if not task.done()]
-    for task in late:
+    unfinished = [task for task in tasks if not task.done()]
+    for task in unfinished:
         task.cancel()
     unavailable = HelperAnswer(UNAVAILABLE, TIMED_OUT, by_store=STORE_ERROR * stores)
-    return [unavailable if task in late else task.result() for task in tasks]
+    return [unavailable if task in unfinished else task.result() for task in tasks]
 
 
 def _remove_files(paths: list[str]) -> None:
@@ -404,8 +404,10 @@ def main(arguments: list[str]) -> int:
         return 0  # another helper serves
     helper = Helper(directory)
     try:
-        for url, mode, own, outbox in stores:
-            helper.add(open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(own, "breaker")), Outbox(outbox), own)
+        for url, mode, state_directory, outbox in stores:
+            helper.add(
+                open_backend(RemoteSettings(url, mode)), Breaker(os.path.join(state_directory, "breaker")), Outbox(outbox), state_directory
+            )
     except (BackendMissingError, ValueError, OSError) as error:
         with open(REFUSED, "w", encoding="utf-8") as file:
             json.dump(describe_error(error), file)

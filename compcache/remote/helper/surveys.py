@@ -75,9 +75,9 @@ class Deliveries:
             Exception: an error of the store's client. The rows are kept.
         """
         while self._rows and (now or len(self._rows) >= _ROWS):
-            some = dict(list(self._rows.items())[:_ROWS])
-            await self._backend.replace(DELIVERIES + os.urandom(12).hex(), encode_survey(some))
-            self._rows = {key: row for key, row in self._rows.items() if some.get(key) is not row}
+            batch = dict(list(self._rows.items())[:_ROWS])
+            await self._backend.replace(DELIVERIES + os.urandom(12).hex(), encode_survey(batch))
+            self._rows = {key: row for key, row in self._rows.items() if batch.get(key) is not row}
 
 
 def encode_survey(rows: dict[str, Survey]) -> bytes:
@@ -112,18 +112,18 @@ async def read_surveys(backend: Backend, cards: Iterable[str]) -> dict[str, Surv
     Raises:
         Exception: an error of the store's client.
     """
-    found: dict[str, Survey] = {}
+    surveys: dict[str, Survey] = {}
 
     async def read(place: str) -> None:
         data = await backend.get(place, _LARGEST)
         if data is not None:
             try:
-                found.update(decode_survey(data))
+                surveys.update(decode_survey(data))
             except FormatError:
                 return
 
     await for_each(read, _group_by_survey(cards))
-    return found
+    return surveys
 
 
 async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, Survey]:
@@ -132,17 +132,17 @@ async def read_deliveries(backend: Backend, places: Iterable[str]) -> dict[str, 
     Raises:
         Exception: an error of the store's client.
     """
-    found: dict[str, Survey] = {}
+    deliveries: dict[str, Survey] = {}
 
     async def read(place: str) -> None:
         data = await backend.get(place, _LARGEST)
         try:
-            found.update(decode_survey(data or b""))
+            deliveries.update(decode_survey(data or b""))
         except FormatError:
             return
 
     await for_each(read, places)
-    return found
+    return deliveries
 
 
 async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[str, Survey]) -> None:
@@ -153,12 +153,12 @@ async def write_surveys(backend: Backend, known: dict[str, Survey], rows: dict[s
     """
 
     async def write(place: str) -> None:
-        mine = {key: rows[key] for key in places[place]}
-        if mine != {key: known[key] for key in mine if key in known} or len(mine) != before.get(place, 0):
-            await backend.replace(place, encode_survey(mine))
+        own_rows = {key: rows[key] for key in places[place]}
+        if own_rows != {key: known[key] for key in own_rows if key in known} or len(own_rows) != sizes_before.get(place, 0):
+            await backend.replace(place, encode_survey(own_rows))
 
     places = _group_by_survey(rows)
-    before = {place: len(keys) for place, keys in _group_by_survey(known).items()}
+    sizes_before = {place: len(keys) for place, keys in _group_by_survey(known).items()}
     await for_each(write, places)
 
 
@@ -175,5 +175,5 @@ async def for_each(work: Callable[[str], Awaitable[None]], places: Iterable[str]
     """Await `work(place)` for each place, at most `_AT_ONCE` at a time."""
     remaining = list(places)
     while remaining:
-        some, remaining = remaining[:_AT_ONCE], remaining[_AT_ONCE:]
-        await asyncio.gather(*map(work, some))
+        batch, remaining = remaining[:_AT_ONCE], remaining[_AT_ONCE:]
+        await asyncio.gather(*map(work, batch))

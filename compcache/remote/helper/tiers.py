@@ -113,7 +113,7 @@ class Chain:
         The client has rejected the answers of the stores before `first`. A module that is found is copied into the nearer stores of
         `writes`.
         """
-        letters = ["-"] * len(self.tiers)
+        results = ["-"] * len(self.tiers)
         problems: list[str] = []
         waiting = list(range(first, len(self.tiers)))
         running: dict[asyncio.Task[list[Any]], int] = {}
@@ -124,45 +124,45 @@ class Chain:
                     tier = self.tiers[position]
                     if not tier.check_service():
                         problems.append(SKIPPED)
-                        letters[position] = STORE_ERROR
+                        results[position] = STORE_ERROR
                         continue
-                    asked = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
-                    running[asyncio.ensure_future(self._measure(position, asked))] = position
+                    look_up = tier.reads.find(name, platform, shelves, room, seconds=seconds, patience=patience, fresh=fresh)
+                    running[asyncio.ensure_future(self._measure(position, look_up))] = position
                 silence = max([self.tiers[position].silence() for position in running.values()], default=0.0) if waiting else None
                 done, _ = await asyncio.wait(running, timeout=silence, return_when=asyncio.FIRST_COMPLETED) if running else ((), ())
                 for task in done:
                     position = running.pop(task)
-                    outcome, *rest = task.result()
+                    outcome, *details = task.result()
                     if outcome == FOUND:
-                        letters[position] = STORE_HIT
-                        return self._accept(name, platform, position, rest, letters, first, writes)
-                    letters[position] = STORE_MISS if outcome == MISSING else STORE_ERROR
-                    problems += rest if outcome == UNAVAILABLE else []
+                        results[position] = STORE_HIT
+                        return self._copy_to_nearer_tiers(name, platform, position, details, results, first, writes)
+                    results[position] = STORE_MISS if outcome == MISSING else STORE_ERROR
+                    problems += details if outcome == UNAVAILABLE else []
         finally:
             for task in running:
                 task.cancel()
-        outcome, why = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
-        return LookupResult(HelperAnswer(outcome, why, by_store="".join(letters)))
+        outcome, problem = (UNAVAILABLE, problems[0]) if problems else (MISSING, "")
+        return LookupResult(HelperAnswer(outcome, problem, by_store="".join(results)))
 
-    async def _measure(self, position: int, asked: Any) -> list[Any]:
+    async def _measure(self, position: int, look_up: Any) -> list[Any]:
         """Await and return a store's answer. Add the time that it takes to the store's total."""
         started = asyncio.get_running_loop().time()
         try:
-            answer: list[Any] = await asked
+            answer: list[Any] = await look_up
         finally:
             self.seconds[position] += asyncio.get_running_loop().time() - started
         return answer
 
-    def _accept(
-        self, name: str, platform: str, position: int, rest: list[Any], letters: list[str], first: int, writes: Sequence[int]
+    def _copy_to_nearer_tiers(
+        self, name: str, platform: str, position: int, details: list[Any], results: list[str], first: int, writes: Sequence[int]
     ) -> LookupResult:
         """Copy the module of an answer into nearer stores, and return the result of the look-up."""
-        module, card, shelf = rest
-        for nearer in writes:
-            if nearer < first or (nearer < position and letters[nearer] == STORE_MISS):
-                self._copy(nearer, card_key(platform, name), shelf, card, module, replaces=nearer < first)
-        imports = tuple([(each.name, each.module, each.signatures) for each in card.imports if is_intact(each, each.module)])
-        return LookupResult(HelperAnswer(FOUND, module, card.signatures, imports, position, by_store="".join(letters)), card, shelf)
+        module, card, shelf = details
+        for tier in writes:
+            if tier < first or (tier < position and results[tier] == STORE_MISS):
+                self._copy(tier, card_key(platform, name), shelf, card, module, replaces=tier < first)
+        imports = tuple([(item.name, item.module, item.signatures) for item in card.imports if is_intact(item, item.module)])
+        return LookupResult(HelperAnswer(FOUND, module, card.signatures, imports, position, by_store="".join(results)), card, shelf)
 
     async def has(self, name: str, platform: str, shelves: list[str]) -> bool | None:
         """Return whether a store has a card of a function on one of the shelves, or None if that is unknown because a store fails."""
@@ -182,39 +182,39 @@ class Chain:
             Exception: an error of a store's client. Then it is not known whether there are cards.
         """
         error: Exception | None = None
-        lacking: list[int] = []
+        tiers_without: list[int] = []
         for position, tier in enumerate(self.tiers):
             try:
-                found = await tier.reads.cards(name, platform, shelves, fresh=fresh)
+                cards = await tier.reads.cards(name, platform, shelves, fresh=fresh)
             except Exception as failure:  # noqa: BLE001 - whatever the client raises
                 error = failure
                 continue
-            for shelf, card in found.items():
-                for nearer in lacking:
+            for shelf, card in cards.items():
+                for target in tiers_without:
                     if card.module:
-                        self._copy(nearer, card_key(platform, name), shelf, card, card.module)
-            if found:
-                return found
+                        self._copy(target, card_key(platform, name), shelf, card, card.module)
+            if cards:
+                return cards
             if position in writes:
-                lacking.append(position)
+                tiers_without.append(position)
         if error is not None:
             raise error
         return {}
 
     async def pack(self, key: str, writes: Sequence[int]) -> tuple[bytes, int] | None:
         """Return a pack and the position of the nearest store that has it, or None. The nearer stores of `writes` receive a copy."""
-        lacking: list[int] = []
+        tiers_without: list[int] = []
         for position, tier in enumerate(self.tiers):
             if tier.reads.is_recent_miss(key):
                 continue
             with suppress(Exception):  # the status of the store has recorded the error
                 data = await tier.reads.get(key, LARGEST_PACK, _PACK_SECONDS)
                 if data is not None:
-                    for nearer in lacking:
-                        self._run_in_background(self._copy_pack(self.tiers[nearer], key, data))
+                    for target in tiers_without:
+                        self._run_in_background(self._copy_pack(self.tiers[target], key, data))
                     return data, position
                 if position in writes:
-                    lacking.append(position)
+                    tiers_without.append(position)
         return None
 
     # --------------------------------------------------------------- copies and uploads

@@ -165,9 +165,9 @@ class Uploads:
         Raises:
             Exception: an error of the store's client.
         """
-        kept = self._outbox.finished()
-        self._stored = {name: self._stored.get(name, loop_time()) for name in kept}
-        for name in kept:
+        files = self._outbox.finished()
+        self._stored = {name: self._stored.get(name, loop_time()) for name in files}
+        for name in files:
             if loop_time() - self._stored[name] < SETTLE_SECONDS:
                 continue
             with suppress(OSError, FormatError):
@@ -184,8 +184,8 @@ class Uploads:
         if upload.module and await self._requests.stat(upload.key) is None:
             return False
         for key, data in upload.cards:
-            _, known = await self._read_cards(key)
-            if not known.keys() >= decode_cards(data).keys():
+            _, stored_cards = await self._read_cards(key)
+            if not stored_cards.keys() >= decode_cards(data).keys():
                 return False
         return True
 
@@ -203,7 +203,7 @@ class Uploads:
             platform = key.split("/")[2]
             with suppress(FormatError):
                 for shelf, card in decode_cards(data).items():
-                    self._packs.remember(platform, shelf, card, card.module or upload.module)
+                    self._packs.remember_module(platform, shelf, card, card.module or upload.module)
 
     def _is_worthwhile(self, upload: Upload) -> bool:
         """Return whether fetching the module is faster than compiling it, other hosts wait for it, or it is always uploaded."""
@@ -244,15 +244,20 @@ class Uploads:
             if await self._requests.create(key, data := encode_cards({shelf: card})):
                 self._record_stored(key, data, [card])
                 return
-            before, known = await self._read_cards(key)
-            if before is None:
+            former_content, stored_cards = await self._read_cards(key)
+            if former_content is None:
                 continue  # the cards were removed since the attempt
-            present = known.get(shelf)
-            if present is not None and present.name == card.name and not replaces and await self._reads.fetch_module(present) is not None:
+            stored_card = stored_cards.get(shelf)
+            if (
+                stored_card is not None
+                and stored_card.name == card.name
+                and not replaces
+                and await self._reads.fetch_module(stored_card) is not None
+            ):
                 return
-            merged = merge_cards(known, shelf, card)
-            if merged == before or await self._requests.exchange(key, merged, before):
-                self._record_stored(key, merged, [*known.values(), card])
+            merged = merge_cards(stored_cards, shelf, card)
+            if merged == former_content or await self._requests.exchange(key, merged, former_content):
+                self._record_stored(key, merged, [*stored_cards.values(), card])
                 return
         raise TimeoutError(f"the cards at {key} changed {_MERGES} times while a card was added")
 

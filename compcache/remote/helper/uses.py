@@ -75,7 +75,7 @@ class Uses:
         """Return the names in the file, and the time of the last note. Without a file, return an empty set and minus infinity."""
         with suppress(OSError), open(self._path, "rb") as file:
             data = file.read(_MOST * _SIZE)
-            return {data[at : at + _SIZE] for at in range(0, len(data) - _SIZE + 1, _SIZE)}, os.fstat(file.fileno()).st_mtime
+            return {data[start : start + _SIZE] for start in range(0, len(data) - _SIZE + 1, _SIZE)}, os.fstat(file.fileno()).st_mtime
         return set(), float("-inf")
 
 
@@ -90,7 +90,7 @@ def decode_uses(data: bytes) -> set[bytes]:
     if data[: len(_MAGIC)] != _MAGIC or check(data[:-CHECK_SIZE]) != data[-CHECK_SIZE:]:
         return set()
     names = data[len(_MAGIC) : -CHECK_SIZE]
-    return {names[at : at + _SIZE] for at in range(0, len(names), _SIZE)}
+    return {names[start : start + _SIZE] for start in range(0, len(names), _SIZE)}
 
 
 def used_key(key: str) -> bytes:

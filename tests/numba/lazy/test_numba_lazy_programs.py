@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,20 @@ CARDS = """
             result.append((type(error).__name__, str(error)[:40]))
     result += [cuda.is_available(), same is cuda, type(cuda).__name__, type(more).__name__]
 """
+
+
+def test_the_command_imports_little_and_reads_sources_like_python(project: Project) -> None:
+    def run(source: bytes) -> str:
+        (project.source / "little.py").write_bytes(source)
+        ran = command(project, "run", "little.py")
+        return ran.stdout or ran.stderr.splitlines()[-1]
+
+    asked = b"twice(2), total(3)\n    print({'zipfile', 'shutil', 're', 'ast', 'threading'} & set(sys.modules), '\xe9', "
+    program = b"# coding: latin-1\n" + textwrap.dedent(PROGRAM).encode().replace(b"print(", asked)
+    run(program)
+    assert run(program).startswith("set() \u00e9 4 18 ")
+    assert "null bytes" in run(b"print(1)\0\n")
+    assert run(b"print(1\n") == run(b"\xef\xbb\xbfprint(1\n") == "SyntaxError: '(' was never closed"
 
 
 def test_functions_for_cards_are_declared_without_numba(project: Project) -> None:
@@ -373,7 +388,7 @@ result = answers, imported, len(held)
 
 def test_tools_that_ask_what_objects_are_import_nothing(project: Project) -> None:
     project.write(probed=PROBED)
-    plain = project.run("import sys\n" + PROBE, backend=False)
+    plain = project.run_in_fork("import sys\n" + PROBE)
     run(project, "import probed\nresult = None")
     found = run(project, PROBE)
     assert found == (plain[0], False, plain[2])
@@ -398,7 +413,7 @@ def test_results_that_are_objects_of_numba(project: Project) -> None:
         "import containers as c\nanswers = dict(c.counted(3)), type(c.counted(2)).__name__, c.listed(2)[0], dict(c.listed(2)[1])\n"
         "result = answers"
     )
-    plain = project.run(text, backend=False)
+    plain = project.run_in_fork(text)
     assert [run(project, text) for _ in range(2)] == [plain] * 2
 
 
@@ -430,6 +445,6 @@ def test_settings_of_a_file_are_read_by_numba(tmp_path: Path) -> None:
     other = Project(tmp_path)
     (other.source / ".numba_config.yaml").write_text("threading_layer: workqueue\n")
     read = "from numba import config\nresult = config.THREADING_LAYER"
-    plain = other.run("import warnings\nwarnings.simplefilter('ignore')\n" + read, backend=False)
+    plain = other.run_in_fork("import warnings\nwarnings.simplefilter('ignore')\n" + read)
     lazy = "import compcache.numba\ncompcache.numba.install('cache', lazy=True)\nimport warnings\nwarnings.simplefilter('ignore')\n" + read
     assert other.run(lazy, backend=False) == plain
