@@ -298,7 +298,9 @@ class PlainLoader:
         if record[0] != func_name:
             return None
         target_id, accepted = entry[2], self._accepted
-        if not (target_id in accepted and record[3] in accepted) and not self._accept(runtime, segment, number, target_id, record[3]):
+        if not (target_id in accepted and record[3] in accepted) and not self._accept_if_usable(
+            runtime, segment, number, target_id, record[3]
+        ):
             return None
         return record
 
@@ -415,7 +417,7 @@ class PlainLoader:
         self._names = names
         return True
 
-    def _accept(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
+    def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a requirement, given by its number. If so, later look-ups accept its ids."""
         text = runtime.requirements(self._rows[segment]()).get(number)
         if text is None:
@@ -494,7 +496,7 @@ class PlainLoader:
                 existing = self.held(name)
                 if existing is not None:
                     return existing
-                new_modules = self._new_among(modules)
+                new_modules = self._new_rows(modules)
                 if new_modules is None:
                     return None
                 writes, updates = parts.bindings(runtime) if parts else (b"", [])
@@ -515,7 +517,7 @@ class PlainLoader:
                 loaded.committed = True
         return target
 
-    def _new_among(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
+    def _new_rows(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
         """Return the new rows for the table of loaded modules, or None if another mapping of a module has replaced this one."""
         new = {}
         for key, module in modules.items():
