@@ -449,9 +449,10 @@ for number in range(12):
         pytest.param("ticks = itertools.repeat(0.0)", marks=FAULT),
         pytest.param("ticks = itertools.repeat(float(2 ** 33))", marks=FAULT),
         pytest.param("ticks = itertools.count(2e9, -86400.0)", marks=FAULT),
+        "ticks = itertools.repeat(-5.0)",
         "ticks = itertools.cycle([1e9, 4e9, 0.5])",
     ],
-    ids=["1970", "2242", "backwards", "jumping"],
+    ids=["1970", "2242", "backwards", "1969", "jumping"],
 )
 def test_clocks_decide_nothing_but_ages(directory: Path, clock: str) -> None:
     assert run_fresh(directory, CLOCKS.format(clock=clock)) == list(range(12))

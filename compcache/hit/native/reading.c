@@ -726,8 +726,8 @@ PyObject *module_entry(PyObject *Py_UNUSED(module), PyObject *entry) {
     if (fields == NULL) {
         return NULL;
     }
-    return Py_BuildValue("((KKKK)N)", (unsigned long long)found.stamp[0], (unsigned long long)found.stamp[1],
-                         (unsigned long long)found.stamp[2], (unsigned long long)found.stamp[3], fields);
+    return Py_BuildValue("((KKLL)N)", (unsigned long long)found.stamp[0], (unsigned long long)found.stamp[1],
+                         (long long)found.stamp[2], (long long)found.stamp[3], fields);
 }
 
 /* Whether an entry, with its key, has the authentication code for a key, as compcache.digest.mac computes it; 1 for an empty key. */
@@ -1350,12 +1350,15 @@ static void write_digits(char *to, const uint8_t *bytes, size_t size) {
 
 /* use_line(time: float, counter: str, amount, module_id: bytes, func_name: str) -> str: an event of a journal (compcache/formats/journal.py) */
 PyObject *use_line(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
-    const double microseconds = count == 5 ? PyFloat_AsDouble(args[0]) * 1e6 : -1;
-    if (!(microseconds >= 0 && microseconds < 1e18) || key_of(args[3]) == NULL) {
+    double microseconds = count == 5 ? PyFloat_AsDouble(args[0]) * 1e6 : 0;
+    if (count != 5 || PyErr_Occurred() || key_of(args[3]) == NULL) {
         if (!PyErr_Occurred()) {
             PyErr_SetString(PyExc_ValueError, "use_line() takes a time, a counter, an amount, a module and a name");
         }
         return NULL;
+    }
+    if (!(microseconds >= 0 && microseconds < 1e18)) { /* the host's clock is wrong */
+        microseconds = 0;
     }
     PyObject *name = PyUnicode_AsEncodedString(args[4], "utf-8", "surrogatepass");
     if (name == NULL) {
