@@ -54,9 +54,9 @@ def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) ->
     Raises:
         NotLazy: the overload needs Numba.
     """
-    given: list[Any] = []
-    texts = [argument_text(type_, given) for type_ in args]
-    return key_of(function, dict(options), ", ".join(texts), given)
+    functions: list[Any] = []
+    texts = [argument_text(type_, functions) for type_ in args]
+    return key_of(function, dict(options), ", ".join(texts), functions)
 
 
 def is_recorded(cache: Cache, key: Key) -> bool:
@@ -80,12 +80,12 @@ def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> N
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
-def argument_text(type_: Any, given: list[Any] | None = None) -> str:
+def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
     """Return the text that `type_text` returns for arguments of a type.
 
     Args:
         type_: the Numba type.
-        given: a list to which jitted functions are appended; None to raise `NotLazy` for them.
+        functions: a list to which jitted functions are appended; None to raise `NotLazy` for them.
 
     Raises:
         NotLazy: only Numba supports arguments of this type.
@@ -98,9 +98,9 @@ def argument_text(type_: Any, given: list[Any] | None = None) -> str:
         return f"{'' if type_.mutable else 'readonly '}array({argument_text(type_.dtype)}, {type_.ndim}d, {type_.layout})"
     if isinstance(type_, types.BaseTuple):
         cls = getattr(type_, "instance_class", tuple)
-        return f"{class_text(cls)}({', '.join([argument_text(item, given) for item in type_.types])})"
-    if isinstance(type_, types.Dispatcher) and given is not None:
-        given.append(type_.dispatcher)
+        return f"{class_text(cls)}({', '.join([argument_text(item, functions) for item in type_.types])})"
+    if isinstance(type_, types.Dispatcher) and functions is not None:
+        functions.append(type_.dispatcher)
         return FUNCTION
     if isinstance(type_, types.Bytes):
         return "bytes"

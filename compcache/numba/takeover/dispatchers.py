@@ -107,8 +107,8 @@ def _load_earlier_overloads(state: State, real: Any, backend: Backend) -> None:
         with global_compiler_lock:
             record = loaded.record
             cres = load_result(backend.cache, record.entry, record.lines, (), state.function, real.targetctx, record.implementations)
-            if cres is not None and key.given:
-                cres = with_types(cres, _replace_functions(cres.signature.args, iter(key.given)))
+            if cres is not None and key.functions:
+                cres = with_types(cres, _replace_functions(cres.signature.args, iter(key.functions)))
             if cres is None or tuple(cres.signature.args) in real.overloads:
                 continue
             real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
@@ -117,21 +117,21 @@ def _load_earlier_overloads(state: State, real: Any, backend: Backend) -> None:
         note_code(parts_of(state, key))
 
 
-def _replace_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:
+def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:
     """Replace the types of functions among the argument types of an entry.
 
-    An entry contains the types of another process's functions. They are replaced by the types of the functions `given`, in order.
+    An entry contains the types of another process's functions. They are replaced by the types of `functions`, in order.
     """
-    return tuple([_replace_function(type_, given) for type_ in types_])
+    return tuple([_replace_function(type_, functions) for type_ in types_])
 
 
-def _replace_function(type_: Any, given: Iterator[Any]) -> Any:
+def _replace_function(type_: Any, functions: Iterator[Any]) -> Any:
     """Replace the types of functions in one argument type."""
     from numba.core import types
 
     if isinstance(type_, types.Dispatcher):
-        return types.Dispatcher(real_dispatcher(next(given)))
+        return types.Dispatcher(real_dispatcher(next(functions)))
     if isinstance(type_, types.BaseTuple):
-        items = _replace_functions(type_.types, given)
+        items = _replace_functions(type_.types, functions)
         return types.BaseTuple.from_types(items, getattr(type_, "instance_class", None))
     return type_
