@@ -42,13 +42,15 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
+    additions, written = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}
     if imports:
         keep_stored(session, imports)
-    note_additions(session.store, published, session.max_size, partial(modules_in_use, session))
+    new = {module_id: module for module_id, module in published if module_id in written}
+    if new:
+        note_additions(session.store, list(new.items()), session.max_size, partial(modules_in_use, session))
     remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:

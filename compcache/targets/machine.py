@@ -53,7 +53,6 @@ class Machine(NamedTuple):
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
-@lru_cache(maxsize=64)
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
     """Return the machine for a source.
 
@@ -66,21 +65,27 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     Raises:
         CompileError: a name is not known to LLVM.
     """
+    return _machine_for(cpu, features, host.cpu, host.features, host.adjustments, host.processor.identity, platform)
+
+
+@lru_cache(maxsize=64)  # keyed by values, because each cache directory describes the host by its own object
+def _machine_for(
+    cpu: str | None, features: str | None, host_cpu: str, host_features: str, adjustments: str, identity: str, platform: str
+) -> Machine:
     table = table_of(platform)
     named = features or ""
     is_native = cpu is None or cpu == NATIVE
-    name = host.cpu if cpu is None or is_native else cpu or baseline(platform)
-    identity = host.processor.identity
+    name = host_cpu if cpu is None or is_native else cpu or baseline(platform)
     if table is None:
-        text = ",".join(filter(None, (host.features if is_native else "", named)))
+        text = ",".join(filter(None, (host_features if is_native else "", named)))
         return Machine(name, text, required(text), required(named), identity, is_native and not named)
     if not is_native:
         name, named = _architecture_version(name, named, table)
         table.check(name, named)
         return Machine(name, named, table.expand(name, named), table.closure(required(named)), identity)
     table.check(baseline(platform), named)
-    text = ",".join(filter(None, (host.adjustments, named)))
-    unknown = required(host.features) - table.required
+    text = ",".join(filter(None, (adjustments, named)))
+    unknown = required(host_features) - table.required
     return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), identity, not features)
 
 
