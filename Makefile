@@ -57,6 +57,7 @@ $(INSTALLED): $(BUILT_FROM)
 	  || { echo 'make: compcache needs Python 3.11 or later: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q compcache # where bytecode is not written, each process would compile the package
 	@touch $@
 
 demo: $(INSTALLED)

@@ -190,9 +190,10 @@ def _convert_table(table: Mapping[str, Any], path: str) -> dict[str, str]:
         if key not in KEYS:
             from difflib import get_close_matches
 
-            near = get_close_matches(key, KEYS, 1, 0.6)
+            suggestions = get_close_matches(key, KEYS, 1, 0.6)
             raise SettingError(
-                f"{path}: {key!r} is not a setting" + (f": did you mean {near[0]!r}?" if near else f": use {', '.join(sorted(KEYS))}")
+                f"{path}: {key!r} is not a setting"
+                + (f": did you mean {suggestions[0]!r}?" if suggestions else f": use {', '.join(sorted(KEYS))}")
             )
         try:
             settings[_variable_of(key)] = _as_text(key, value)
@@ -257,9 +258,9 @@ def _read_settings_copy(copy_path: str, states: list[str]) -> dict[str, str] | N
         return None
     if check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
         return None  # the system crashed before the content was on disk
-    head, _, body = data[CHECK_SIZE:].decode().partition("\n\n")
+    header, _, body = data[CHECK_SIZE:].decode().partition("\n\n")
     lines = [line.partition("=") for line in body.splitlines()]
-    return {name: value for name, _, value in lines} if head.split("\n") == states else None
+    return {name: value for name, _, value in lines} if header.split("\n") == states else None
 
 
 def _write_settings_copy(copy_path: str, states: list[str], settings: Mapping[str, str]) -> None:

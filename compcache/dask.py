@@ -97,10 +97,10 @@ def _find_targets(part: Any, visited: set[int]) -> Iterator[TypedCallTarget]:
     else:
         visited.add(id(part))
         if hasattr(part, "items") and callable(part.items):
-            inner = [value for _, value in part.items()]
+            values = [value for _, value in part.items()]
         elif isinstance(part, (list, tuple, set, frozenset)):
-            inner = list(part)
+            values = list(part)
         else:
-            inner = [getattr(part, name, None) for name in ("func", "args", "kwargs", "value")]
-        for item in inner:
+            values = [getattr(part, name, None) for name in ("func", "args", "kwargs", "value")]
+        for item in values:
             yield from _find_targets(item, visited)

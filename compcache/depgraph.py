@@ -36,7 +36,7 @@ class DependencyGraph:
     __slots__ = ("_edges",)
 
     def __init__(self, edges: Mapping[str, Iterable[str]]) -> None:
-        self._edges = {node: tuple([other for other in others if other in edges]) for node, others in edges.items()}
+        self._edges = {node: tuple([target for target in targets if target in edges]) for node, targets in edges.items()}
 
     def __contains__(self, node: str) -> bool:
         return node in self._edges
@@ -51,36 +51,36 @@ class DependencyGraph:
     def closure(self, roots: Iterable[str]) -> list[str]:
         """Return the roots and all nodes that they reach, each once, in breadth-first order. Raise `KeyError` for an unknown root."""
         order = list(dict.fromkeys(roots))
-        seen = set(order)
+        visited = set(order)
         for node in order:  # grows during the iteration
-            for other in self._edges[node]:
-                if other not in seen:
-                    seen.add(other)
-                    order.append(other)
+            for successor in self._edges[node]:
+                if successor not in visited:
+                    visited.add(successor)
+                    order.append(successor)
         return order
 
     def through(self, root: str, transparent: Collection[str]) -> list[str]:
         """Return the nodes that the root reaches directly or only through `transparent` nodes. Transparent nodes are left out."""
-        found: dict[str, None] = {}
-        seen = {root}
+        reached: dict[str, None] = {}
+        visited = {root}
         stack = list(reversed(self._edges[root]))
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in visited:
                 if node == root and root in self._edges[root]:
-                    found[root] = None
+                    reached[root] = None
                 continue
-            seen.add(node)
+            visited.add(node)
             if node in transparent:
                 stack.extend(reversed(self._edges[node]))
             else:
-                found[node] = None
-        return list(found)
+                reached[node] = None
+        return list(reached)
 
     def components(self) -> list[list[str]]:
         """Return the strongly connected components. A component follows the components that it refers to."""
         index: dict[str, int] = {}
-        low: dict[str, int] = {}
+        lowest: dict[str, int] = {}
         on_stack: set[str] = set()
         stack: list[str] = []
         result: list[list[str]] = []
@@ -88,14 +88,14 @@ class DependencyGraph:
             if start in index:
                 continue
             walk: list[tuple[str, Iterator[str]]] = [(start, iter(self._edges[start]))]
-            index[start] = low[start] = len(index)
+            index[start] = lowest[start] = len(index)
             stack.append(start)
             on_stack.add(start)
             while walk:
-                node, rest = walk[-1]
-                following = self._next_unvisited(node, rest, index, low, on_stack)
+                node, successors = walk[-1]
+                following = self._next_unvisited(node, successors, index, lowest, on_stack)
                 if following is not None:
-                    index[following] = low[following] = len(index)
+                    index[following] = lowest[following] = len(index)
                     stack.append(following)
                     on_stack.add(following)
                     walk.append((following, iter(self._edges[following])))
@@ -103,19 +103,21 @@ class DependencyGraph:
                 walk.pop()
                 if walk:
                     parent = walk[-1][0]
-                    low[parent] = min(low[parent], low[node])
-                if low[node] == index[node]:
+                    lowest[parent] = min(lowest[parent], lowest[node])
+                if lowest[node] == index[node]:
                     result.append(_pop_component(stack, on_stack, node))
         return result
 
     @staticmethod
-    def _next_unvisited(node: str, rest: Iterator[str], index: dict[str, int], low: dict[str, int], on_stack: set[str]) -> str | None:
-        """Return the next unvisited successor of a node, or None. Lower the node's entry in `low` for successors on the stack."""
-        for other in rest:
-            if other not in index:
-                return other
-            if other in on_stack:
-                low[node] = min(low[node], index[other])
+    def _next_unvisited(
+        node: str, successors: Iterator[str], index: dict[str, int], lowest: dict[str, int], on_stack: set[str]
+    ) -> str | None:
+        """Return the next unvisited successor of a node, or None. Lower the node's entry in `lowest` for successors on the stack."""
+        for successor in successors:
+            if successor not in index:
+                return successor
+            if successor in on_stack:
+                lowest[node] = min(lowest[node], index[successor])
         return None
 
     def needs(self, leaves: Collection[str]) -> dict[str, Need | None]:
@@ -126,14 +128,14 @@ class DependencyGraph:
         """
         result: dict[str, Need | None] = {}
         for component in self.components():
-            own = [node for node in component if node in leaves]
+            own_leaves = [node for node in component if node in leaves]
             children: dict[int, Need] = {}
             for node in component:
-                for other in self._edges[node]:
-                    need = result.get(other)
+                for successor in self._edges[node]:
+                    need = result.get(successor)
                     if need is not None:
                         children[id(need)] = need
-            need = _make_need(tuple(own), tuple(children.values()))
+            need = _make_need(tuple(own_leaves), tuple(children.values()))
             for node in component:
                 result[node] = need
         return result

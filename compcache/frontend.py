@@ -349,7 +349,7 @@ def remove_entry(cache: Cache, name_or_identity: str | Identity, kind: str) -> N
     """
     name = _entry_name(cache, name_or_identity, kind)
     cache._store.require_writable()
-    _pending_entries(cache).put(kind, name, b"", gone=True)
+    _pending_entries(cache).put(kind, name, b"", is_removal=True)
 
 
 def write_entries(cache: Cache) -> None:

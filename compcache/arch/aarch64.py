@@ -127,7 +127,7 @@ _HWCAPS: tuple[tuple[str, tuple[int, ...], str], ...] = (
 
 
 def _feature_words() -> dict[str, str]:
-    return {name: f"{word}:{sum(1 << bit for bit in bits):x}" for word, bits, name in _HWCAPS}
+    return {name: f"{word_number}:{sum(1 << bit for bit in bits):x}" for word_number, bits, name in _HWCAPS}
 
 
 def _version_changes(name: str) -> str | None:
@@ -146,13 +146,13 @@ _STUB = Struct("<IIII")
 _PAGES = 1 << 20  # the range of adrp in pages, in both directions
 
 
-def _store64(data: bytearray, at: int, value: int) -> None:
-    _BITS64.pack_into(data, at, value & 0xFFFFFFFFFFFFFFFF)
+def _store64(data: bytearray, offset: int, value: int) -> None:
+    _BITS64.pack_into(data, offset, value & 0xFFFFFFFFFFFFFFFF)
 
 
-def _replace_bits(data: bytearray, at: int, mask: int, bits: int) -> None:
+def _replace_bits(data: bytearray, offset: int, mask: int, bits: int) -> None:
     """Replace the masked bits of an instruction."""
-    _UNSIGNED32.pack_into(data, at, _UNSIGNED32.unpack_from(data, at)[0] & ~mask | bits)
+    _UNSIGNED32.pack_into(data, offset, _UNSIGNED32.unpack_from(data, offset)[0] & ~mask | bits)
 
 
 def _page_bits(distance: int) -> int:
@@ -162,16 +162,16 @@ def _page_bits(distance: int) -> int:
     return (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
 
 
-def _store_page(data: bytearray, at: int, distance: int) -> None:
-    _replace_bits(data, at, 0x60FFFFE0, _page_bits(distance))
+def _store_page(data: bytearray, offset: int, distance: int) -> None:
+    _replace_bits(data, offset, 0x60FFFFE0, _page_bits(distance))
 
 
-def _store_branch(data: bytearray, at: int, distance: int) -> None:
+def _store_branch(data: bytearray, offset: int, distance: int) -> None:
     if distance & 3:
         raise ValueError(f"the distance of a branch, {distance} bytes, must be a multiple of 4")
     if not -(1 << 27) <= distance < 1 << 27:
         raise ValueError(f"the target at a distance of {distance} bytes is out of the range of a branch")
-    _replace_bits(data, at, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
+    _replace_bits(data, offset, 0x03FFFFFF, distance >> 2 & 0x03FFFFFF)
 
 
 def _low_bits_store(scale: int) -> Store:
@@ -189,8 +189,8 @@ def _low_bits_store(scale: int) -> Store:
 def _stub_code(address: int, entry: int) -> bytes:
     """Return the code of a PLT entry (ABI, 9.3): adrp x16, ldr x17, add x16, br x17."""
     page = 0x90000010 | _page_bits((entry & -4096) - (address & -4096))
-    low = entry & 0xFFF
-    return _STUB.pack(page, 0xF9400211 | low >> 3 << 10, 0x91000210 | low << 10, 0xD61F0220)
+    page_offset = entry & 0xFFF
+    return _STUB.pack(page, 0xF9400211 | page_offset >> 3 << 10, 0x91000210 | page_offset << 10, 0xD61F0220)
 
 
 def _store_nothing(_: bytearray, __: int, ___: int) -> None:

@@ -114,36 +114,40 @@ def _changed_range(offset: int, kind: int) -> tuple[int, int]:
 
 
 _SIGNED32, _UNSIGNED32, _BITS64 = Struct("<i"), Struct("<I"), Struct("<Q")
+#: A relaxed instruction has an opcode of two bytes, and addresses relative to its end, four bytes behind the place.
+_RELAXED_OPCODE_SIZE, _TO_NEXT_INSTRUCTION = 2, -4
 _LOAD, _LEA, _JUMP, _NOP = 0x8B, 0x8D, 0xE9, 0x90
 _INDIRECT_CALL, _INDIRECT_JUMP, _CALL = b"\xff\x15", b"\xff\x25", b"\x67\xe8"  # the call with a prefix without effect
 _STUB = Struct("<2si2s")  # jmp *entry(%rip), and a nop
 
 
-def _store64(data: bytearray, at: int, value: int) -> None:
-    _BITS64.pack_into(data, at, value & 0xFFFFFFFFFFFFFFFF)
+def _store64(data: bytearray, offset: int, value: int) -> None:
+    _BITS64.pack_into(data, offset, value & 0xFFFFFFFFFFFFFFFF)
 
 
 def _stub_code(address: int, entry: int) -> bytes:
     return _STUB.pack(_INDIRECT_JUMP, entry - (address + 6), b"\x66\x90")
 
 
-def _can_relax(code: memoryview, at: int, addend: int) -> bool:
-    return at >= 2 and addend == -4 and (code[at - 2] == _LOAD or bytes(code[at - 2 : at]) in (_INDIRECT_CALL, _INDIRECT_JUMP))  # noqa: PLR2004 - an opcode
+def _can_relax(code: memoryview, offset: int, addend: int) -> bool:
+    if offset < _RELAXED_OPCODE_SIZE or addend != _TO_NEXT_INSTRUCTION:
+        return False
+    return code[offset - 2] == _LOAD or bytes(code[offset - 2 : offset]) in (_INDIRECT_CALL, _INDIRECT_JUMP)
 
 
-def _relax(code: bytearray, at: int, distance: int) -> None:
+def _relax(code: bytearray, offset: int, distance: int) -> None:
     """Relax an instruction (ABI, B.2): replace `mov` with `lea`, or an indirect call or jump with a direct one.
 
     A direct jump is one byte shorter than an indirect jump.
     """
-    if code[at - 2] == _LOAD:
-        code[at - 2] = _LEA
-    elif code[at - 2 : at] == _INDIRECT_CALL:
-        code[at - 2 : at] = _CALL
+    if code[offset - 2] == _LOAD:
+        code[offset - 2] = _LEA
+    elif code[offset - 2 : offset] == _INDIRECT_CALL:
+        code[offset - 2 : offset] = _CALL
     else:
-        code[at - 2], code[at + 3] = _JUMP, _NOP
-        at, distance = at - 1, distance + 1
-    _SIGNED32.pack_into(code, at, distance)
+        code[offset - 2], code[offset + 3] = _JUMP, _NOP
+        offset, distance = offset - 1, distance + 1
+    _SIGNED32.pack_into(code, offset, distance)
 
 
 _LINKING = Linking(
@@ -201,8 +205,8 @@ class _Reader:
             return None
         if instruction.mnemonic in self._special:
             return frozenset((self._special[instruction.mnemonic],))
-        wanted = {self._names.get(number, "") for number in instruction.cpuid_features()} - _EVERYWHERE
-        return frozenset(_NAMES[name] for name in wanted) if wanted <= _NAMES.keys() else None
+        names = {self._names.get(number, "") for number in instruction.cpuid_features()} - _EVERYWHERE
+        return frozenset(_NAMES[name] for name in names) if names <= _NAMES.keys() else None
 
     def is_padding(self, code: bytes) -> bool:
         """Return whether the bytes are only padding instructions between functions."""

@@ -98,8 +98,8 @@ class Channel:
         """Pickle a message and queue it for `flush`."""
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for start in range(0, len(data), _PART):
-            part = data[start : start + _PART]
-            self._parts.append(self._token + _HEAD.pack(len(data), len(part), zlib.crc32(part)) + part)
+            piece = data[start : start + _PART]
+            self._parts.append(self._token + _HEAD.pack(len(data), len(piece), zlib.crc32(piece)) + piece)
 
     def flush(self, *, block: bool) -> bool:
         """Send the queued messages. Return False if the other end is closed; then the queue is emptied.
@@ -112,11 +112,11 @@ class Channel:
         try:
             while self._parts:
                 self._require_own_socket()
-                part = self._parts[0]
-                sent = self._socket.send(part, _FLAGS | (0 if block else socket.MSG_DONTWAIT))
+                piece = self._parts[0]
+                sent = self._socket.send(piece, _FLAGS | (0 if block else socket.MSG_DONTWAIT))
                 self._parts.popleft()
-                if sent < len(part):
-                    self._parts.appendleft(part[sent:])
+                if sent < len(piece):
+                    self._parts.appendleft(piece[sent:])
         except BlockingIOError as error:
             reraise_interrupt(error)
             return True
@@ -167,8 +167,8 @@ class Channel:
             raise EOFError
         self._read += data
         messages = []
-        while (part := self._pop_part()) is not None:
-            length, content = part
+        while (piece := self._pop_part()) is not None:
+            length, content = piece
             self._message += content
             if len(self._message) == length:
                 messages.append(_unpickle(bytes(self._message)))

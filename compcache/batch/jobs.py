@@ -112,9 +112,9 @@ def _require_no_conflicts(jobs: Iterable[PreparedJob]) -> None:
         for name in job.functions:
             if name in weak or is_content_name(name):
                 continue
-            earlier, earlier_digest = definitions.setdefault(name, (job, digest))
+            earlier_job, earlier_digest = definitions.setdefault(name, (job, digest))
             if earlier_digest != digest:
-                raise ConflictingJobsError(conflict_message(name, earlier.name, job.name))
+                raise ConflictingJobsError(conflict_message(name, earlier_job.name, job.name))
 
 
 def conflict_message(function: str, first: str, second: str) -> str:

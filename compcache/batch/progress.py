@@ -137,12 +137,12 @@ def short_name(name: str) -> str:
 
 def _names_text(names: tuple[str, ...]) -> str:
     """Return the first three names and the number of further names, as text."""
-    shown = ", ".join(map(short_name, names[:_SHOWN]))
-    return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    first_names = ", ".join(map(short_name, names[:_SHOWN]))
+    return first_names + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _duration_text(seconds: float) -> str:
     """Return a duration as ``m:ss`` or ``h:mm:ss``."""
-    minutes, second = divmod(round(seconds), 60)
+    minutes, rest_seconds = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    return f"{hours}:{minute:02}:{rest_seconds:02}" if hours else f"{minute}:{rest_seconds:02}"

@@ -181,10 +181,10 @@ class BatchFailedError(CompcacheError, RuntimeError):
 
     def __init__(self, report: BatchReport) -> None:
         failed = report.failed
-        shown = [f"{job.name}: {job.message}" for job in failed[:_SHOWN]]
+        lines = [f"{job.name}: {job.message}" for job in failed[:_SHOWN]]
         rest_line = [f"and {len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
         jobs = len(failed) + len(report.built) + len(report.cached)
-        super().__init__("\n  ".join([f"{len(failed)} of {jobs} jobs failed:", *shown, *rest_line]))
+        super().__init__("\n  ".join([f"{len(failed)} of {jobs} jobs failed:", *lines, *rest_line]))
         self.report = report
 
     def __reduce__(self) -> tuple[Any, ...]:

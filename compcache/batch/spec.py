@@ -101,10 +101,10 @@ def _import_module(name: str, spec: str) -> Any:
 def _read_attribute_jobs(module: Any, attribute: str, spec: str) -> Iterator[Any]:
     """Yield the jobs that an attribute of a module holds, or returns if it is a function."""
     value = module
-    for part in attribute.split("."):
-        if not hasattr(value, part):
+    for attribute_name in attribute.split("."):
+        if not hasattr(value, attribute_name):
             raise SpecError(f"{spec}: the module {module.__name__} has no attribute {attribute!r}: name the attribute with the jobs")
-        value = getattr(value, part)
+        value = getattr(value, attribute_name)
     try:
         result = value() if callable(value) else value
         jobs = None if isinstance(result, (str, bytes)) or not hasattr(result, "__iter__") else list(result)

@@ -29,6 +29,7 @@ __all__ = [
     "borrow_machine",
     "call_in_caller",
     "check_triple",
+    "copy",
     "emit_object",
     "host_platform",
     "initialize",
@@ -198,6 +199,13 @@ def read_back(bitcode: bytes, context: Any) -> Any:
     module = llvm.parse_bitcode(bitcode, context)
     context.modules.append(module)
     return module
+
+
+def copy(module: Any, context: Any) -> Any:
+    """Return a copy of a module in its own context, and add the copy to the context's modules."""
+    copied = module.clone()
+    context.modules.append(copied)
+    return copied
 
 
 def _copy_module(module: Any, context: Any) -> Any:

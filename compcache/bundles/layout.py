@@ -214,8 +214,8 @@ class _LimitedFile:
         Raises:
             FormatError: the read is larger than the directory of any bundle.
         """
-        remaining = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
-        length = min(size, remaining) if size >= 0 else remaining
+        unread_size = max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+        length = min(size, unread_size) if size >= 0 else unread_size
         if length > _LARGEST_READ:
             raise FormatError(f"the directory of the archive has {length} bytes, more than the directory of any bundle")
         return self._file.read(length)

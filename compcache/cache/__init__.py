@@ -95,8 +95,10 @@ class Cache(_Parts):
 
     def _has_all(self, names: Iterable[str]) -> bool:
         """Return whether the functions of one source are stored. `has` checks the first function; the index is enough for the others."""
-        first, *others = names
-        return self._loader.holds(first, to_import=True) and all(next(self._store.find(name), None) is not None for name in others)
+        first_name, *other_names = names
+        return self._loader.holds(first_name, to_import=True) and all(
+            next(self._store.find(name), None) is not None for name in other_names
+        )
 
     def has(self, func_name: str | Identity) -> bool:
         """Return whether the cache has a realization of this function that this host can use. ``func_name in cache`` does the same.
@@ -134,7 +136,7 @@ class Cache(_Parts):
 
         modules = self._loader.loaded_modules()
         names = tuple(sorted(target._name for target in self._loader.loaded_targets()))
-        return LoadedState(tuple(sorted(m.module_id.hex() for m in modules)), names, sum(m.size for m in modules))
+        return LoadedState(tuple(sorted(module.module_id.hex() for module in modules)), names, sum(module.size for module in modules))
 
     def unload(self, func_name: str | Identity) -> bool:
         """Invalidate the modules that contain a function, and every call target returned from them.
@@ -259,7 +261,7 @@ class Cache(_Parts):
     def _load_stored(self, func_name: str, owner: object, accept: Accept | None) -> TypedCallTarget:
         """Load a function, retargeting it if necessary. Count a hit unless the function was in memory."""
         started = perf_counter()
-        before = self._loader.held(func_name)
+        held_before = self._loader.held(func_name)
         try:
             target = self._loader.load(func_name, owner, accept)
         except CompcacheError as error:
@@ -270,7 +272,7 @@ class Cache(_Parts):
             from compcache.closures.background import start_background_work
 
             start_background_work(self._session(), self._tuners, target, tunes=self._tunes)
-        if target is not before:  # the target was not in memory before
+        if target is not held_before:  # the target was not in memory before
             self._store.stats.hit(func_name, target._context.module.module_id, perf_counter() - started)
         return target
 
@@ -344,7 +346,7 @@ def _require_type(name: str, value: object, kinds: tuple[type, ...]) -> None:
         TypeError: the argument has another type.
     """
     if value is not None and not isinstance(value, kinds):
-        raise TypeError(f"Cache(): {name} must be {' or '.join(k.__name__ for k in kinds)}, not {type(value).__name__}")
+        raise TypeError(f"Cache(): {name} must be {' or '.join(kind.__name__ for kind in kinds)}, not {type(value).__name__}")
 
 
 def _open_store(
@@ -393,8 +395,8 @@ def func_names_of(names: Any) -> list[str]:
 
 def _open_cache(path: str, *, signed: bool) -> Cache | None:
     """Return an open cache of a directory, with or without a signing key as `signed` says, or None if there is none."""
-    known = open_caches.get((path, signed))
-    cache = known() if known is not None else None
+    open_cache = open_caches.get((path, signed))
+    cache = open_cache() if open_cache is not None else None
     return cache if cache is not None and not cache._closed else None
 
 

@@ -62,9 +62,11 @@ class Sharing(Questions):
         if self._entries is not None:
             self._entries.flush()
 
-        wanted = func_names_of(names)
+        func_names = func_names_of(names)
         with Suggesting(self):
-            return export(self._store, wanted, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign, linked=linked)
+            return export(
+                self._store, func_names, absolute_path(os.fspath(path)), targets, closure=closure, minisign=minisign, linked=linked
+            )
 
     def import_bundle(self, path: str | os.PathLike[str], *, trusted_keys: Iterable[str] | str | None = None) -> tuple[str, ...]:
         """Add the modules of a bundle, all of them or none.
@@ -110,13 +112,13 @@ class Sharing(Questions):
             For each function, in the order of `names`, whether the cache or the store has code that this host can use.
         """
         self._require_open()
-        wanted = func_names_of(names)
-        known = {name: self.has(name) for name in wanted}
-        absent = [name for name, is_here in known.items() if not is_here]
+        func_names = func_names_of(names)
+        cached = {name: self.has(name) for name in func_names}
+        absent = [name for name, is_cached in cached.items() if not is_cached]
         remote = self._session().remote()
         if absent and remote is not None:
-            known.update(zip(absent, remote.has(absent), strict=True))
-        return tuple(known[name] for name in wanted)
+            cached.update(zip(absent, remote.has(absent), strict=True))
+        return tuple(cached[name] for name in func_names)
 
     def prefetch(self, names: Iterable[str | Identity], *, plain: bool = True) -> tuple[str, ...]:
         """Fetch functions that are not cached, and all their imports, from the remote store.
@@ -152,10 +154,12 @@ class Sharing(Questions):
         remote = self._session().remote()
         if remote is None or not remote.writes:
             raise ValueError("push() requires a writable remote store: open the cache with remote= and remote_mode='write'")
-        wanted = dict.fromkeys([func for name in func_names_of(names) for func in (name, *self.dependencies(name, transitive=True))])
-        module_ids = dict.fromkeys([realization.module_id for func in wanted for realization in self.realizations(func)])
+        with_dependencies = dict.fromkeys(
+            [func for name in func_names_of(names) for func in (name, *self.dependencies(name, transitive=True))]
+        )
+        module_ids = dict.fromkeys([realization.module_id for func in with_dependencies for realization in self.realizations(func)])
         count = sum([remote.offer(bytes.fromhex(module_id), always=True) for module_id in module_ids])
-        remote.pack(wanted)
+        remote.pack(with_dependencies)
         return count
 
     def flush_uploads(self, timeout: float = 60.0) -> bool:

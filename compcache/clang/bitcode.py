@@ -72,8 +72,8 @@ def link_assembly(code: bytes, text: str) -> bytes:
 
     def link(context: Any) -> bytes:
         module = codegen.parse(code if code.startswith(BITCODE_MAGIC) else code.decode("utf-8", "surrogateescape"), context)
-        head = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
-        module.link_in(codegen.parse(head + text, context))
+        header = f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
+        module.link_in(codegen.parse(header + text, context))
         return str(module).encode("utf-8", "surrogateescape")
 
     return codegen.run(link)

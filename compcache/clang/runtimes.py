@@ -190,14 +190,16 @@ def _rust_allocator_text(symbols: Collection[str], defined: Collection[str]) -> 
         public, default = _mangle_rust_name(prefix, f"__rust_{name}"), _mangle_rust_name(prefix, f"__rdl_{name}")
         if default in symbols and public not in symbols and public not in defined:
             arguments = ", ".join(f"{kind} %{number}" for number, kind in enumerate(parameters.split(", ")))
-            call, back = (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
+            call, return_line = (
+                (f"call {result}", "ret void") if result == "void" else (f"%result = call {result}", f"ret {result} %result")
+            )
             lines += [f"declare {result} @{default}({parameters})"]
-            body = [f"  {call} @{default}({arguments})", f"  {back}", "}"]
+            body = [f"  {call} @{default}({arguments})", f"  {return_line}", "}"]
             lines += [f"define weak_odr hidden {result} @{public}({arguments}) {{", *body]
     for name in _RUST_MARKS if prefix else ():
-        if (mark := _mangle_rust_name(prefix, name)) not in {*symbols, *defined}:
+        if (marker := _mangle_rust_name(prefix, name)) not in {*symbols, *defined}:
             result, value = ("i8", "i8 0") if "should_panic" in name else ("void", "void")
-            lines += [f"define weak_odr hidden {result} @{mark}() {{", f"  ret {value}", "}"]
+            lines += [f"define weak_odr hidden {result} @{marker}() {{", f"  ret {value}", "}"]
     lines += [
         f"@{name} = weak_odr hidden constant i8 0" for name in (() if prefix else _OLD_RUST_MARKS) if name not in {*symbols, *defined}
     ]

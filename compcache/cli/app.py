@@ -169,9 +169,9 @@ def _reject_empty_directory(directory: str) -> None:
         raise click.UsageError("--dir is empty: give a directory, or leave the option out")
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _print_version(ctx: click.Context, _: click.Parameter, is_requested: bool) -> None:
     """Print the version and exit, for --version."""
-    if wanted and not ctx.resilient_parsing:
+    if is_requested and not ctx.resilient_parsing:
         from compcache import __version__
 
         click.echo(f"{PROGRAM} {__version__}")
@@ -229,9 +229,9 @@ def _validate_settings() -> None:
 
     for _, message in invalid_settings():
         raise click.ClickException(message)
-    for name, near in misspelt_settings(os.environ):
+    for name, suggestion in misspelt_settings(os.environ):
         if not is_quiet():
-            print_message("warning", f"the variable {name} is ignored: it is not a setting of compcache; did you mean {near}?")
+            print_message("warning", f"the variable {name} is ignored: it is not a setting of compcache; did you mean {suggestion}?")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -330,8 +330,8 @@ def _unknown_option_text(error: click.ClickException) -> str:
     """Return the message for an unknown option; empty for other errors. The messages of click's versions differ."""
     if not isinstance(error, click.NoSuchOption):
         return ""
-    known = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]
-    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, known)}"
+    options = [] if error.ctx is None else [text for parameter in error.ctx.command.get_params(error.ctx) for text in parameter.opts]
+    return f"no such option {error.option_name!r}{did_you_mean(error.option_name, options)}"
 
 
 def _show_warning(

@@ -108,8 +108,8 @@ def _make_writer(kind: type) -> Callable[[Any], str]:
     """Return a function that writes values of a type as JSON. Raise `TypeError` for a type that JSON cannot represent."""
     if _field_names(kind):
         return _make_record_writer(kind)
-    for known, writer in _WRITERS_BY_TYPE.items():
-        if issubclass(kind, known):
+    for value_type, writer in _WRITERS_BY_TYPE.items():
+        if issubclass(kind, value_type):
             return writer
     raise TypeError(f"JSON cannot represent a value of type {kind.__name__}")
 

@@ -36,9 +36,9 @@ def resolve(cache: Cache, name: str) -> str:
     """
     matching = _matching_functions(cache, name)
     if len(matching) > 1 and name not in matching:
-        shown = ", ".join(map(short_name, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
+        listed = ", ".join(map(short_name, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
         verb = "match" if _GLOB.search(name) else "are named"
-        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {shown}; give more of the name")
+        raise click.ClickException(f"{len(matching)} functions {verb} {name!r}: {listed}; give more of the name")
     return matching[0] if matching and name not in matching else name
 
 
@@ -70,8 +70,8 @@ def _matching_functions(cache: Cache, name: str) -> Sequence[str]:
         return [name]
     if _GLOB.search(name):
         matches = re.compile(fnmatch.translate(name)).match
-        found = [summary.func_name for summary in list_functions(cache, literal_prefix((name,)), matches)]
-        return [name] if name in found else found
+        names = [summary.func_name for summary in list_functions(cache, literal_prefix((name,)), matches)]
+        return [name] if name in names else names
     labelled = cache.labelled(name) or [summary.func_name for summary in list_functions(cache, label_of(name) or name, name.__eq__)]
     return labelled or [function for group in list_groups(cache, [name]) for function in group.functions if cache.has(function)]
 
@@ -80,7 +80,7 @@ def literal_prefix(patterns: Sequence[str]) -> str:
     """Return the longest prefix of all labels that one of these globs can match; empty for no globs."""
     starts = [_GLOB.split(pattern, maxsplit=1)[0].partition("-")[0] for pattern in patterns] or [""]
     common = takewhile(lambda letters: len({*letters}) == 1, zip(*starts, strict=False))
-    return "".join(letter for letter, *_ in common)
+    return "".join(character for character, *_ in common)
 
 
 def resolve_last_part(cache: Cache, name: str) -> str:
@@ -99,8 +99,8 @@ def resolve_last_part(cache: Cache, name: str) -> str:
     if name in labels or not matching:
         return name
     if len(matching) > 1:
-        shown = ", ".join(map(printable, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
-        raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {shown}; give more of the name")
+        listed = ", ".join(map(printable, matching[:_SHOWN])) + (", ..." if len(matching) > _SHOWN else "")
+        raise click.ClickException(f"the names of {len(matching)} functions end with {name!r}: {listed}; give more of the name")
     return matching[0]
 
 
@@ -127,7 +127,7 @@ def common_prefix(names: Sequence[str]) -> str:
     if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
     first, last = min(names), max(names)  # the common prefix of these two names is common to all names
-    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    length = next((position for position, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
     prefix = first[:length]
     prefix = prefix[: prefix.rfind(".") + 1]
     return printable(prefix) if len(prefix) >= _LEAST_PREFIX and prefix.isprintable() else ""

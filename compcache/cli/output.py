@@ -132,9 +132,9 @@ def _print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> No
         rows = [list(map(printable, row)) for row in rows]
     lines = table_lines(columns, rows, shutil.get_terminal_size().columns)
     click.echo(style("  ".join(next(lines)).rstrip(), bold=True))
-    before, after = style("|", fg="cyan").split("|")
+    bar_start, bar_end = style("|", fg="cyan").split("|")
     while batch := list(islice(lines, _BATCH)):  # one write per batch: a terminal is line buffered
-        texts = [f"{before}{first}{after}  {'  '.join(others)}".rstrip() for first, *others in batch]
+        texts = [f"{bar_start}{first_cell}{bar_end}  {'  '.join(other_cells)}".rstrip() for first_cell, *other_cells in batch]
         sys.stdout.write("\n".join(texts) + "\n")
 
 
@@ -270,10 +270,10 @@ def print_message(kind: str, message: str) -> None:
 
     The code that a message of LLVM or the linker quotes is written below that line.
     """
-    first, *quoted = message.splitlines() or [""]
+    first_line, *quoted = message.splitlines() or [""]
     if not any(_POINTER.fullmatch(line) for line in quoted):
-        first, quoted = join_lines(message), []
-    lines = [f"{PROGRAM}: {kind}: {printable(first)}", *[f"  {printable(line)}".rstrip() for line in quoted]]
+        first_line, quoted = join_lines(message), []
+    lines = [f"{PROGRAM}: {kind}: {printable(first_line)}", *[f"  {printable(line)}".rstrip() for line in quoted]]
     click.echo("\n".join(lines), err=True)
 
 
@@ -295,9 +295,9 @@ def join_lines(message: str) -> str:
     return " ".join(line for line in lines if line.strip("^~ "))
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return "did you mean" and the known name nearest to `name`, after a comma; empty if no known name is similar."""
     from difflib import get_close_matches
 
-    nearest = get_close_matches(name, known, n=1)
+    nearest = get_close_matches(name, names, n=1)
     return f", did you mean {nearest[0]!r}?" if nearest else ""

@@ -56,9 +56,9 @@ def error_lines(files: Sequence[str], errors: Mapping[int, Exception]) -> Iterat
             yield f"{files[number]}: {_error_text(error)}"
     if dependents:
         names = [files[number] for number in sorted(dependents)]
-        rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        remainder = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         subject = "1 other file needs" if len(names) == 1 else f"{len(names)} other files need"
-        yield f"{subject} definitions of the files above: {', '.join(names[:_MOST_NAMED])}{rest}"
+        yield f"{subject} definitions of the files above: {', '.join(names[:_MOST_NAMED])}{remainder}"
 
 
 def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> set[int]:
@@ -67,8 +67,8 @@ def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> s
     A failed file cannot be parsed. A file seems to define a symbol if it contains the name, and the symbol is not undefined in it.
     Return an empty set if all files would be in the result.
     """
-    lacking = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
-    if len(errors) == 1 or not lacking:
+    missing = {number: error.symbols for number, error in errors.items() if isinstance(error, UndefinedSymbolError) and error.symbols}
+    if len(errors) == 1 or not missing:
         return set()
     from compcache.images.libraries import demangle
 
@@ -76,9 +76,9 @@ def _dependent_files(files: Sequence[str], errors: Mapping[int, Exception]) -> s
 
     def is_defined_elsewhere(symbol: str) -> bool:
         names = {symbol.lower(), symbol.lower().strip("_"), demangle(symbol).partition("(")[0].rpartition(":")[2].lower()}
-        return any(symbol not in lacking.get(number, ()) and not found.isdisjoint(names) for number, found in words.items())
+        return any(symbol not in missing.get(number, ()) and not content.isdisjoint(names) for number, content in words.items())
 
-    dependents = {number for number, symbols in lacking.items() if all(map(is_defined_elsewhere, symbols))}
+    dependents = {number for number, symbols in missing.items() if all(map(is_defined_elsewhere, symbols))}
     return dependents if len(dependents) < len(errors) else set()
 
 

@@ -135,9 +135,9 @@ def _read_code(path: str) -> bytes:
     if ending != ".ll" and _is_text(content) and not _CODE.search(content):
         from compcache.clang.compilers import LANGUAGES
 
-        known = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
+        endings_text = " ".join([ending for _, endings in LANGUAGES.values() for ending in endings])
         name = f"the extension {ending!r}" if ending else "its name without an extension"
-        raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {known}")
+        raise CompileError(f"the file is not LLVM code, and {name} does not identify its language; known extensions: {endings_text}")
     return content
 
 

@@ -143,8 +143,8 @@ def _read_file(path: str) -> bytearray:
 def _parse_elements(type_: Type, text: str) -> list[Any]:
     """Return the elements of a list like ``1,2,0*98``. Raise `ValueError` for an invalid list."""
     values: list[Any] = []
-    for part in text.split(",") if text.strip() else []:
-        value, star, count = part.strip().partition("*")
+    for element in text.split(",") if text.strip() else []:
+        value, star, count = element.strip().partition("*")
         times = _parse_integer(count) if star else 1
         if times < 0 or len(values) + times > _MAX_ELEMENTS:
             raise ValueError(f"cannot repeat {value!r} {times} times: a buffer has at most {_MAX_ELEMENTS} elements")

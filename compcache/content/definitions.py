@@ -140,32 +140,37 @@ class _Reader:
         self._read_lines(text)
 
     def _read_lines(self, text: str) -> None:
-        at = 0
-        while at < len(text):
-            is_function = text.startswith("define ", at)
-            end = text.find("\n}\n" if is_function else "\n", at)
+        line_start = 0
+        while line_start < len(text):
+            is_function = text.startswith("define ", line_start)
+            end = text.find("\n}\n" if is_function else "\n", line_start)
             end = len(text) if end < 0 else end + 2 * is_function
             if is_function:
-                self._functions[_first_name(text[at:end])] = text[at:end]
+                self._functions[_first_name(text[line_start:end])] = text[line_start:end]
             else:
-                self._sort_line(text[at:end])
-            at = end + 1
+                self._sort_line(text[line_start:end])
+            line_start = end + 1
 
     def _sort_line(self, line: str) -> None:
-        first = line[:1]
-        if not line or first == ";" or line.startswith("source_filename = ") or (first == "$" and _COMDAT.fullmatch(line)):
+        first_character = line[:1]
+        if (
+            not line
+            or first_character == ";"
+            or line.startswith("source_filename = ")
+            or (first_character == "$" and _COMDAT.fullmatch(line))
+        ):
             return
         if line.startswith("declare "):
             self._declared[_first_name(line)] = line
-        elif first == "@" and (match := _GLOBAL.match(line)):
+        elif first_character == "@" and (match := _GLOBAL.match(line)):
             self._variables[match[1]] = line
-        elif first == "%" and (match := _TYPE.match(line)):
+        elif first_character == "%" and (match := _TYPE.match(line)):
             self._types[match[1]] = line
-        elif first == "a" and (match := _GROUP.fullmatch(line)):
+        elif first_character == "a" and (match := _GROUP.fullmatch(line)):
             self._groups[match[1]] = match[2]
-        elif first == "!" and (match := _NODE.fullmatch(line)):
+        elif first_character == "!" and (match := _NODE.fullmatch(line)):
             self._nodes[match[1]] = match[2]
-        elif first in "!$" or line.startswith("target "):
+        elif first_character in "!$" or line.startswith("target "):
             self._header.append(line)
         else:
             raise Unreadable
@@ -184,11 +189,11 @@ class _Reader:
         for token in self._variables:
             self._scan_variable(token)
         shared = self._shared_nodes([header, *self._scanned.values()])
-        found = {key: self._make_definition(key, scanned, shared) for key, scanned in self._scanned.items()}
+        definitions = {key: self._make_definition(key, scanned, shared) for key, scanned in self._scanned.items()}
         if header.mentions:
             raise Unreadable  # metadata of the module that names functions
         return Definitions(
-            {_key_of_reference(key): definition for key, definition in found.items()}, self._digest_of_scanned(header, shared)
+            {_key_of_reference(key): definition for key, definition in definitions.items()}, self._digest_of_scanned(header, shared)
         )
 
     # ---------------------------------------------------------------- one definition
@@ -215,25 +220,25 @@ class _Reader:
         return key
 
     def _scan(self, token: str, text: str, start: int) -> _Scanned:
-        own = self._read_part(text[start:])
+        own_part = self._read_part(text[start:])
         if " asm " in text:
             self._check_strings(text)
-        mentions, types = dict.fromkeys(own.mentions), set(own.types)
-        if not own.nodes and not types:
+        mentions, types = dict.fromkeys(own_part.mentions), set(own_part.types)
+        if not own_part.nodes and not types:
             mentions.pop(token, None)
-            return _Scanned(f"{own.text}\n[]", mentions, {})
-        order = list(dict.fromkeys(own.nodes))
+            return _Scanned(f"{own_part.text}\n[]", mentions, {})
+        order = list(dict.fromkeys(own_part.nodes))
         numbers = {node: number for number, node in enumerate(order)}
-        lines = [own.text, str([numbers[node] for node in own.nodes])]
+        lines = [own_part.text, str([numbers[node] for node in own_part.nodes])]
         for node in order:  # grows during the iteration
-            part = self._read_node(node)
-            for other in part.nodes:
-                if other not in numbers:
-                    numbers[other] = len(order)
-                    order.append(other)
-            lines.append(f"{part.text} {[numbers[other] for other in part.nodes]}")
-            mentions.update(dict.fromkeys(part.mentions))
-            types |= part.types
+            node_part = self._read_node(node)
+            for inner_token in node_part.nodes:
+                if inner_token not in numbers:
+                    numbers[inner_token] = len(order)
+                    order.append(inner_token)
+            lines.append(f"{node_part.text} {[numbers[inner_token] for inner_token in node_part.nodes]}")
+            mentions.update(dict.fromkeys(node_part.mentions))
+            types |= node_part.types
         self._visits += len(order)
         if self._visits > _MOST_VISITS + _MOST_VISITS_OF_EACH * len(self._nodes):
             raise Unreadable
@@ -250,23 +255,23 @@ class _Reader:
         pieces = _TOKEN.split(text)
         mentions: list[str] = []
         nodes: list[str] = []
-        for at in range(1, len(pieces), 2):
-            found = pieces[at]
-            first = found[0]
-            if first == "@":
-                if found in self._variables:
-                    if found[1:].isdigit():
-                        found = pieces[at] = self._scan_variable(found)
-                elif not pieces[at + 1].startswith("("):
-                    self._addressed.add(found)
-                mentions.append(found)
-            elif first == ";":
-                pieces[at] = ""
-            elif first == "#":
-                pieces[at] = self._groups[found]
-            elif first == "!":
-                nodes.append(found)
-                pieces[at] = "!#"
+        for index in range(1, len(pieces), 2):
+            token = pieces[index]
+            sigil = token[0]
+            if sigil == "@":
+                if token in self._variables:
+                    if token[1:].isdigit():
+                        token = pieces[index] = self._scan_variable(token)
+                elif not pieces[index + 1].startswith("("):
+                    self._addressed.add(token)
+                mentions.append(token)
+            elif sigil == ";":
+                pieces[index] = ""
+            elif sigil == "#":
+                pieces[index] = self._groups[token]
+            elif sigil == "!":
+                nodes.append(token)
+                pieces[index] = "!#"
         plain = "".join(pieces)
         types = self._types.keys() & _TYPE_NAME.findall(plain) if self._types else ()
         return _Part(plain, tuple(nodes), tuple(mentions), frozenset(types))
@@ -283,9 +288,9 @@ class _Reader:
         pending = list(types)
         reached = set(pending)
         while pending:
-            new = self._types.keys() & set(_TYPE_NAME.findall(self._types[pending.pop()])) - reached
-            reached |= new
-            pending += new
+            new_types = self._types.keys() & set(_TYPE_NAME.findall(self._types[pending.pop()])) - reached
+            reached |= new_types
+            pending += new_types
         return [self._types[name] for name in sorted(reached)]
 
     # ---------------------------------------------------------------- all definitions
@@ -301,8 +306,10 @@ class _Reader:
 
     def _make_definition(self, key: str, scanned: _Scanned, shared: Mapping[str, int]) -> Definition:
         is_declared = key in self._declared or (key in self._variables and self._words_before_value(key)[0] in ("external", "extern_weak"))
-        is_own = key in self._addressed or self._is_own(key)
-        return Definition(self._digest_of_scanned(scanned, shared), tuple(map(_key_of_reference, scanned.mentions)), is_declared, is_own)
+        is_private = key in self._addressed or self._is_own(key)
+        return Definition(
+            self._digest_of_scanned(scanned, shared), tuple(map(_key_of_reference, scanned.mentions)), is_declared, is_private
+        )
 
     def _words_before_value(self, token: str) -> list[str]:
         match = _GLOBAL.match(self._variables[token])

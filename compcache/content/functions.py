@@ -74,17 +74,17 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         text: its code as LLVM prints it, before optimization.
         functions: the export options of each function, with its symbol, by plain name.
     """
-    given, options = given_parts(source), [*option_parts(source), *_stored_data(source)]
+    provided, options = given_parts(source), [*option_parts(source), *_stored_data(source)]
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)
         if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
             raise Unreadable  # archives have a state, and call other functions; compiling the source reports missing functions
     except Unreadable:
-        parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(given), *options]
+        parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(provided), *options]
         return name_together(functions, digest_of([b"module", *parts]))
     loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
-    return _name_by_reach(definitions, functions, exports, _External(given, loaded), options)
+    return _name_by_reach(definitions, functions, exports, _External(provided, loaded), options)
 
 
 def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
@@ -100,8 +100,8 @@ def symbol_digests(text: str, data: Iterable[bytes]) -> dict[str, bytes]:
         return {}
     common = digest_of([*data, definitions.header])
     reached = _collect_reached(definitions, _External({}, ()))
-    defined = {key: own for key, own in definitions.by_key.items() if not own.is_declared}
-    return {key: digest_of([common, own.content, reached[key].content]) for key, own in defined.items()}
+    defined = {key: definition for key, definition in definitions.by_key.items() if not definition.is_declared}
+    return {key: digest_of([common, definition.content, reached[key].content]) for key, definition in defined.items()}
 
 
 def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
@@ -118,10 +118,10 @@ def exported_content(salt: bytes, code: bytes | None, signature: str) -> bytes:
 
 
 def _name_by_reach(
-    definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], given: _External, options: list[bytes]
+    definitions: Definitions, functions: Mapping[str, Function], exports: Mapping[str, bytes], provided: _External, options: list[bytes]
 ) -> Naming:
-    reached = _collect_reached(definitions, given)
-    unknown = {symbol: parts for symbol, parts in given.parts.items() if symbol not in definitions.by_key}
+    reached = _collect_reached(definitions, provided)
+    unknown = {symbol: parts for symbol, parts in provided.parts.items() if symbol not in definitions.by_key}
     common = [b"function", definitions.header, _digest_of(unknown), digest_of(options)]
     roots = {name: reached[str(function.symbol)] for name, function in functions.items()}
     units = _group_units(roots)
@@ -132,43 +132,45 @@ def _name_by_reach(
     return Naming({name: names[name] for name in functions}, tuple([tuple([names[name] for name in unit]) for unit in units]))
 
 
-def _collect_reached(definitions: Definitions, given: _External) -> dict[str, _Reached]:
+def _collect_reached(definitions: Definitions, provided: _External) -> dict[str, _Reached]:
     """Compute what each definition reaches, by key. All members of a cycle have the same digest."""
     by_key = definitions.by_key
-    found: dict[str, _Reached] = {}
-    bit, nothing = 1, digest_of(())
+    reached_by_key: dict[str, _Reached] = {}
+    bit, empty_digest = 1, digest_of(())
     for cycle in DependencyGraph({key: definition.mentions for key, definition in by_key.items()}).components():
         members = set(cycle)
-        beyond = {other for key in cycle for other in by_key[key].mentions if other in found and other not in members}
-        own, parts = 0, []
+        outer_keys = {other for key in cycle for other in by_key[key].mentions if other in reached_by_key and other not in members}
+        own_bits, parts = 0, []
         for key in sorted(cycle):
             definition = by_key[key]
-            definition_digest = digest_of(given.parts[key]) if key in given.parts else nothing
+            definition_digest = digest_of(provided.parts[key]) if key in provided.parts else empty_digest
             parts += [key.encode("utf-8", "surrogatepass"), definition.content, definition_digest]
-            if key in given.loaded or (definition.is_own and (key in given.parts or not definition.is_declared)):
-                own |= bit
+            if key in provided.loaded or (definition.is_own and (key in provided.parts or not definition.is_declared)):
+                own_bits |= bit
                 bit <<= 1
-        for other in beyond:
-            own |= found[other].own
-        content = digest_of([*parts, b"reaches", *sorted({found[other].content for other in beyond})])
-        found |= dict.fromkeys(cycle, _Reached(content, own))
-    return found
+        for other in outer_keys:
+            own_bits |= reached_by_key[other].own
+        content = digest_of([*parts, b"reaches", *sorted({reached_by_key[other].content for other in outer_keys})])
+        reached_by_key |= dict.fromkeys(cycle, _Reached(content, own_bits))
+    return reached_by_key
 
 
 def _group_units(roots: Mapping[str, _Reached]) -> tuple[tuple[str, ...], ...]:
     """Group functions that share an item which must not exist in two modules. The order of the functions is kept."""
-    found: list[tuple[int, list[str]]] = []
+    units: list[tuple[int, list[str]]] = []
     for name, reached in roots.items():
-        own, names = reached.own, [name]
-        for unit in [unit for unit in found if unit[0] & own] if own else []:
-            found.remove(unit)
-            own, names = own | unit[0], [*unit[1], *names]
-        found.append((own, names))
-    return tuple([tuple(names) for _, names in found])
+        own_bits, names = reached.own, [name]
+        for unit in [unit for unit in units if unit[0] & own_bits] if own_bits else []:
+            units.remove(unit)
+            own_bits, names = own_bits | unit[0], [*unit[1], *names]
+        units.append((own_bits, names))
+    return tuple([tuple(names) for _, names in units])
 
 
-def _digest_of(given: Mapping[str, list[bytes]]) -> bytes:
-    return digest_of([part for symbol in sorted(given) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(given[symbol]))])
+def _digest_of(provided: Mapping[str, list[bytes]]) -> bytes:
+    return digest_of(
+        [part for symbol in sorted(provided) for part in (symbol.encode("utf-8", "surrogatepass"), digest_of(provided[symbol]))]
+    )
 
 
 def _stored_data(source: ModuleSource) -> list[bytes]:

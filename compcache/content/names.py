@@ -56,10 +56,10 @@ class NamedSource:
 
     def exporting(self, func_names: Iterable[str]) -> ModuleSource:
         """Return a source that exports these functions, with an entry of data that lists the names of all functions."""
-        sealed, names, wanted = self._sealed, self.names, frozenset(func_names)
+        sealed, names, exported = self._sealed, self.names, frozenset(func_names)
         source = freeze(sealed.source)
         functions = source.functions or {}
-        source.functions = {name: exported_as(functions.get(plain), plain) for plain, name in names.items() if name in wanted}
+        source.functions = {name: exported_as(functions.get(plain), plain) for plain, name in names.items() if name in exported}
         source.identity = _compared_components(source) if source.identity is None else source.identity
         source.named_entries = {(NAMES, sealed.name): encode_names(names)}
         return source
@@ -108,8 +108,8 @@ def read_names(store: Store, entry: str) -> dict[str, str] | None:
     record = store.read_entry(NAMES, entry, alone=False)
     if record is None or record.gone:
         return None
-    found = [name for name in record.data.decode("utf-8", "replace").split("\0") if name[_TAIL : _TAIL + 1] == "-"]
-    return {name[:_TAIL]: name for name in found} or None
+    names = [name for name in record.data.decode("utf-8", "replace").split("\0") if name[_TAIL : _TAIL + 1] == "-"]
+    return {name[:_TAIL]: name for name in names} or None
 
 
 def exported_as(value: Any, symbol: str) -> Function:
@@ -118,38 +118,36 @@ def exported_as(value: Any, symbol: str) -> Function:
     return Function(function.signature, function.symbol or symbol, function.nogil, function.shown)
 
 
-def as_source(given: Any, who: str) -> ModuleSource:
-    """Return `given` if it is a source; otherwise return a source for the LLVM code `given`.
+def as_source(result: Any, caller: str) -> ModuleSource:
+    """Return `result` if it is a source; otherwise return a source for the LLVM code `result`.
 
-    `who` is the start of the error message: the function that received or returned `given`.
+    `caller` is the start of the error message: the function that received or returned `result`.
 
     Raises:
-        CompileError: `given` is neither a source nor LLVM code.
+        CompileError: `result` is neither a source nor LLVM code.
     """
-    if isinstance(given, ModuleSource):
-        return given
-    if isinstance(given, (str, bytes, bytearray, memoryview)) or hasattr(given, "as_bitcode") or _is_llvmlite_module(given):
-        return ModuleSource(given)
-    if hasattr(given, "__fspath__"):
-        raise CompileError(f"{who}: {str(given)!r} is a path, not code: pass the file's content, open({str(given)!r}, 'rb').read()")
-    verb = "got" if who == "compile()" else "returned"
-    found = "None" if given is None else f"an object of type {type(given).__name__}"
+    if isinstance(result, ModuleSource):
+        return result
+    if isinstance(result, (str, bytes, bytearray, memoryview)) or hasattr(result, "as_bitcode") or _is_llvmlite_module(result):
+        return ModuleSource(result)
+    if hasattr(result, "__fspath__"):
+        raise CompileError(f"{caller}: {str(result)!r} is a path, not code: pass the file's content, open({str(result)!r}, 'rb').read()")
+    verb, requires = ("got", "requires") if caller == "compile()" else ("returned", "must return")
+    result_type = "None" if result is None else f"an object of type {type(result).__name__}"
     raise CompileError(
-        f"{who} {verb} {found}, but requires a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
-        if who == "compile()"
-        else f"{who} {verb} {found}, but must return a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
+        f"{caller} {verb} {result_type}, but {requires} a compcache.ModuleSource or LLVM code (assembly text, bitcode, an llvmlite module)"
     )
 
 
-def source_of(given: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
+def source_of(result: Any, func_name: str, identity: Identity | None = None) -> ModuleSource:
     """Convert the return value of `build` to a source that exports a function under its func_name.
 
     With an identity, the code and `functions` may contain the identity's label instead of the func_name.
 
     Raises:
-        CompileError: `given` is neither a source nor LLVM code.
+        CompileError: `result` is neither a source nor LLVM code.
     """
-    source = as_source(given, f"build() for {func_name!r}")
+    source = as_source(result, f"build() for {func_name!r}")
     if identity is None:
         return source
     source = freeze(source)
@@ -231,18 +229,18 @@ def digest_of(parts: Iterable[bytes]) -> bytes:
 
 def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
     """Return the imports and the globals of a frozen source as parts for a digest, by symbol."""
-    found: dict[str, list[bytes]] = {}
+    parts: dict[str, list[bytes]] = {}
     for symbol, name in _import_pairs(source.imports):
-        found.setdefault(symbol, []).extend(_encode_texts(["import", name]))
+        parts.setdefault(symbol, []).extend(_encode_texts(["import", name]))
     for name, definition in (source.globals or {}).items():
-        found.setdefault(name, []).extend(_global_parts({name: definition}))
-    return found
+        parts.setdefault(name, []).extend(_global_parts({name: definition}))
+    return parts
 
 
 def option_parts(source: ModuleSource) -> list[bytes]:
     """Return the options, the CPU and the identity of a frozen source as parts for a digest."""
     options = [str(source.optimize), str(source.cpu), str(source.features), str(source.keep_bitcode)]
-    options += [str(item) for given in (source.targets, source.libraries) for item in ["list", *(given or ())]]
+    options += [str(item) for values in (source.targets, source.libraries) for item in ["list", *(values or ())]]
     options += _archive_digests(source)
     options += [text for pair in _identity_components(source).items() for text in pair]
     return [*_encode_texts(options), *(assembled_files(source.ir) if isinstance(source.ir, str) else ())]
@@ -269,13 +267,13 @@ def _archive_digests(source: ModuleSource) -> list[str]:
         return []
     from compcache.images.archives import open_archive
 
-    found = []
+    digests = []
     for name in archives:
         try:
-            found += [str(name), open_archive(str(name)).digest]
+            digests += [str(name), open_archive(str(name)).digest]
         except LibraryError:
-            found.append(str(name))
-    return found
+            digests.append(str(name))
+    return digests
 
 
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
@@ -291,8 +289,8 @@ def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
 
 def digest_beside_code(source: ModuleSource) -> bytes:
     """Return a digest of a frozen source's imports, globals and libraries, which affect its functions but are not in its code."""
-    given = given_parts(source)
-    parts = [part for symbol in sorted(given) for part in [*_encode_texts([symbol]), *given[symbol]]]
+    provided = given_parts(source)
+    parts = [part for symbol in sorted(provided) for part in [*_encode_texts([symbol]), *provided[symbol]]]
     return digest_of([*_encode_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archive_digests(source)]), *parts])
 
 
@@ -378,9 +376,9 @@ def _compared_components(source: ModuleSource) -> dict[str, str]:
     if not 0 < len(code) <= _MAX_SHOWN_CODE:
         raw = source.ir.encode("utf-8", "surrogatepass") if isinstance(source.ir, str) else bytes(source.ir)
         code = f"digest {digest([raw]).hex()} of {len(raw)} bytes"
-    found = {"code": code, "optimize": str(source.optimize), "cpu": str(source.cpu), "features": str(source.features)}
+    components = {"code": code, "optimize": str(source.optimize), "cpu": str(source.cpu), "features": str(source.features)}
     if source.globals:
-        found["globals"] = digest(_with_lengths(_global_parts(source.globals))).hex()
+        components["globals"] = digest(_with_lengths(_global_parts(source.globals))).hex()
     if source.imports:
-        found["imports"] = " ".join(_import_texts(source.imports))
-    return found
+        components["imports"] = " ".join(_import_texts(source.imports))
+    return components

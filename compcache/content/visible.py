@@ -17,8 +17,8 @@ def exported_names(code: str | bytes) -> tuple[str, ...]:
     Raises:
         CompileError: LLVM rejects the code.
     """
-    found = names_without_llvm(code)
-    return found if found is not None else _names_by_llvm(code)
+    names = names_without_llvm(code)
+    return names if names is not None else _names_by_llvm(code)
 
 
 def _names_in_bitcode(code: bytes) -> tuple[str, ...] | None:
@@ -44,8 +44,8 @@ def _names_by_llvm(code: str | bytes) -> tuple[str, ...]:
 
 def visible_definitions(text: str) -> tuple[str, ...] | None:
     """Return the names of the visible functions that LLVM assembly defines, or None if only LLVM can determine them."""
-    found = _definitions(text)
-    return None if found is None else tuple([name for name, words in found if _NOT_EXPORTED.isdisjoint(words)])
+    definitions = _definitions(text)
+    return None if definitions is None else tuple([name for name, words in definitions if _NOT_EXPORTED.isdisjoint(words)])
 
 
 def weak_definitions(code: str | bytes) -> frozenset[str]:
@@ -70,15 +70,15 @@ def _definitions(text: str) -> list[tuple[str, list[str]]] | None:
     if " alias " in text or " ifunc " in text:
         return None
     names = []
-    at = text.find("define")
-    while at >= 0:
-        sigil = text.find("@", at)
-        if not text[text.rfind("\n", 0, at) + 1 : at].strip() and text[at + 6 : at + 7].isspace() and sigil >= 0:
+    position = text.find("define")
+    while position >= 0:
+        sigil = text.find("@", position)
+        if not text[text.rfind("\n", 0, position) + 1 : position].strip() and text[position + 6 : position + 7].isspace() and sigil >= 0:
             name, end = _read_name(text, sigil + 1)
             if not name or name.isdigit() or not text[end : end + 64].lstrip().startswith("("):
                 return None
-            names.append((name, text[at:sigil].split()))
-        at = text.find("define", at + 6)
+            names.append((name, text[position:sigil].split()))
+        position = text.find("define", position + 6)
     return names
 
 

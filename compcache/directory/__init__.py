@@ -155,10 +155,10 @@ class Directory:
         This lists directories, so look-ups must not use it.
         """
         base = self.directory(MODULES)
-        present = self.directories()
+        existing = self.directories()
         for fan in fans or self.fans():
             module_ids = set(self.volumes.of_directory(fan))
-            for name in self.present_names(f"{base}/{fan}") if fan in present else ():
+            for name in self.present_names(f"{base}/{fan}") if fan in existing else ():
                 module_id = module_id_of(name)
                 if module_id is not None and name[:2] == fan:
                     module_ids.add(module_id)
@@ -241,15 +241,15 @@ class Directory:
         """Return the `StorageError` for a file or directory that cannot be read."""
         return StorageError(f"cannot read {path}: {error.strerror or error}", path=path, errno=error.errno)
 
-    def read_file(self, place: Place, file_name: str = "", *, most: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
-        """Return the content of a small file, or None if it cannot be read, has more than `most` bytes or is not trusted.
+    def read_file(self, place: Place, file_name: str = "", *, max_size: int = _MAX_SMALL_FILE, authenticated: bool = False) -> bytes | None:
+        """Return the content of a small file, or None if it cannot be read, has more than `max_size` bytes or is not trusted.
 
         With `authenticated`, files of all users are read, because the caller verifies a signature of the content.
         """
         if self.exposed and not authenticated:
             return None
         try:
-            return file_ops.read_file(self.files, self.path(place, file_name), most, owners=None if authenticated else self._owners)
+            return file_ops.read_file(self.files, self.path(place, file_name), max_size, owners=None if authenticated else self._owners)
         except OSError as error:
             reraise_interrupt(error)
             return None

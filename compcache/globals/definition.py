@@ -119,12 +119,12 @@ class GlobalDefinition(Record):
         """
         raise NotImplementedError
 
-    def is_same(self, known: object, found: object) -> bool:
+    def is_same(self, stored: object, current: object) -> bool:
         """Return whether two objects that `load` returned are interchangeable. If so, the variable keeps the first object.
 
         Args:
-            known: the object of the first load.
-            found: the object of this load.
+            stored: the object of the first load.
+            current: the object of this load.
         """
         return False
 
@@ -144,11 +144,11 @@ def register(cls: _Kind) -> _Kind:
         ValueError: the `kind` of the class is empty, or another class has the same `kind`.
     """
     full_name = cls.__module__, cls.__qualname__
-    known = _kinds.get(cls.kind)
+    registered = _kinds.get(cls.kind)
     is_reserved = cls.kind in _DEFINING_MODULES and _DEFINING_MODULES[cls.kind] != cls.__module__
     if not cls.kind:
         raise ValueError(f"the class {cls.__qualname__} has no `kind`: set its `kind` to a unique name")
-    if is_reserved or (known is not None and (known.__module__, known.__qualname__) != full_name):
+    if is_reserved or (registered is not None and (registered.__module__, registered.__qualname__) != full_name):
         raise ValueError(f"the kind {cls.kind!r} of the class {cls.__qualname__} is in use by another class: choose another kind")
     _kinds[cls.kind] = cls
     return cls
@@ -202,21 +202,21 @@ def loaded(definition: GlobalDefinition, storage: Storage, context: LoadContext)
         GlobalValidationError: the size of the result differs from the size of the storage, or `load` raised an exception.
     """
     try:
-        data, kept = definition.load(storage, context)
+        data, kept_alive = definition.load(storage, context)
         size = memoryview(data).nbytes
     except Exception as error:
         reraise_interrupt(error)
         raise _wrapped_error(error, f"load() of the kind {definition.kind!r} failed") from error
     if size != storage.size:
         raise invalid_error(f"load() of the kind {definition.kind!r} returned {size} bytes for a variable of {storage.size} bytes")
-    return data, kept
+    return data, kept_alive
 
 
-def _wrapped_error(error: Exception, what: str) -> GlobalValidationError:
+def _wrapped_error(error: Exception, action: str) -> GlobalValidationError:
     """Return a `GlobalValidationError` for an exception that a definition raised. Reraise package errors and `MemoryError`."""
     if isinstance(error, (CompcacheError, MemoryError)):
         raise error
-    return invalid_error(f"{what}: {error!r}")
+    return invalid_error(f"{action}: {error!r}")
 
 
 def invalid_error(reason: str) -> GlobalValidationError:
@@ -224,9 +224,9 @@ def invalid_error(reason: str) -> GlobalValidationError:
     return GlobalValidationError(reason, reason=reason)
 
 
-def misfit_error(what: str, storage: Storage) -> GlobalValidationError:
-    """Return the exception for a value that does not fit its storage. `what` describes the value."""
-    return invalid_error(f"{what} does not fit the variable's storage ({storage})")
+def misfit_error(value_text: str, storage: Storage) -> GlobalValidationError:
+    """Return the exception for a value that does not fit its storage. `value_text` describes the value."""
+    return invalid_error(f"{value_text} does not fit the variable's storage ({storage})")
 
 
 def pack_integer(value: int, storage: Storage) -> bytes:

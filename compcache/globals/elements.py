@@ -44,15 +44,15 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
         return
     name, kind, width = _ELEMENTS[element]
     if isinstance(definition, Buffer):
-        data, given = definition.data, _kind_and_size(definition)
-        what = f"a buffer of {len(data) // definition.itemsize} elements of format {definition.format!r}"
-        fits = len(data) == size and (given == (kind, width) or _letter(definition.format) in ("B", "c"))
+        data, actual = definition.data, _kind_and_size(definition)
+        value_text = f"a buffer of {len(data) // definition.itemsize} elements of format {definition.format!r}"
+        fits = len(data) == size and (actual == (kind, width) or _letter(definition.format) in ("B", "c"))
     else:
         data = definition.encode()
-        what = f"a value of {len(data)} bytes"
+        value_text = f"a value of {len(data)} bytes"
         fits = len(data) == size or (element == "i8" and len(data) < size)
     if not fits:
-        raise invalid_error(f"{what} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
+        raise invalid_error(f"{value_text} does not fit the variable's type {llvm_type}: use {count} elements of {name}, or {size} bytes")
 
 
 def _flatten_type(llvm_type: str) -> tuple[int, str]:

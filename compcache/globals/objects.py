@@ -22,13 +22,13 @@ def _find_object(module: str, qualname: str) -> object:
     """Import a module, and return its object with a qualified name. Raise `GlobalValidationError` if it is not found."""
     try:
         __import__(module)
-        found: object = sys.modules[module]
-        for part in qualname.split("."):
-            found = getattr(found, part)
+        value: object = sys.modules[module]
+        for attribute in qualname.split("."):
+            value = getattr(value, attribute)
     except (ImportError, KeyError, AttributeError) as error:
         reraise_interrupt(error)
         raise invalid_error(f"the object {module}:{qualname} cannot be found: {error}") from error
-    return found
+    return value
 
 
 def _name_of(value: object) -> tuple[str, str]:
@@ -60,16 +60,16 @@ def _possible_names(value: object) -> Iterator[tuple[str, str]]:
     owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
     if isinstance(owner, type) and isinstance(name, str):
         yield owner.__module__, f"{owner.__qualname__}.{name}"
-    for known in dict.fromkeys((qualname, name, "None" if value is None else None)):
-        if isinstance(known, str):
-            yield from [(module, known) for module in _modules_with(value, known)]
+    for possible in dict.fromkeys((qualname, name, "None" if value is None else None)):
+        if isinstance(possible, str):
+            yield from [(module, possible) for module in _modules_with(value, possible)]
 
 
 def _modules_with(value: object, qualname: str) -> list[str]:
     """Return the names of the loaded modules that contain an object under a name, those of the object's package first."""
-    top = type(value).__module__.partition(".")[0]
+    top_package = type(value).__module__.partition(".")[0]
     loaded = [name for name, module in list(sys.modules.items()) if module is not None]
-    loaded.sort(key=lambda name: (name != top, name.count("."), name))
+    loaded.sort(key=lambda name: (name != top_package, name.count("."), name))
     return [name for name in loaded if getattr(sys.modules[name], "__dict__", {}).get(qualname) is value]
 
 
@@ -80,10 +80,10 @@ def _is_found(module: str, qualname: str, value: object) -> bool:
         return False
 
 
-def _is_same_object(found: object, value: object) -> bool:
+def _is_same_object(current: object, value: object) -> bool:
     """Return whether two objects are identical. Bound class methods are compared by equality, because each look-up creates a new object."""
-    is_method = isinstance(getattr(value, "__self__", None), type) and type(found) is type(value)
-    return found is value or (is_method and found == value)  # methods are equal if their function and class are the same
+    is_method = isinstance(getattr(value, "__self__", None), type) and type(current) is type(value)
+    return current is value or (is_method and current == value)  # methods are equal if their function and class are the same
 
 
 @register
@@ -124,8 +124,8 @@ class PythonObject(GlobalDefinition):
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         return pack_object(_find_object(self.module, self.qualname), storage)
 
-    def is_same(self, known: object, found: object) -> bool:
-        return _is_same_object(known, found)
+    def is_same(self, stored: object, current: object) -> bool:
+        return _is_same_object(stored, current)
 
 
 @register
@@ -204,15 +204,15 @@ class DictMember(GlobalDefinition):
         return cls(module.decode(), qualname.decode(), _decode_key(tagged), expected.decode())
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        where = f"{self.module}:{self.qualname}"
+        location = f"{self.module}:{self.qualname}"
         mapping = _find_object(self.module, self.qualname)
         if not isinstance(mapping, dict):
-            raise invalid_error(f"{where} must be a dict, not an object of type {type(mapping).__qualname__}")
-        value = _dict_value(mapping, self.key, where)
+            raise invalid_error(f"{location} must be a dict, not an object of type {type(mapping).__qualname__}")
+        value = _dict_value(mapping, self.key, location)
         module, _, qualname = self.expected.partition(":")
         expected = _find_object(module, qualname)
         if not isinstance(expected, type) or not isinstance(value, expected):
-            raise invalid_error(f"{where}[{self.key!r}] must be of type {self.expected}, not {type(value).__qualname__}")
+            raise invalid_error(f"{location}[{self.key!r}] must be of type {self.expected}, not {type(value).__qualname__}")
         return pack_object(value, storage)
 
 
@@ -223,8 +223,8 @@ def _decode_key(tagged: bytes) -> str | int | bytes:
     return data.decode() if tag == b"s" else int(data)
 
 
-def _dict_value(mapping: Mapping[Any, object], key: object, where: str) -> object:
+def _dict_value(mapping: Mapping[Any, object], key: object, location: str) -> object:
     try:
         return mapping[key]
     except (KeyError, TypeError):
-        raise invalid_error(f"the dict {where} has no key {key!r}") from None
+        raise invalid_error(f"the dict {location} has no key {key!r}") from None

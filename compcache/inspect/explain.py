@@ -181,8 +181,8 @@ def explain(
     variants += [variant for variant in _compare_variants(store, _older_additions(func_name, copies), components) if variant.differences]
     if identity is not None:
         variants.sort(key=lambda variant: _MAX_COMPARED if variant.differences is None else len(variant.differences))
-    shown = tuple(variants[:_MAX_SHOWN])
-    return Explanation(func_name, error is None, reason, message, tuple(verdicts), shown, refusals, overloads, remote, separate)
+    shown_variants = tuple(variants[:_MAX_SHOWN])
+    return Explanation(func_name, error is None, reason, message, tuple(verdicts), shown_variants, refusals, overloads, remote, separate)
 
 
 def newest_of_label(store: Store, name: str) -> str:
@@ -242,8 +242,8 @@ def _functions_of_label(store: Store, func_name: str, label: str, progress: Prog
         lists = ModuleLists(layer, progress)
         listed = [pair for prefix in (f"{label}\0", f"{label}(") for pair in lists.functions(prefix)]
         pairs = [(name, module_id) for name, module_id in listed if name != func_name and _is_of_label(label_of(name), label)]
-        present = statuses_of(layer, {module_id for _, module_id in pairs})
-        additions += [(present[module_id].modified, name, module_id) for name, module_id in pairs if module_id in present]
+        existing = statuses_of(layer, {module_id for _, module_id in pairs})
+        additions += [(existing[module_id].modified, name, module_id) for name, module_id in pairs if module_id in existing]
     return sorted(additions, reverse=True)
 
 

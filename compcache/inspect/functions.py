@@ -222,7 +222,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         has_code = module.footer().bitcode > 0
     identity = notes.get("identity")
     key = name_key(func_name)
-    used = Uses(store).of([bytes.fromhex(copy.module_id) for copy in copies]).uses
+    uses = Uses(store).of([bytes.fromhex(copy.module_id) for copy in copies]).uses
     parts, entries = read_parts_and_entries(store, func_name)
     return FunctionReport(
         func_name=func_name,
@@ -235,7 +235,7 @@ def describe_function(store: Store, loader: Loader, func_name: str) -> FunctionR
         has_code=has_code,
         seconds=float(notes.get("seconds", 0.0)),
         identity=tuple((str(name), str(text)) for name, text in identity.items()) if isinstance(identity, dict) else (),
-        uses=tuple([used.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
+        uses=tuple([uses.get((key, bytes.fromhex(copy.module_id)), (0, 0.0)) for copy in copies]),
         parts=tuple(parts),
         entries=tuple(entries),
         provenance=tuple([_read_provenance(store, copy) for copy in copies]),

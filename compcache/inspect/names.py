@@ -61,24 +61,24 @@ def _stored_names(store: Store, select: Callable[[str], bool], *prefixes: str) -
     for layer in (store, *store.layers):
         lists = ModuleLists(layer)
         pairs = [pair for prefix in prefixes for pair in lists.functions(prefix) if pair[0] not in names and select(pair[0])]
-        present = statuses_of(layer, {module_id for _, module_id in pairs})
-        names.update([name for name, module_id in pairs if module_id in present])
+        existing = statuses_of(layer, {module_id for _, module_id in pairs})
+        names.update([name for name, module_id in pairs if module_id in existing])
     return tuple(sorted(names))
 
 
 def names_starting_with(store: Store, prefix: str, limit: int) -> list[str]:
     """Return at most `limit` func_names of stored functions that begin with a prefix, sorted. Only lists of names are read."""
-    found: set[str] = set()
+    names: set[str] = set()
     for layer in (store, *store.layers):
         lists = ModuleLists(layer)
-        mine: set[str] = set()
+        layer_names: set[str] = set()
         for base in dict.fromkeys((prefix, prefix.rpartition("-")[0] or prefix)):  # the prefix may contain a label
-            pairs = (pair for pair in lists.functions(base) if pair[0].startswith(prefix) and pair[0] not in mine)
-            while len(mine) < limit and (batch := list(islice(pairs, limit - len(mine)))):
-                present = statuses_of(layer, {module_id for _, module_id in batch})
-                mine.update([name for name, module_id in batch if module_id in present])
-        found |= mine
-    return sorted(found)[:limit]
+            pairs = (pair for pair in lists.functions(base) if pair[0].startswith(prefix) and pair[0] not in layer_names)
+            while len(layer_names) < limit and (batch := list(islice(pairs, limit - len(layer_names)))):
+                existing = statuses_of(layer, {module_id for _, module_id in batch})
+                layer_names.update([name for name, module_id in batch if module_id in existing])
+        names |= layer_names
+    return sorted(names)[:limit]
 
 
 def suggestion(store: Store, name: str) -> str:
@@ -111,7 +111,7 @@ def _most_similar(store: Store, name: str) -> str | None:
     if matches:
         return matches[0]
     parts.update({label.rpartition(".")[2]: label for label in names})
-    return next((parts[part] for part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
+    return next((parts[similar_part] for similar_part in get_close_matches(name, parts, n=1, cutoff=_LEAST_LIKE)), None)
 
 
 def _candidates(name: str, starting_with: Callable[[str], Iterator[T]], text: Callable[[T], str]) -> list[T]:

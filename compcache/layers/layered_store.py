@@ -60,13 +60,13 @@ class _Layer(Store):
 
     __slots__ = ("_above", "_source")
 
-    def __init__(self, root: str, source: str, above: LayeredStore, options: dict[str, Any]) -> None:
-        self._above = above
-        if root.startswith(f"{above.root}/"):  # an unpacked bundle, which must not be reached through a link in the directory
-            options = {**options, "files": above.files}
+    def __init__(self, root: str, source: str, upper_store: LayeredStore, options: dict[str, Any]) -> None:
+        self._above = upper_store
+        if root.startswith(f"{upper_store.root}/"):  # an unpacked bundle, which must not be reached through a link in the directory
+            options = {**options, "files": upper_store.files}
         super().__init__(root, **{**options, "readonly": True})
         self._source = source
-        self.index.share_ranks(above.index)
+        self.index.share_ranks(upper_store.index)
 
     @property
     def source(self) -> str:
@@ -87,15 +87,15 @@ class _Layer(Store):
 
     def _recognize(self, module: ModuleFile, status: os.stat_result, index: Index | None = None) -> bool:
         """Return whether a file has a valid stamp in this layer or in the writable directory; if so, set the module's fields from it."""
-        above = self._above
+        upper_store = self._above
         if self.trusted_keys:  # a writer of the layer could forge its stamps for these keys; so could a writer of an exposed directory
-            return not above.exposed and super()._recognize(module, status, above.verified)
-        entry = above.entries.get(module.module_id)
+            return not upper_store.exposed and super()._recognize(module, status, upper_store.verified)
+        entry = upper_store.entries.get(module.module_id)
         if entry is None or self.signing_key:
-            return super()._recognize(module, status, index) or super()._recognize(module, status, above.verified)
+            return super()._recognize(module, status, index) or super()._recognize(module, status, upper_store.verified)
         entries = entry_for(module.module_id + entry, module.module_id, status)
         if not entries:
-            return super()._recognize(module, status, above.verified)
+            return super()._recognize(module, status, upper_store.verified)
         image, records, target, flags, _, key, _ = entries[0]
         module.describe(image, records, target, flags & ((1 << LAYER_SHIFT) - 1), key)
         return True

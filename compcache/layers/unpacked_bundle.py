@@ -63,7 +63,7 @@ def _ensure_unpacked(path: str, file: BinaryIO, store: Store) -> str:
 def unpacked_name(path: str, status: os.stat_result) -> str:
     """Return the name of the directory for an unpacked bundle. The name changes with the path and the status of the bundle's file."""
     state = f"{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}".encode()
-    return BUNDLES.file_name("-".join([digest([part], size=16).hex() for part in (os.fsencode(path), state)]))
+    return BUNDLES.file_name("-".join([digest([value], size=16).hex() for value in (os.fsencode(path), state)]))
 
 
 def _require_trust(path: str, status: os.stat_result, store: Store) -> None:

@@ -89,9 +89,9 @@ def register_builder(directory: str, func_name: str) -> Builder:
 def unregister_builder(directory: str, func_name: str, builder: Builder) -> None:
     """Remove a builder. Builders that are not registered are ignored."""
     with _lock:
-        others = [other for other in _builders.pop((directory, func_name), ()) if other is not builder]
-        if others:
-            _builders[directory, func_name] = others
+        remaining = [registered for registered in _builders.pop((directory, func_name), ()) if registered is not builder]
+        if remaining:
+            _builders[directory, func_name] = remaining
 
 
 def take_over_build(directory: str, func_name: str) -> Builder | None:
@@ -124,7 +124,7 @@ def _waits_for_helper(thread: int) -> bool:
 def _waits_for_own_import(thread: int) -> bool:
     """Return whether a thread waits, directly or through other threads, for an import that the calling thread executes."""
     waits: Any = getattr(importlib._bootstrap, "_blocking_on", {})
-    this_thread, seen = threading.get_ident(), {thread}
+    this_thread, visited = threading.get_ident(), {thread}
     pending = [thread]
     while pending:
         locks = waits.get(pending.pop()) or ()
@@ -132,7 +132,7 @@ def _waits_for_own_import(thread: int) -> bool:
             owner = getattr(lock, "owner", None)
             if owner == this_thread:
                 return True
-            if owner is not None and owner not in seen:
-                seen.add(owner)
+            if owner is not None and owner not in visited:
+                visited.add(owner)
                 pending.append(owner)
     return False

@@ -70,18 +70,18 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
     timeout = _lock_timeout(session)
     if _building.frames:
         timeout = min(timeout, _NESTED_TIMEOUT)
-    before: set[tuple[bytes, int]] | None = set() if absent else None
+    stored_before: set[tuple[bytes, int]] | None = set() if absent else None
     waited = False
     builder: Builder | None = None
 
     def is_ready() -> bool:
-        nonlocal before, waited, builder
+        nonlocal stored_before, waited, builder
         waited = True
         stored = _stored_realizations(session, func_name)
-        before = stored if before is None else before
-        if before.issuperset(stored):
+        stored_before = stored if stored_before is None else stored_before
+        if stored_before.issuperset(stored):
             builder = take_over_build(frame.directory, func_name)
-        return builder is not None or not before.issuperset(stored)
+        return builder is not None or not stored_before.issuperset(stored)
 
     with claim(session.store, f"compile {func_name}", timeout=timeout, until=is_ready) as owned:
         builder = builder or register_builder(frame.directory, func_name)
@@ -92,7 +92,7 @@ def single_flight(session: Session, func_name: str, *, absent: bool) -> Iterator
             # A builder that got the lock at once may come after another builder that has published the function and released the lock.
             yield waited or owned is False or session.store.index.refresh()
         finally:
-            _building.frames = [other for other in _building.frames if other is not frame]
+            _building.frames = [open_frame for open_frame in _building.frames if open_frame is not frame]
             end_build(session.loader, builder)
             unregister_builder(frame.directory, func_name, builder)
 
@@ -130,9 +130,9 @@ def _require_no_reentry(frame: _Frame) -> None:
     Raises:
         ReentrantCompileError: this thread is building the function.
     """
-    if frame[:2] in [other[:2] for other in _building.frames]:
+    if frame[:2] in [open_frame[:2] for open_frame in _building.frames]:
         _forget_interrupted()
-    if frame[:2] in [other[:2] for other in _building.frames]:
+    if frame[:2] in [open_frame[:2] for open_frame in _building.frames]:
         func_name = frame.func_name
         chain = " -> ".join(build.func_name for build in [*_building.frames, frame])
         raise ReentrantCompileError(

@@ -163,18 +163,18 @@ def add_missing(
     """
     if not functions:
         raise ValueError("add_missing() requires the name of at least one function")
-    found = find_stored(session, functions, source)
-    if found is not None:
-        return found
+    stored = find_stored(session, functions, source)
+    if stored is not None:
+        return stored
     with single_flight(session, functions[0], absent=False) as may_be_stored:
-        found = find_stored(session, functions, source) if may_be_stored else None
-        if found is not None:
-            return found
+        stored = find_stored(session, functions, source) if may_be_stored else None
+        if stored is not None:
+            return stored
         with _inquire(session, functions) as inquiry:
             if inquiry is not None and inquiry.wait_for_functions(HEDGE_SECONDS):
-                found = find_stored(session, functions)
-                if found is not None:
-                    return found
+                stored = find_stored(session, functions)
+                if stored is not None:
+                    return stored
             return _build_and_use(
                 session, functions, build, inquiry, fetched=partial(find_stored, session, functions), use=partial(_publish, session)
             )
@@ -275,9 +275,9 @@ def _build_and_use(
         builds += 1
         provides = all(map(session.can_import, needs))
         if inquiry is not None:
-            found = fetched() if inquiry.wait_for_functions() else None
-            if found is not None:
-                return found
+            fetched_target = fetched() if inquiry.wait_for_functions() else None
+            if fetched_target is not None:
+                return fetched_target
             inquiry.record_late_answer()
         try:
             return use(_compile_exporting(session, functions, source, inquiry, maker))
@@ -308,9 +308,9 @@ def _compile_exporting(
     names = [name for name, *_ in built.functions]
     missing = [name for name in functions if name not in names]
     if missing:
-        shown = ", ".join(map(repr, names[:20])) or "nothing"
+        exported_text = ", ".join(map(repr, names[:20])) or "nothing"
         raise UndefinedSymbolError(
-            f"build() for {functions[0]!r} returned a module that exports {shown} but not "
+            f"build() for {functions[0]!r} returned a module that exports {exported_text} but not "
             f"{'that function' if len(functions) == 1 else repr(missing[0])}; it must export each requested function",
             symbols=missing,
         )
@@ -323,14 +323,14 @@ def _with_received(session: Session, action: Callable[[], _Result]) -> _Result:
     Raises:
         UndefinedSymbolError: it lacks functions that no build has received.
     """
-    kept: set[str] = set()
+    names: set[str] = set()
     while True:
         try:
             return action()
         except UndefinedSymbolError as error:
-            if kept.issuperset(error.symbols) or not keep_received(session, error.symbols):
+            if names.issuperset(error.symbols) or not keep_received(session, error.symbols):
                 raise
-            kept.update(error.symbols)
+            names.update(error.symbols)
 
 
 def _try_load(session: Session, func_name: str) -> TypedCallTarget | None:

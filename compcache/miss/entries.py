@@ -45,7 +45,7 @@ class PendingEntries:
         self._lock = threading.RLock()
         _all.add(self)
 
-    def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, gone: bool = False) -> str:
+    def put(self, kind: str, name: str, data: bytes, requires: Iterable[bytes] = (), *, is_removal: bool = False) -> str:
         """Add an entry, which replaces any entry with this kind and name.
 
         Args:
@@ -53,10 +53,10 @@ class PendingEntries:
             name: the name of the entry.
             data: the content.
             requires: the ids of the modules without which the entry is invalid.
-            gone: record that the entry was removed.
+            is_removal: record that the entry was removed.
 
         Returns:
-            The id of the entry, a digest of its content in hexadecimal; "" if `gone` is set and there is no entry to remove.
+            The id of the entry, a digest of its content in hexadecimal; "" if `is_removal` is set and there is no entry to remove.
 
         Raises:
             StorageError: earlier entries had to be written first, and could not be stored. This entry was not added.
@@ -71,13 +71,13 @@ class PendingEntries:
             ):
                 self.flush()
             store.index.refresh()  # another process may have replaced the entry
-            known = self.find(kind, name) or store.read_entry(kind, name)
-            if known is None and gone:
+            previous = self.find(kind, name) or store.read_entry(kind, name)
+            if previous is None and is_removal:
                 return ""
-            if known is None or (known.data, known.requires, known.gone) != (data, requires, gone):
-                known = EntryRecord(kind, name, sequence_after(known), requires, data, gone)
-                self._add_waiting(known)
-        return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *known.requires, known.data], size=DIGEST_SIZE).hex()
+            if previous is None or (previous.data, previous.requires, previous.gone) != (data, requires, is_removal):
+                previous = EntryRecord(kind, name, sequence_after(previous), requires, data, is_removal)
+                self._add_waiting(previous)
+        return digest([index_name(kind, name).encode("utf-8", "surrogatepass"), *previous.requires, previous.data], size=DIGEST_SIZE).hex()
 
     def _add_waiting(self, record: EntryRecord) -> None:
         if not self._waiting:

@@ -85,11 +85,11 @@ def modules_of_group(session: Session, name: str) -> list[bytes]:
 class _Group:
     """The addition of one group."""
 
-    def __init__(self, session: Session, name: str, given: list[ModuleSource]) -> None:
+    def __init__(self, session: Session, name: str, sources: list[ModuleSource]) -> None:
         self._session = session
         self._store = session.store
         self._name = name
-        self._given = given
+        self._given = sources
         self._failures: dict[int, Exception] = {}
         self._own = modules_of_group(session, name)
         self._compiled: dict[str, Member] = {}  # by their digests
@@ -114,10 +114,10 @@ class _Group:
         if replace and module_ids:
             remove_modules(self._store, [module_id for module_id in self._own if module_id.hex() not in module_ids])
         added = {source.number for source in sources}
-        found = tuple([module_ids[0] if number in added else None for number in range(len(self._given))])
+        added_ids = tuple([module_ids[0] if number in added else None for number in range(len(self._given))])
         if self._failures:
-            raise not_added_error(self._failures, found, self._given)
-        return tuple([module_id for module_id in found if module_id is not None])
+            raise not_added_error(self._failures, added_ids, self._given)
+        return tuple([module_id for module_id in added_ids if module_id is not None])
 
     def _read_source(self, number: int, source: ModuleSource) -> _Source | None:
         """Return a source with its requests. If it is not valid, record the failure and return None."""
@@ -143,17 +143,17 @@ class _Group:
 
         Otherwise return (). The group is then published again, so that its realizations are the newest.
         """
-        wanted, found = _digest_of(sources), []
+        wanted_digest, stored = _digest_of(sources), []
         names: dict[str, None] = {}
         for module_id, requirement, entry in self._entries(GROUP, self._name):
             group = decode_group(entry.data)
-            if group.digest != wanted:
+            if group.digest != wanted_digest:
                 return ()
-            found.append((self._store.processor().rank(requirement), module_id.hex()))
+            stored.append((self._store.processor().rank(requirement), module_id.hex()))
             names.update(dict.fromkeys([name for member in group.members for name in member.names]))
-        if len(found) != len(self._own) or any(module_id not in self._own for name in names for module_id, _ in self._store.find(name)):
+        if len(stored) != len(self._own) or any(module_id not in self._own for name in names for module_id, _ in self._store.find(name)):
             return ()
-        return tuple([module_id for _, module_id in sorted(found, reverse=True)])
+        return tuple([module_id for _, module_id in sorted(stored, reverse=True)])
 
     def _entries(self, kind: str, name: str) -> Iterator[tuple[bytes, str, EntryRecord]]:
         """Yield the stored entries with this kind and name as (module_id, requirement of the code, entry)."""
@@ -203,9 +203,9 @@ class _Group:
         """Return the member for a source and a target. It is compiled unless this object or the group's file has it."""
         label = _member_digest(source, request)
         if label not in self._compiled:
-            kept = next(iter(self._entries(MEMBER, label)), None)
-            if kept is not None:
-                self._compiled[label] = decode_member(kept[2].data)
+            stored = next(iter(self._entries(MEMBER, label)), None)
+            if stored is not None:
+                self._compiled[label] = decode_member(stored[2].data)
             else:
                 self._compiled[label] = optimize_member(request._replace(copies=source.copies), label[:16])
         return _Compiled(label, self._compiled[label])
@@ -216,7 +216,7 @@ class _Group:
         Raises:
             UndefinedSymbolError: `error`, if no source uses the symbols by name.
         """
-        kept, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
+        remaining, missing = [], {symbol.removeprefix(ADDRESS_OF) for symbol in error.symbols}
         for source in sources:
             members = [self._compile_member(source, request).member for request in source.requests]
             copies = missing.intersection(*[member.copied for member in members])
@@ -224,17 +224,17 @@ class _Group:
             if used:
                 self._failures[source.number] = self._missing_error(used)
             else:
-                kept.append(source._replace(copies=source.copies | copies))
-        if kept == sources:
+                remaining.append(source._replace(copies=source.copies | copies))
+        if remaining == sources:
             raise error
-        return kept
+        return remaining
 
-    def _missing_error(self, used: dict[str, bool]) -> UndefinedSymbolError:
-        """Return the exception for a source that uses undefined symbols. `used` maps each symbol to whether it is a function."""
+    def _missing_error(self, used_symbols: dict[str, bool]) -> UndefinedSymbolError:
+        """Return the exception for a source that uses undefined symbols. `used_symbols` maps each symbol to whether it is a function."""
         if not self._failures:
-            return undefined_symbols_error(sorted(used), [name for name, is_function in used.items() if is_function])
-        shown = ", ".join(map(repr, sorted(used)))
-        return UndefinedSymbolError(f"the source uses {shown}, but no source that could be added defines it", symbols=sorted(used))
+            return undefined_symbols_error(sorted(used_symbols), [name for name, is_function in used_symbols.items() if is_function])
+        names = ", ".join(map(repr, sorted(used_symbols)))
+        return UndefinedSymbolError(f"the source uses {names}, but no source that could be added defines it", symbols=sorted(used_symbols))
 
     # --------------------------------------------------------------------- link
 
@@ -281,8 +281,8 @@ class _Group:
             GroupMember(member.label, label, tuple([names[symbol] for symbol in member.defined if symbol in names]))
             for label, member in members
         ]
-        kept = {(MEMBER, label): encode_member(member) for label, member in members} if request.keep_bitcode else {}
-        entries = {key: data for key, data in kept.items() if len(data) <= MOST_DATA}
+        encoded_members = {(MEMBER, label): encode_member(member) for label, member in members} if request.keep_bitcode else {}
+        entries = {key: data for key, data in encoded_members.items() if len(data) <= MOST_DATA}
         return {(GROUP, self._name): encode_group(request.digests["source"], rows), **entries}
 
 
@@ -352,7 +352,7 @@ def _merge_sources(requests: Sequence[Request], members: Sequence[Member], conte
     )
 
 
-def _merge_requests(several: Sequence[Requests]) -> Requests:
+def _merge_requests(requests_of_sources: Sequence[Requests]) -> Requests:
     """Merge the imports, globals and libraries of a group's sources.
 
     Raises:
@@ -360,15 +360,15 @@ def _merge_requests(several: Sequence[Requests]) -> Requests:
     """
     imports: dict[str, str] = {}
     globals_: dict[str, Any] = {}
-    for requests in several:
+    for requests in requests_of_sources:
         for symbol, name in requests.imports.items():
             if imports.setdefault(symbol, name) != name:
                 raise CompileError(
                     f"two sources of the group import {symbol!r} as {imports[symbol]!r} and as {name!r}: import it under one name"
                 )
         for symbol, value in requests.globals.items():
-            known = globals_.setdefault(symbol, value)
-            if known is not value and (known.kind, known.encode()) != (value.kind, value.encode()):
+            merged_value = globals_.setdefault(symbol, value)
+            if merged_value is not value and (merged_value.kind, merged_value.encode()) != (value.kind, value.encode()):
                 raise CompileError(f"two sources of the group define the global {symbol!r} differently: define it once")
-    libraries = dict.fromkeys([library for requests in several for library in requests.libraries])
+    libraries = dict.fromkeys([library for requests in requests_of_sources for library in requests.libraries])
     return Requests(imports, globals_, tuple(libraries))

@@ -43,9 +43,9 @@ def load_while_building(
 
 def keep_stored(session: Session, names: Iterable[str]) -> None:
     """Store functions again that are in memory and no longer stored, because a module that was just published imports them."""
-    used = uses_of_builds(session.store.root)
+    uses = uses_of_builds(session.store.root)
     for name in names:
-        target = used.get(name) or session.loader.held(name)
+        target = uses.get(name) or session.loader.held(name)
         if target is not None:
             ensure_stored(session.store, session.loader, target)
 
@@ -55,8 +55,8 @@ def keep_received(session: Session, names: Iterable[str]) -> bool:
 
     Look-ups then find these functions even if other processes remove their modules.
     """
-    used = uses_of_builds(session.store.root)
-    return all(name in used and ensure_held(session.store, used[name]) for name in names)
+    uses = uses_of_builds(session.store.root)
+    return all(name in uses and ensure_held(session.store, uses[name]) for name in names)
 
 
 def modules_in_use(session: Session) -> set[bytes]:

@@ -40,9 +40,9 @@ def require_types(session: Session, built: BuiltModule, added: Mapping[str, Prov
     Raises:
         SignatureMismatchError: no realization of an import has the type that the code expects.
     """
-    own = {name for name, *_ in built.functions}
+    own_names = {name for name, *_ in built.functions}
     for name, types in built.used.items():
-        if name not in own:
+        if name not in own_names:
             providers = iter((added[name],)) if name in added else _stored_providers(session, name, type_digest(united(types)))
             _require_provider(name, types, providers)
 
@@ -53,28 +53,28 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
     Raises:
         SignatureMismatchError: no provider matches.
     """
-    used = united(types)
-    first: tuple[Provider, str] | None = None
+    expected = united(types)
+    first_provider: tuple[Provider, str] | None = None
     doubtful: tuple[Provider, str] | None = None
     for provider in providers:
-        binds, why = fits(provider.link_type, used)
-        if binds and not why:
+        binds, reason = fits(provider.link_type, expected)
+        if binds and not reason:
             return
         if binds:
-            doubtful = doubtful or (provider, why)
+            doubtful = doubtful or (provider, reason)
         else:
-            first = first or (provider, why)
+            first_provider = first_provider or (provider, reason)
     if doubtful is not None:
         warn(_describe_mismatch(name, types, *doubtful))
-    elif first is not None:
-        provider = first[0]
-        raise SignatureMismatchError(_describe_mismatch(name, types, *first), func_name=name, module_id=provider.module_id)
+    elif first_provider is not None:
+        provider = first_provider[0]
+        raise SignatureMismatchError(_describe_mismatch(name, types, *first_provider), func_name=name, module_id=provider.module_id)
 
 
-def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, why: str) -> str:
+def _describe_mismatch(name: str, types: Mapping[str, str], provider: Provider, reason: str) -> str:
     use, user = next(((kind, user) for kind, user in sorted(types.items()) if fits(provider.link_type, kind)[1]), (united(types), ""))
-    where = f" in {user!r}" if user else ""
-    return f"{name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{where}: {why}"
+    place = f" in {user!r}" if user else ""
+    return f"{name!r} is {provider.link_type} in {provider.where}, but the module uses it as {use}{place}: {reason}"
 
 
 def _stored_providers(session: Session, name: str, expected: bytes) -> Iterator[Provider]:

@@ -188,14 +188,14 @@ class _Addition:
         waiting = {item.number: item.exported for item, _ in linked if item.weak or self._undefined_symbols(item)}
         while True:
             exported = frozenset[str]().union(*waiting.values())
-            more = {
+            importers = {
                 item.number: item.exported
                 for item, built in linked
                 if item.number not in waiting and not exported.isdisjoint(built.imports)
             }
-            if not more:
+            if not importers:
                 return frozenset(waiting)
-            waiting |= more
+            waiting |= importers
 
     def _publish_group(self, linked: list[tuple[_Linking, BuiltModule]]) -> None:
         """Publish modules together, or one by one if that fails. Issue warnings about functions that replace other functions."""
@@ -231,7 +231,7 @@ class _Addition:
 
     def _without_lost_imports(self, linked: list[tuple[_Linking, BuiltModule]]) -> list[tuple[_Linking, BuiltModule]]:
         """Return the modules whose imports are available. Record a failure for each other module."""
-        kept = []
+        complete = []
         for item, built in linked:
             try:
                 self._require_imports(item, built)
@@ -239,8 +239,8 @@ class _Addition:
             except (UndefinedSymbolError, SignatureMismatchError) as error:
                 self._fail_importable(item, error)
             else:
-                kept.append((item, built))
-        return kept if len(kept) == len(linked) else self._without_lost_imports(kept)
+                complete.append((item, built))
+        return complete if len(complete) == len(linked) else self._without_lost_imports(complete)
 
     def _require_imports(self, item: _Linking, built: BuiltModule) -> None:
         """Check that the imports of a module are not from a module that could not be added.
@@ -292,8 +292,8 @@ def not_added_error(
     """
     ordered = sorted(failures.items(), key=lambda item: (isinstance(item[1], UndefinedSymbolError), item[0]))
     messages = [f"source {number} ({sources[number]!r}): {type(error).__name__}: {error}" for number, error in ordered]
-    more = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
-    head = f"{len(failures)} of {len(module_ids)} sources could not be added:"
-    error = ModulesNotAddedError("\n  ".join([head, *messages[:_SHOWN], *more]), failures=failures, module_ids=module_ids)
+    remainder = [f"and {len(failures) - _SHOWN} more"] if len(failures) > _SHOWN else []
+    title = f"{len(failures)} of {len(module_ids)} sources could not be added:"
+    error = ModulesNotAddedError("\n  ".join([title, *messages[:_SHOWN], *remainder]), failures=failures, module_ids=module_ids)
     error.__cause__ = ordered[0][1]
     return error

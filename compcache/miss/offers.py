@@ -23,8 +23,8 @@ __all__ = ["find_bodies"]
 
 def find_bodies(session: Session, names: tuple[str, ...]) -> dict[str, Provided]:
     """Return the inlinable bodies of functions with these content names, by name. Functions without a usable body are left out."""
-    found = ((name, _find_body(session, name)) for name in names)
-    return {name: offer for name, offer in found if offer is not None}
+    bodies = ((name, _find_body(session, name)) for name in names)
+    return {name: offer for name, offer in bodies if offer is not None}
 
 
 def _find_body(session: Session, name: str) -> Provided | None:
@@ -50,7 +50,7 @@ def _read_body(session: Session, module: ModuleFile, name: str) -> Provided | No
     body = read_bodies(lambda at, size: module.read(start + at, size), footer.bitcode).get(name)
     if body is None or version_numbers(decode_module(module.read_record(0)).llvm_version) > version_numbers(llvm_version()):
         return None  # the body is missing, or a newer LLVM wrote it, whose IR this LLVM may interpret differently
-    if not all(session.loader.holds(other, to_import=True) for other in body.imports):
+    if not all(session.loader.holds(imported, to_import=True) for imported in body.imports):
         return None  # the importing module may contain code of the body's imports without needing them
     if session.store.publish_key is not None and not is_vouched_for(session.store, module):
         return None  # a module built from the body would be signed

@@ -42,13 +42,15 @@ def publish_built(
     if not all_targets:
         return []
     _warn_of_null(modules)
-    additions = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
+    additions, written = publish_additions(session.store, all_targets, signs=signs, is_listed=is_listed)
     published = list(chain.from_iterable(additions))
     _forget_older_names(session, chain.from_iterable(all_targets), published)
     imports = {name for _, module in published for name in module.imports}
     if imports:
         keep_stored(session, imports)
-    note_additions(session.store, published, session.max_size, partial(modules_in_use, session))
+    new = {module_id: module for module_id, module in published if module_id in written}
+    if new:
+        note_additions(session.store, list(new.items()), session.max_size, partial(modules_in_use, session))
     remote = session.remote() if not is_derived else None
     if remote is not None and remote.writes:
         for module_id, _ in published:
@@ -57,11 +59,11 @@ def publish_built(
     return [tuple([module_id.hex() for module_id, _ in addition]) for addition in additions]
 
 
-def _forget_older_names(session: Session, given: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
+def _forget_older_names(session: Session, given_names: Iterable[BuiltModule], published: Iterable[tuple[bytes, BuiltModule]]) -> None:
     """Forget loaded functions whose plain names have newer modules now. Existing call targets stay valid."""
-    for before, (module_id, after) in zip(given, published, strict=True):
-        if after is not before:  # the addition has received a number
-            for name, *_ in filter(lambda function: is_ordered(function[0]), after.functions):
+    for old_name, (module_id, new_name) in zip(given_names, published, strict=True):
+        if new_name is not old_name:  # the addition has received a number
+            for name, *_ in filter(lambda function: is_ordered(function[0]), new_name.functions):
                 session.loader.forget_name(name, module_id)
 
 
@@ -69,9 +71,9 @@ def _warn_of_null(modules: Iterable[BuiltModule]) -> None:
     """Issue a warning about weak references that are null. Names that are reserved for compilers are left out."""
     names = sorted({name for built in modules for name in built.null if not _RESERVED.match(name)})
     if names:
-        shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"weak references to {shown} are null: no module defines them now, and later definitions will not be used; "
+            f"weak references to {listed} are null: no module defines them now, and later definitions will not be used; "
             "add the module that defines them together with this one, or name them in imports=",
             CacheWarning,
         )

@@ -43,8 +43,8 @@ def _remove_superseded(store: Store, module_ids: Iterable[str]) -> tuple[str, ..
     store.renew_index()
     added = {bytes.fromhex(module_id) for module_id in module_ids}
     names = {name for module_id in added for name in _names(store, module_id)}
-    others = {module_id for name in names for module_id in _addition_numbers(store, name)} - added
-    removed = remove_modules(store, sorted(filter(lambda module_id: _is_superseded(store, module_id), others)))
+    older_ids = {module_id for name in names for module_id in _addition_numbers(store, name)} - added
+    removed = remove_modules(store, sorted(filter(lambda module_id: _is_superseded(store, module_id), older_ids)))
     return tuple([module_id.hex() for module_id in removed])
 
 

@@ -54,23 +54,23 @@ def warn_if_stale(session: Session, target: TypedCallTarget, name: str | Identit
     With $COMPCACHE_CHECK `build` is called. In Python's development mode the code of `build` is compared with its code at the
     compilation.
     """
-    wanted = is_checking()
-    if isinstance(build, NamedSource) or not (wanted or sys.flags.dev_mode):
+    checks = is_checking()
+    if isinstance(build, NamedSource) or not (checks or sys.flags.dev_mode):
         return  # a content name means the code, whatever source it was compiled from
     notes = _read_notes(session.store, bytes.fromhex(target.module_id))
     func_name = target.func_name
-    if wanted:
+    if checks:
         source = source_of(build(), func_name, None if isinstance(name, str) else name)
         now = content_digest(freeze(source)).hex()
         changed = bool(notes.get("source")) and notes["source"] != now
-        what = f"function {func_name!r} was compiled from different code than its build() returns now"
+        subject = f"function {func_name!r} was compiled from different code than its build() returns now"
     else:
         now = maker_digest(build)
-        known = str(notes.get("maker", ""))
-        changed = _are_comparable(now, known) and now != known
-        what = f"build() of function {func_name!r} has changed since the function was compiled"
+        known_maker = str(notes.get("maker", ""))
+        changed = _are_comparable(now, known_maker) and now != known_maker
+        subject = f"build() of function {func_name!r} has changed since the function was compiled"
     if changed:
-        warn_once(session.store, f"stale {func_name} {now}", f"{what}; {_ADVICE.format(func_name)}")
+        warn_once(session.store, f"stale {func_name} {now}", f"{subject}; {_ADVICE.format(func_name)}")
 
 
 def is_checking() -> bool:
@@ -81,13 +81,13 @@ def is_checking() -> bool:
 def names_with_other_source(store: Store, names: Iterable[str], source: ModuleSource) -> list[str]:
     """Return the plain names whose newest realization is known to have another source. LLVM is not needed."""
     now = content_digest(freeze(source)).hex()
-    known: dict[bytes, str] = {}
+    stored_digests: dict[bytes, str] = {}
     found = []
     for name in filter(is_ordered, names):
         newest = _newest_module(store, name)
-        if newest is not None and newest not in known:
-            known[newest] = str(_read_notes(store, newest).get("source") or now)
-        if newest is not None and known[newest] != now:
+        if newest is not None and newest not in stored_digests:
+            stored_digests[newest] = str(_read_notes(store, newest).get("source") or now)
+        if newest is not None and stored_digests[newest] != now:
             found.append(name)
     return found
 
@@ -136,23 +136,23 @@ def maker_digest(build: Callable[[], Any]) -> str:
     return f"{version} {digest([repr(parts).encode('utf-8', 'surrogatepass')]).hex()}"
 
 
-def _parts_of(function: Any, seen: set[int]) -> Iterator[Any]:
-    """Yield all parts of a function that its digest covers. `seen` collects the ids of visited functions."""
+def _parts_of(function: Any, visited: set[int]) -> Iterator[Any]:
+    """Yield all parts of a function that its digest covers. `visited` collects the ids of visited functions."""
     function = getattr(function, "__func__", function)
     if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
         yield [value for value in (*function.args, *function.keywords.values()) if isinstance(value, _CONSTANTS)]
         function = function.func
     code = getattr(function, "__code__", None)
-    if code is None or id(function) in seen:
+    if code is None or id(function) in visited:
         return
-    seen.add(id(function))
+    visited.add(id(function))
     yield from _code_parts(code)
     yield [value for value in function.__defaults__ or () if isinstance(value, _CONSTANTS)]
     for value in _values_used(function):
         if isinstance(value, _CONSTANTS):
             yield value
         elif getattr(value, "__globals__", None) is function.__globals__:
-            yield from _parts_of(value, seen)
+            yield from _parts_of(value, visited)
 
 
 def _code_parts(code: CodeType) -> Iterator[Any]:
@@ -192,8 +192,10 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
     The index of the cache must have been refreshed.
     """
     names = [name for name, *_ in built.functions]
-    known = dict.fromkeys([module_id for name in names for module_id, *_ in store.find_known(name)])
-    for module_id in [module_id for module_id in known if module_id not in besides]:  # among modules of the same functions, newest first
+    other_modules = dict.fromkeys([module_id for name in names for module_id, *_ in store.find_known(name)])
+    for module_id in other_modules:  # among modules of the same functions, newest first
+        if module_id in besides:
+            continue
         shadowed = _shadowed_functions(store, module_id, built, set(names))
         if shadowed is not None and not shadowed:
             return
@@ -211,13 +213,13 @@ def warn_of_shadowed(store: Store, built: BuiltModule, *, besides: Collection[by
 
 def warn_of_repeated(modules: Iterable[BuiltModule]) -> None:
     """Warn once if modules that are added together define the same functions with different code."""
-    known: dict[frozenset[str], BuiltModule] = {}
+    first_modules: dict[frozenset[str], BuiltModule] = {}
     for built in modules:
         names = frozenset([name for name, *_ in built.functions])
         if not names:
             continue
-        other = known.setdefault(names, built)
-        if other.code and built.code and other.code != built.code and not _has_same_code(other.sections[3], built.sections[3]):
+        earlier = first_modules.setdefault(names, built)
+        if earlier.code and built.code and earlier.code != built.code and not _has_same_code(earlier.sections[3], built.sections[3]):
             warn(f"function {min(names)!r} is defined by two added sources, with different code: the last one is used", ShadowWarning)
             return
 
@@ -226,9 +228,9 @@ def warn_of_hidden(built: BuiltModule) -> None:
     """Warn if a module that is added alone has only hidden functions, which cannot be called."""
     if built.signatures and all(text.startswith(f"{LINK_ONLY}hidden function") for text in built.signatures):
         names = [name for name, *_ in built.functions]
-        shown = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+        listed = ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
         warn(
-            f"the module exports no function that can be called, because all its functions are hidden: {shown}. "
+            f"the module exports no function that can be called, because all its functions are hidden: {listed}. "
             "Name the functions to call in functions=, or add the module together with the sources that use them",
             CacheWarning,
         )
@@ -255,8 +257,8 @@ def _shadowed_functions(store: Store, module_id: bytes, built: BuiltModule, name
         reraise_interrupt(error)
         return None
     stored = {decode_function(payload).name for payload in payloads if payload[:1] == FUNCTION}
-    same = stored == names or (is_checking() and not stored.isdisjoint(names) and (stored <= names or names <= stored))
-    if not same:
+    is_replaced = stored == names or (is_checking() and not stored.isdisjoint(names) and (stored <= names or names <= stored))
+    if not is_replaced:
         return None
     return [] if _has_same_code(bitcode, built.sections[3]) else sorted(names & stored)
 

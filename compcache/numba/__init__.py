@@ -204,10 +204,10 @@ def __getattr__(name: str) -> Any:
     elif name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     else:
-        from compcache.numba.declarations.modules import attribute_of
+        from compcache.numba.declarations.modules import find_attribute
         from compcache.numba.lazy.awaited import has_numba
 
-        stand_in = None if has_numba() else attribute_of("numba", name)
+        stand_in = None if has_numba() else find_attribute("numba", name)
         if stand_in is not None:
             return stand_in  # until Numba is imported
         import numba

@@ -14,26 +14,29 @@ _USAGE = """\
 usage: python -m compcache.numba run [--dir DIRECTORY] PROGRAM [ARGUMENT ...]
        python -m compcache.numba run [--dir DIRECTORY] -m MODULE [ARGUMENT ...]
 
-Runs a program whose modules say `from numba import njit` with compcache.numba.install(lazy=True): functions compiled
-earlier are called without importing Numba."""
+Runs a program whose modules say `from numba import njit` with compcache.numba.install(lazy=True). Functions that were
+compiled earlier are called without importing Numba."""
 
 
 def main(arguments: list[str]) -> int:
     """Run a program with the lazy backend installed.
 
+    Args:
+        arguments: the command-line arguments after the name of the command.
+
     Returns:
-        0 for success; 2 if the arguments are invalid, after the usage was printed to stderr.
+        0 after the program has ended, or after the help was printed. 2 if the arguments are invalid; the usage is printed to stderr.
     """
     if arguments[:1] in (["--help"], ["-h"]):
         print(_USAGE)  # noqa: T201 - the user requested it
         return 0
-    rest = arguments[1:]
+    program = arguments[1:]
     directory = None
-    if rest[:1] == ["--dir"]:
-        directory, rest = (rest[1] if rest[1:] else None), rest[2:]
-    is_module = rest[:1] == ["-m"]
-    rest = rest[1:] if is_module else rest
-    if arguments[:1] != ["run"] or not rest or (directory is None and "--dir" in arguments[1:2]):
+    if program[:1] == ["--dir"]:
+        directory, program = (program[1] if program[1:] else None), program[2:]
+    is_module = program[:1] == ["-m"]
+    program = program[1:] if is_module else program
+    if arguments[:1] != ["run"] or not program:
         print(_USAGE, file=sys.stderr)  # noqa: T201 - a command
         return 2
     from compcache.numba import install
@@ -41,13 +44,13 @@ def main(arguments: list[str]) -> int:
     install(directory, lazy=True)
     sys.excepthook = _print_program_error
     if is_module:
-        sys.argv = rest
+        sys.argv = program
         sys.path[0] = ""
         from runpy import run_module
 
-        run_module(rest[0], run_name="__main__", alter_sys=True)
+        run_module(program[0], run_name="__main__", alter_sys=True)
     else:
-        _run_file(rest)
+        _run_file(program)
     return 0
 
 
@@ -59,7 +62,14 @@ def _print_program_error(kind: type[BaseException], error: BaseException, traceb
 
 
 def _run_file(arguments: list[str]) -> None:
-    """Run a Python file, directory or archive as the main program. Exit with status 2 if the file cannot be read."""
+    """Run a Python file, directory or zip archive as the main program.
+
+    Args:
+        arguments: the path of the program, and its arguments.
+
+    Raises:
+        SystemExit: the file cannot be read. The status is 2, and the reason is printed to stderr.
+    """
     import os
 
     sys.argv = arguments
@@ -81,23 +91,29 @@ def _run_file(arguments: list[str]) -> None:
     main_module = type(sys)("__main__")
     vars(main_module).update({"__file__": path, "__builtins__": __builtins__, "__spec__": None, "__cached__": None})
     sys.modules["__main__"] = main_module
-    exec(compile(source, path, "exec", dont_inherit=True), vars(main_module))  # noqa: S102 - the command runs programs
+    from compcache.numba.lazy._dispatch import compile_source
+
+    # Only `compile` has a message for NUL bytes.
+    code = compile(source, path, "exec", dont_inherit=True) if b"\0" in source else compile_source(source, path)
+    exec(code, vars(main_module))  # noqa: S102 - the command runs programs
 
 
 def _is_importable(path: str) -> bool:
-    """Return whether a program is a directory or a zip archive. Return False if the file cannot be read."""
+    """Return whether a path is a directory or a zip archive, which `runpy` can run. The result is False for an unreadable file."""
     import os
 
     if os.path.isdir(path):
         return True
     try:
         with open(path, "rb") as file:
-            first = file.read(2)
+            magic = file.read(2)
     except OSError:
+        return False
+    if magic not in (b"PK", b"#!"):
         return False
     from zipfile import is_zipfile
 
-    return first in (b"PK", b"#!") and is_zipfile(path)
+    return is_zipfile(path)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Installs the backend without a change of the program: ``COMPCACHE_NUMBA=1 python program.py``.
+"""Installs the backend without changes to the program: ``COMPCACHE_NUMBA=1 python program.py``.
 
 Numba calls `init`, an entry point of the group ``numba_extensions``, before it compiles or loads its first function.
 """
@@ -11,10 +11,12 @@ VARIABLE = "COMPCACHE_NUMBA"
 
 
 def init() -> None:
-    """Install the backend if $COMPCACHE_NUMBA is on. The backend uses $COMPCACHE_DIR, or the default directory.
+    """Install the backend if $COMPCACHE_NUMBA is on, unless a backend is installed already.
+
+    The backend uses the directory $COMPCACHE_DIR, or the default directory if that variable is not set.
 
     Raises:
-        SettingError: the value of the variable is neither on nor off. Numba turns this error into a warning.
+        SettingError: the value of $COMPCACHE_NUMBA means neither on nor off. Numba turns this error into a warning.
     """
     from compcache import frontend
 

@@ -75,15 +75,15 @@ def has_ended(pid: int) -> bool:
 
 def _search_path() -> list[str]:
     """Return the import path of this process as absolute paths. It includes this package. The script's directory is last."""
-    here = _current_directory()
-    path = [os.path.join(here, entry) for entry in sys.path if entry]
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(here, __file__))))
+    working_directory = _current_directory()
+    path = [os.path.join(working_directory, entry) for entry in sys.path if entry]
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.join(working_directory, __file__))))
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    last = os.path.dirname(os.path.join(here, script)) if script else here
+    script_directory = os.path.dirname(os.path.join(working_directory, script)) if script else working_directory
     if package not in path:
         path.insert(0, package)
-    if last in path and last != package:
-        path = [*[entry for entry in path if entry != last], last]
+    if script_directory in path and script_directory != package:
+        path = [*[entry for entry in path if entry != script_directory], script_directory]
     return path
 
 

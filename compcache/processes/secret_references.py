@@ -36,12 +36,12 @@ def literal(text: str) -> str:
     return text[0] + text if text[:1] in ("$", "@") else text
 
 
-def read_secret(text: str, what: str) -> str:
+def read_secret(text: str, label: str) -> str:
     """Return the secret that a setting contains or refers to. Whitespace around a secret in a file is removed.
 
     Args:
         text: a reference, or the secret.
-        what: the name of the setting, for messages.
+        label: the name of the setting, for messages.
 
     Raises:
         ValueError: the reference does not refer to a secret. The message contains the reference, never a secret.
@@ -50,45 +50,45 @@ def read_secret(text: str, what: str) -> str:
     if not is_reference(text):
         return text[1:] if text[:2] in ("$$", "@@") else text
     if text[0] == "@":
-        return _read_secret_file(text[1:], what)
+        return _read_secret_file(text[1:], label)
     value = setting(text[1:])
     if not value:
-        raise ValueError(f"{what} refers to the environment variable {text[1:]}, which is not set in this process: set it on every host")
+        raise ValueError(f"{label} refers to the environment variable {text[1:]}, which is not set in this process: set it on every host")
     if value[0] == "$" and is_reference(value):
-        raise ValueError(f"{what} refers to the environment variable {text[1:]}, which contains another reference: set it to the secret")
-    return read_secret(value, what)
+        raise ValueError(f"{label} refers to the environment variable {text[1:]}, which contains another reference: set it to the secret")
+    return read_secret(value, label)
 
 
-def reference_to(given: str | bytes | None, value: str | bytes, variable: str, what: str) -> str:
+def reference_to(secret: str | bytes | None, value: str | bytes, variable: str, label: str) -> str:
     """Return a reference by which another process can read a secret. If necessary, the secret is stored in an anonymous file.
 
     Args:
-        given: the argument that this process received: a reference, the secret, or None if the secret is from the settings.
+        secret: the argument that this process received: a reference, the secret, or None if the secret is from the settings.
         value: the secret.
         variable: the environment variable of the setting.
-        what: the name of the setting, for messages.
+        label: the name of the setting, for messages.
 
     Raises:
         ValueError: the secret itself was given, but this system has no anonymous files.
     """
     configured = setting(variable)
-    if given is None and variable not in os.environ and is_reference(configured):
-        given = configured  # a configuration file has the reference
-    if isinstance(given, str) and is_reference(given):
-        return given if given[0] == "$" or given.startswith("@" + _MEMORY) else "@" + os.path.abspath(given[1:])
+    if secret is None and variable not in os.environ and is_reference(configured):
+        secret = configured  # a configuration file has the reference
+    if isinstance(secret, str) and is_reference(secret):
+        return secret if secret[0] == "$" or secret.startswith("@" + _MEMORY) else "@" + os.path.abspath(secret[1:])
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-    if given is None or configured.encode("utf-8", "surrogateescape") == data:
+    if secret is None or configured.encode("utf-8", "surrogateescape") == data:
         return "$" + variable
-    return _keep_in_memory(data, what)
+    return _keep_in_memory(data, label)
 
 
-def _keep_in_memory(data: bytes, what: str) -> str:
+def _keep_in_memory(data: bytes, label: str) -> str:
     """Store a secret in an anonymous file, and return a reference to it. Processes of this user can read it while this process runs."""
-    key = os.getpid(), what, data
+    key = os.getpid(), label, data
     reference = _references.get(key)
     if reference is None:
         if not hasattr(os, "memfd_create"):
-            raise ValueError(f"the value of {what} cannot be passed to other processes on this system: use $VARIABLE or @file instead")
+            raise ValueError(f"the value of {label} cannot be passed to other processes on this system: use $VARIABLE or @file instead")
         token = os.urandom(8).hex()
         number = os.memfd_create(_memory_file_name(token), os.MFD_CLOEXEC)
         os.write(number, data)
@@ -100,7 +100,7 @@ def _memory_file_name(token: str) -> str:
     return f"compcache-{token}"
 
 
-def _read_secret_file(path: str, what: str) -> str:
+def _read_secret_file(path: str, label: str) -> str:
     """Return the secret in a file, or in an anonymous file of another process.
 
     Raises:
@@ -112,7 +112,7 @@ def _read_secret_file(path: str, what: str) -> str:
         match = _IN_MEMORY.fullmatch(path)
         if match is None:
             raise ValueError(
-                f"{what} is '@{path}', which is not a valid reference to the memory of a process: use $VARIABLE or @file instead"
+                f"{label} is '@{path}', which is not a valid reference to the memory of a process: use $VARIABLE or @file instead"
             )
         pid, number, token = match.groups()
         place = f"/proc/{pid}/fd/{number}"
@@ -123,12 +123,12 @@ def _read_secret_file(path: str, what: str) -> str:
             is_open = False
         if not is_open:
             raise ValueError(
-                f"{what} is in the memory of process {pid}, which this process cannot read: that process has ended, belongs to another "
+                f"{label} is in the memory of process {pid}, which this process cannot read: that process has ended, belongs to another "
                 "user, or runs on another host; use $VARIABLE or @file instead of the value, and set the variable on every host"
             )
     with open(place, "rb") as file:
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
-        raise ValueError(f"{what} refers to the file {place}, which is too large for a secret: it has more than {_LONGEST} bytes")
+        raise ValueError(f"{label} refers to the file {place}, which is too large for a secret: it has more than {_LONGEST} bytes")
     text = data.decode("utf-8", "surrogateescape")
     return text if path.startswith(_MEMORY) else text.strip()

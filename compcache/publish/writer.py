@@ -70,13 +70,13 @@ def publish_modules(store: Store, modules: Sequence[BuiltModule | Publication], 
 
 def publish_additions(
     store: Store, additions: Sequence[Sequence[BuiltModule]], *, signs: bool = True, is_listed: bool = False
-) -> list[list[tuple[bytes, BuiltModule]]]:
+) -> tuple[list[list[tuple[bytes, BuiltModule]]], frozenset[bytes]]:
     """Publish additions in order. An addition is one module for one or more targets. See `publish_modules`.
 
     `is_listed` says that the index was refreshed just before.
 
     Returns:
-        For each addition, its module_ids with the published modules.
+        For each addition, its module_ids with the published modules; and the module_ids of the files that were written.
 
     Raises:
         StorageError: a maker of a module has a known fault, or the modules could not be stored. See `publish_modules`.
@@ -89,22 +89,24 @@ def publish_additions(
         [(_make_draft(store, module, module_id, is_newest=number is not None), module) for module_id, module in _with_number(group, number)]
         for group, number in zip(named, assign_numbers(store, list(map(dict, named)), noted, is_listed=is_listed), strict=True)
     ]
-    _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
-    return [[(draft.module_id, module) for draft, module in group] for group in groups]
+    written = _publish(store, [draft for group in groups for draft, _ in group], noted, signs=signs)
+    return [[(draft.module_id, module) for draft, module in group] for group in groups], written
 
 
-def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> None:
+def _publish(store: Store, drafts: Sequence[_Draft], noted: Noted, *, signs: bool) -> frozenset[bytes]:
+    """Publish modules and their index entries. Return the module_ids of the files that were written."""
     path = store.module_path(drafts[0].module_id) if len(drafts) == 1 else store.directory(MODULES)
     store.require_writable(path)
     try:
         prepare_root(store)
         note_number(store, max([draft.order.number for draft in drafts], default=0), noted)
-        additions = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
+        additions, written = _publish_files(store, {draft.module_id: draft for draft in drafts}, signs=signs)
     except OSError as error:
         reraise_interrupt(error)
         message = f"cannot store {_modules_text(len(drafts))} in {store.root}: {error.strerror or error}"
         raise StorageError(message, path=path, errno=error.errno) from error
     _publish_index(store, additions)
+    return written
 
 
 class _Draft(NamedTuple):
@@ -140,8 +142,8 @@ def _modules_text(modules: int) -> str:
     return "a module" if modules == 1 else f"{modules} modules"
 
 
-def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> list[Addition]:
-    """Publish the missing module files, and return the additions that the index lacks."""
+def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool) -> tuple[list[Addition], frozenset[bytes]]:
+    """Publish the missing module files. Return the additions that the index lacks, and the module_ids of the new files."""
     if signs and store.publish_key is not None:
         for module_id, draft in drafts.items():
             sign_module(store, module_id, draft.module.sections[1], draft.module.key)
@@ -160,7 +162,8 @@ def _publish_files(store: Store, drafts: Mapping[bytes, _Draft], *, signs: bool)
     contents = [(store.module_path(module_id), drafts[module_id].parts) for module_id in new]
     statuses = publish_all(store.files, store.temporary, contents)
     stamps.update(zip(new, map(Stamp.of, statuses), strict=True))
-    return [_make_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
+    additions = [_make_addition(store, drafts[module_id], stamps[module_id], orders.get(module_id)) for module_id in (*old, *new)]
+    return additions, frozenset(new)
 
 
 def _read_makers(module: BuiltModule | Publication) -> Iterator[Maker]:

@@ -182,11 +182,11 @@ def _parse_key(text: str, description: str, *, show: bool) -> tuple[str, bytes]:
     return name, data
 
 
-def _check_name(name: str, shown: str) -> None:
-    """Raise `ValueError` if `name` is not a valid key name. The message contains `shown` in place of `name`."""
+def _check_name(name: str, text: str) -> None:
+    """Raise `ValueError` if `name` is not a valid key name. The message contains `text` in place of `name`."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{shown} is not a valid key name: use 1 to 100 letters, digits and characters of ._@+-, the first a letter or digit"
+            f"{text} is not a valid key name: use 1 to 100 letters, digits and characters of ._@+-, the first a letter or digit"
         )
 
 

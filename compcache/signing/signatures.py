@@ -51,8 +51,8 @@ def add_signature(content: bytes, key: SecretKey, keys: Iterable[PublicKey], mod
     """
     message = signed_message(module_id, requirement)
     valid, unknown = _partition_signatures(_decode_lines(content), keys, message)
-    remaining = [line for line in (*valid, *unknown) if line[0] != key.name]
-    return _encode_lines([(key.name, key.sign(message)), *remaining])
+    others = [line for line in (*valid, *unknown) if line[0] != key.name]
+    return _encode_lines([(key.name, key.sign(message)), *others])
 
 
 def merge_signatures(stored: bytes, imported: bytes, keys: Iterable[PublicKey], module_id: bytes, requirement: str) -> bytes:

@@ -41,8 +41,8 @@ class CpuTable:
         self._implies = rows("implies")
         self._implied_by: dict[str, list[str]] = {}
         for name, row in self._implies.items():
-            for other in row:
-                self._implied_by.setdefault(other, []).append(name)
+            for feature in row:
+                self._implied_by.setdefault(feature, []).append(name)
 
     def check(self, cpu: str, features: str) -> None:
         """Check that LLVM knows the names of a CPU and of features. LLVM would ignore unknown names and compile for another CPU.
@@ -56,12 +56,12 @@ class CpuTable:
         """
         if cpu not in self.cpus:
             raise CompileError(f"{cpu!r} is not a CPU of {self.arch} that LLVM knows{_suggestion(cpu, self.cpus)}")
-        for part in filter(None, features.split(",")):
-            if part[0] not in "+-":
-                raise CompileError(f"the feature {part!r} must begin with + or -: write +{part} or -{part}")
-            if not self.knows(part[1:]):
-                known = [*self._implies, *self._other]
-                raise CompileError(f"{part[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_suggestion(part[1:], known)}")
+        for feature in filter(None, features.split(",")):
+            if feature[0] not in "+-":
+                raise CompileError(f"the feature {feature!r} must begin with + or -: write +{feature} or -{feature}")
+            if not self.knows(feature[1:]):
+                names = [*self._implies, *self._other]
+                raise CompileError(f"{feature[1:]!r} is not a CPU feature of {self.arch} that LLVM knows{_suggestion(feature[1:], names)}")
 
     def knows(self, feature: str) -> bool:
         """Return whether LLVM knows a feature of this name."""
@@ -74,15 +74,15 @@ class CpuTable:
             cpu: the CPU's name; "" and unknown names select the architecture's baseline.
             features: ``+name`` adds a feature and all features that it implies; ``-name`` removes a feature and all features that imply it.
         """
-        have: set[str] = set()
+        enabled: set[str] = set()
         for name in (*architecture(self.arch).first_features, *self.cpus.get(cpu, ())):
-            have |= self._reachable(name, self._implies)
-        for part in filter(None, features.split(",")):
-            if part[0] == "-":
-                have -= self._reachable(part[1:], self._implied_by)
-            elif part[1:] in self._implies:  # LLVM ignores unknown features
-                have |= self._reachable(part[1:], self._implies)
-        return frozenset(have & self.required)
+            enabled |= self._reachable(name, self._implies)
+        for feature in filter(None, features.split(",")):
+            if feature[0] == "-":
+                enabled -= self._reachable(feature[1:], self._implied_by)
+            elif feature[1:] in self._implies:  # LLVM ignores unknown features
+                enabled |= self._reachable(feature[1:], self._implies)
+        return frozenset(enabled & self.required)
 
     def closure(self, names: Iterable[str]) -> frozenset[str]:
         """Return these features and all features that they imply."""
@@ -93,35 +93,35 @@ class CpuTable:
 
         A hypervisor may hide a feature but not the features that imply it. If LLVM enables a feature, it also enables the implied features.
         """
-        have = set(features)
-        return frozenset(name for name in have & self.required if self._reachable(name, self._implies) & self.required <= have)
+        enabled = set(features)
+        return frozenset(name for name in enabled & self.required if self._reachable(name, self._implies) & self.required <= enabled)
 
     def _reachable(self, name: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
         """Return a name and all names that `edges` connects to it, directly or indirectly."""
         reached, stack = {name}, [name]
         while stack:
-            new = set(edges.get(stack.pop(), ())) - reached
-            reached |= new
-            stack += new
+            unvisited = set(edges.get(stack.pop(), ())) - reached
+            reached |= unvisited
+            stack += unvisited
         return reached
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str]) -> str:
     """Return text that suggests similar names, for the end of a message, or "" if no name is similar."""
-    close = difflib.get_close_matches(name, list(known), n=3)
-    return f": did you mean {' or '.join(close)}?" if close else ""
+    similar = difflib.get_close_matches(name, list(names), n=3)
+    return f": did you mean {' or '.join(similar)}?" if similar else ""
 
 
 @functools.cache
 def cpu_table(arch: str, major: int) -> CpuTable | None:
     """Return the table of an architecture for a major version of LLVM, or None if the architecture has no tables."""
     folder = resources.files("compcache.arch") / "tables"
-    found = [
+    tables = [
         (int(version), entry)
         for entry in folder.iterdir()
         if entry.name.endswith(f"-{arch}.json") and (version := entry.name[4 : entry.name.index("-")]).isdecimal()
     ]
-    older = [pair for pair in found if pair[0] <= major] or found
+    older = [pair for pair in tables if pair[0] <= major] or tables
     if not older:
         return None
     return CpuTable(json.loads(max(older, key=lambda pair: pair[0])[1].read_text()))

@@ -50,20 +50,20 @@ def probe_host(processor: Processor) -> Host:
 
     # In another thread, because llvmlite would free the texts twice if a signal handler raised an exception while it frees them.
     cpu, reported = in_llvm_thread(lambda: (llvm.get_host_cpu_name(), llvm.get_host_cpu_features()))
-    known = feature_words(platform_name().partition("-")[0])
-    have = {name for name, has in reported.items() if has and (name not in known or processor.meets(known[name]))}
+    known_words = feature_words(platform_name().partition("-")[0])
+    names = {name for name, has in reported.items() if has and (name not in known_words or processor.meets(known_words[name]))}
     if platform_name().split("-")[1] in architecture(platform_name()).kernels_with_features:
-        have |= {name for name, words in known.items() if processor.meets(words)}
+        names |= {name for name, words in known_words.items() if processor.meets(words)}
     table = table_of(platform_name())
     if table is None:
         absent = {name for name, has in reported.items() if not has}
-        return Host(cpu, as_text(have), ",".join(_signed_names(have, absent)), processor)
+        return Host(cpu, as_text(names), ",".join(_signed_names(names, absent)), processor)
     unknown = {name for name in reported if not table.knows(name)}  # the table may be older than this LLVM
-    supported = table.supported(have)
+    supported = table.supported(names)
     named = table.expand(cpu) if cpu in table.cpus else table.required
     added = supported - named if cpu in table.cpus else supported
-    hidden = (named - supported) | (unknown - have)
-    return Host(cpu, as_text(supported | (have & unknown)), ",".join(_signed_names(added, hidden)), processor)
+    hidden = (named - supported) | (unknown - names)
+    return Host(cpu, as_text(supported | (names & unknown)), ",".join(_signed_names(added, hidden)), processor)
 
 
 def _signed_names(added: Iterable[str], removed: Iterable[str]) -> list[str]:

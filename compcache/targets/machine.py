@@ -53,7 +53,6 @@ class Machine(NamedTuple):
         return self._replace(cpu=baseline(platform), features=as_text(self.requires))
 
 
-@lru_cache(maxsize=64)
 def machine_for(cpu: str | None, features: str | None, host: Host, platform: str) -> Machine:
     """Return the machine for a source.
 
@@ -66,21 +65,27 @@ def machine_for(cpu: str | None, features: str | None, host: Host, platform: str
     Raises:
         CompileError: a name is not known to LLVM.
     """
+    return _machine_for(cpu, features, host.cpu, host.features, host.adjustments, host.processor.identity, platform)
+
+
+@lru_cache(maxsize=64)  # keyed by values, because each cache directory describes the host by its own object
+def _machine_for(
+    cpu: str | None, features: str | None, host_cpu: str, host_features: str, adjustments: str, identity: str, platform: str
+) -> Machine:
     table = table_of(platform)
     named = features or ""
     is_native = cpu is None or cpu == NATIVE
-    name = host.cpu if cpu is None or is_native else cpu or baseline(platform)
-    identity = host.processor.identity
+    name = host_cpu if cpu is None or is_native else cpu or baseline(platform)
     if table is None:
-        text = ",".join(filter(None, (host.features if is_native else "", named)))
+        text = ",".join(filter(None, (host_features if is_native else "", named)))
         return Machine(name, text, required(text), required(named), identity, is_native and not named)
     if not is_native:
         name, named = _architecture_version(name, named, table)
         table.check(name, named)
         return Machine(name, named, table.expand(name, named), table.closure(required(named)), identity)
     table.check(baseline(platform), named)
-    text = ",".join(filter(None, (host.adjustments, named)))
-    unknown = required(host.features) - table.required
+    text = ",".join(filter(None, (adjustments, named)))
+    unknown = required(host_features) - table.required
     return Machine(name, text, table.expand(name, text) | unknown, table.closure(required(named)), identity, not features)
 
 
@@ -97,14 +102,14 @@ def parse_targets(targets: Iterable[str] | str) -> list[tuple[str | None, str | 
     for item in items:
         if not isinstance(item, str):
             raise CompileError(f"targets must be CPU names, like ('x86-64-v3', 'native'), not {type(item).__name__}")
-        for part in filter(None, [part.strip() for part in item.split(",")]):
-            if part[0] not in "+-":
-                found.append((part, []))
+        for item_part in filter(None, [item_part.strip() for item_part in item.split(",")]):
+            if item_part[0] not in "+-":
+                found.append((item_part, []))
             elif found:
-                found[-1][1].append(part)
+                found[-1][1].append(item_part)
             else:
                 raise CompileError(
-                    f"the feature change {part!r} comes before the first CPU: write the CPU's name before the changes to its features"
+                    f"the feature change {item_part!r} comes before the first CPU: write the CPU's name before the changes to its features"
                 )
     if not found:
         raise CompileError(f"targets={targets!r} contains no CPU name: use x86-64-v3 or native, for example")

@@ -31,7 +31,7 @@ def names_in(features: str) -> str:
 
 def required(features: str) -> frozenset[str]:
     """Return the names of the features that a list like ``+avx2,-avx512f`` enables."""
-    return frozenset([part[1:] for part in features.split(",") if part.startswith("+")])
+    return frozenset([feature[1:] for feature in features.split(",") if feature.startswith("+")])
 
 
 @cache
@@ -47,13 +47,13 @@ def words_of(features: Iterable[str], arch: str) -> tuple[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def _combine_words(features: frozenset[str], arch: str) -> tuple[str, tuple[str, ...]]:
-    known = feature_words(arch)
+    words_of_features = feature_words(arch)
     unknown, masks, bounds = [], dict[str, int](), dict[str, int]()
     for name in features:
-        if name not in known:
+        if name not in words_of_features:
             unknown.append(name)
             continue
-        for item in known[name].split(","):
+        for item in words_of_features[name].split(","):
             word, colon, number = item.partition(":")
             if colon:
                 masks[word] = masks.get(word, 0) | int(number, 16)
@@ -107,10 +107,10 @@ def missing(features: str, processor: Processor) -> tuple[str, ...]:
         features: the processor requirement.
         processor: the processor.
     """
-    known = feature_words(platform_name().partition("-")[0])
+    known_words = feature_words(platform_name().partition("-")[0])
     items = features.rpartition(";")[2].split(",")
-    lacking = [item for item in items if not processor.meets(item)]
-    if lacking == [item for item in lacking if item.startswith("same:")]:
-        return tuple(sorted(name for name in required(names_in(features)) if name not in known))
-    found = [name for name in required(names_in(features)) if name in known and not processor.meets(known[name])]
-    return tuple(sorted(found)) or tuple(lacking)
+    absent_items = [item for item in items if not processor.meets(item)]
+    if absent_items == [item for item in absent_items if item.startswith("same:")]:
+        return tuple(sorted(name for name in required(names_in(features)) if name not in known_words))
+    names = [name for name in required(names_in(features)) if name in known_words and not processor.meets(known_words[name])]
+    return tuple(sorted(names)) or tuple(absent_items)

@@ -51,12 +51,12 @@ def target_attributes(groups: Iterable[str], functions: Iterable[GlobalValue]) -
     """
     lines = [line for line in groups if '"target-' in line or '"tune-cpu' in line]
     attributes = {match[1]: match[2] for line in lines if (match := _GROUP.match(line))}
-    found = {}
+    attributes_by_group = {}
     for function in functions if attributes else ():
         match = _GROUP_REFERENCE.search(_STRING.sub("", function.text)) if "#" in function.text else None
         if match is not None and match[1] in attributes:
-            found[function.name] = attributes[match[1]]
-    return found
+            attributes_by_group[function.name] = attributes[match[1]]
+    return attributes_by_group
 
 
 def check_attributes(attributes: Mapping[str, str], platform: str) -> None:
@@ -92,7 +92,7 @@ def without_unknown_features(text: str, attributes: Mapping[str, str], platform:
     knows = table.knows
 
     def known(match: re.Match[str]) -> str:
-        return match[1] + ",".join([part for part in match[2].split(",") if part[:1] != "-" or knows(part[1:])]) + match[3]
+        return match[1] + ",".join([feature for feature in match[2].split(",") if feature[:1] != "-" or knows(feature[1:])]) + match[3]
 
     return _FEATURES.sub(known, text)
 
@@ -102,11 +102,11 @@ def function_features(attributes: str, machine: Machine, platform: str) -> froze
 
     As in LLVM, the attributes replace the CPU and the features of the machine. `used_by` selects the features that the code really uses.
     """
-    own = dict(TARGET_ATTRIBUTE.findall(attributes))
+    target_values = dict(TARGET_ATTRIBUTE.findall(attributes))
     table = table_of(platform)
-    if table is None or not own.keys() - {"tune-cpu"}:
-        return required(own.get("target-features", ""))
-    return table.expand(own.get("target-cpu", machine.cpu), own.get("target-features", machine.features))
+    if table is None or not target_values.keys() - {"tune-cpu"}:
+        return required(target_values.get("target-features", ""))
+    return table.expand(target_values.get("target-cpu", machine.cpu), target_values.get("target-features", machine.features))
 
 
 def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
@@ -129,12 +129,12 @@ def used_by(code: str, features: frozenset[str]) -> frozenset[str]:
 
 def _assembly_strings(code: str) -> Iterator[str]:
     """Yield the strings of inline assembly in the code of a module, with their quotes."""
-    at = code.find("asm ")
-    while at >= 0:
-        match = _ASSEMBLY.match(code, at)
+    position = code.find("asm ")
+    while position >= 0:
+        match = _ASSEMBLY.match(code, position)
         if match is not None:
             yield match[1]
-        at = code.find("asm ", at + 1)
+        position = code.find("asm ", position + 1)
 
 
 def own_intrinsics(names: Iterable[str]) -> list[str]:
@@ -148,8 +148,8 @@ def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
     The result may be true even if the functions that use the intrinsic have the feature in their attributes.
     """
     for name in intrinsics:
-        known = next((arch.intrinsic_features for arch in KNOWN if arch.intrinsics and name.startswith(arch.intrinsics)), None)
+        features_by_family = next((arch.intrinsic_features for arch in KNOWN if arch.intrinsics and name.startswith(arch.intrinsics)), None)
         family = name.split(".")[2].partition("_")[0]
-        if known is not None and known.get(family, family) not in features:
+        if features_by_family is not None and features_by_family.get(family, family) not in features:
             return True
     return False

@@ -204,8 +204,8 @@ def _entry_objects(points: tuple[EntryPoint, ...], level: int) -> EntryObjects:
 @lru_cache(maxsize=512)
 def _objects_of(points: tuple[EntryPoint, ...], level: int) -> tuple[bytes, ...]:
     """Return up to two objects: one with the entry points assembled from patterns, and one with those that LLVM compiles."""
-    data, others = selection.entry_object(points)
-    return (*filter(None, [data]), *([_compile_entries(others, level)] if others else []))
+    data, uncovered = selection.entry_object(points)
+    return (*filter(None, [data]), *([_compile_entries(uncovered, level)] if uncovered else []))
 
 
 def _compile_entries(points: tuple[EntryPoint, ...], level: int) -> bytes:
@@ -223,18 +223,18 @@ def table_symbols(prepared: Prepared, definitions: Mapping[str, Definition], stu
     return [*(export.symbol for export in prepared.exports), *start, *map(stub_symbol, stubs)]
 
 
-def _must_run_later(found: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
+def _must_run_later(constructors: Constructors, definitions: Mapping[str, Definition], resolution: Resolution, *, shared: bool) -> bool:
     """Return whether the runtime must run the constructors and destructors instead of the dynamic linker.
 
     Constructors that use imports must run later, because imports are bound after mapping. Constructors that call external functions must
     run later, because they could deadlock: such a function may wait for the GIL, while the thread that holds the GIL waits for the dynamic
     linker's lock to import an extension module. Destructors that are registered at run time may call any function.
     """
-    if not shared or not found.functions():
+    if not shared or not constructors.functions():
         return False
     if FINALIZE in definitions and resolution.imports:
         return True
-    reached = DependencyGraph({name: d.references for name, d in definitions.items()}).closure(found.functions())
+    reached = DependencyGraph({name: definition.references for name, definition in definitions.items()}).closure(constructors.functions())
     bound = {*resolution.imported(), *resolution.storage}
     return any(name in bound or _is_external(name, definitions) for name in reached)
 

@@ -28,12 +28,12 @@ def encode_checked(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]
 def _encode_globals(resolution: Resolution) -> tuple[tuple[str, str, bytes], ...]:
     """Load every definition once, as a test, and return the result of `encode_values`."""
     for name, (definition, storage) in resolution.storage.items():
-        shown = name.removeprefix(SLOT_PREFIX)
+        plain_name = name.removeprefix(SLOT_PREFIX)
         try:
             loaded(definition, storage, _DryRun())
         except GlobalValidationError as error:
-            message = f"the value of global {shown!r} cannot be loaded: {error.reason or error}"
-            raise type(error)(message, global_name=shown, reason=error.reason) from error
+            message = f"the value of global {plain_name!r} cannot be loaded: {error.reason or error}"
+            raise type(error)(message, global_name=plain_name, reason=error.reason) from error
     return encode_values(resolution)
 
 

@@ -75,20 +75,22 @@ def describe_member(module: Any, text: str, copied: Collection[str], data: dict[
     """
     values = read_values(text)
     assembly = read_assembly(text).defined
-    both = *values.functions, *values.variables
-    visible = [value for value in both if value.name and not value.is_declaration and value.linkage in VISIBLE_LINKAGES]
+    all_values = *values.functions, *values.variables
+    visible = [value for value in all_values if value.name and not value.is_declaration and value.linkage in VISIBLE_LINKAGES]
     visible = [value for value in visible if not value.name.startswith("llvm.")]
     strong = [value.name for value in visible if value.linkage == "external" and " comdat" not in value.text]
-    second = aliases(text)
-    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if second else ()
-    strong += [name for name in second if quote(name) not in weak]
+    second_names = aliases(text)
+    weak = {line.partition(" = ")[0][1:] for line in lines_from(text, "@") if _WEAK.search(line)} if second_names else ()
+    strong += [name for name in second_names if quote(name) not in weak]
     counts = symbol_counts(text)
     functions = {value.name for value in values.functions}
-    used = [value.name for value in both if value.is_declaration and not value.name.startswith("llvm.") and counts.get(value.name, 0) > 1]
-    defined = dict.fromkeys([*[value.name for value in visible], *second, *sorted(assembly)])
-    plain = {name: name in functions for name in used if name not in assembly}
-    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second, plain, {})
-    uses = {name: dict(found) for name, found in types.uses.items()}
+    used_names = [
+        value.name for value in all_values if value.is_declaration and not value.name.startswith("llvm.") and counts.get(value.name, 0) > 1
+    ]
+    defined = dict.fromkeys([*[value.name for value in visible], *second_names, *sorted(assembly)])
+    plain = {name: name in functions for name in used_names if name not in assembly}
+    types = read_link_types(text, read_module(text), [name for name in defined if name not in assembly], second_names, plain, {})
+    uses = {name: dict(functions_by_type) for name, functions_by_type in types.uses.items()}
     names = tuple(defined), tuple(strong)
     return Member(module.source_file, module.as_bitcode(), *names, plain, tuple(sorted(copied)), data, dict(types.definitions), uses)
 
@@ -119,18 +121,17 @@ def link_members(members: Sequence[Member], context: Any) -> Any:
 
 
 def _check_unique(members: Sequence[Member]) -> None:
-    first: dict[str, int] = {}
+    first_numbers: dict[str, int] = {}
     lines = []
     for number, member in enumerate(members):
         for name in member.strong:
-            known = first.setdefault(name, number)
-            if known != number:
-                lines.append(
-                    f"the symbol {name!r} has several definitions: in {_member_label(members, known)} and {_member_label(members, number)}"
-                )
+            first_number = first_numbers.setdefault(name, number)
+            if first_number != number:
+                labels = _member_label(members, first_number), _member_label(members, number)
+                lines.append("the symbol {!r} has several definitions: in {} and {}".format(name, *labels))
     if lines:
-        more = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
-        raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *more]))
+        remainder = [f"and {len(lines) - _MOST_SHOWN} more"] if len(lines) > _MOST_SHOWN else []
+        raise LinkError("\n  ".join([*lines[:_MOST_SHOWN], *remainder]))
 
 
 def _require_types(members: Sequence[Member]) -> None:
@@ -141,15 +142,14 @@ def _require_types(members: Sequence[Member]) -> None:
         for name, types in member.uses.items():
             if name not in definers:
                 continue
-            kind, used = members[definers[name]].types.get(name, ""), united(types)
-            binds, why = fits(kind, used)
-            if not why:
+            kind, expected = members[definers[name]].types.get(name, ""), united(types)
+            binds, reason = fits(kind, expected)
+            if not reason:
                 continue
             user = next((user for use, user in sorted(types.items()) if fits(kind, use)[1]), "")
-            message = (
-                f"{name!r} is {kind} in {_member_label(members, definers[name])}, but {_member_label(members, number)} uses it as {used}"
-                + (f" in {user!r}: {why}" if user else f": {why}")
-            )
+            place = f" in {user!r}" if user else ""
+            definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
+            message = f"{name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{place}: {reason}"
             if not binds:
                 raise SignatureMismatchError(message, func_name=name)
             warnings.warn(message, CacheWarning, stacklevel=2)

@@ -29,8 +29,8 @@ def weak_functions(text: str) -> frozenset[str]:
     """Return the names of a printed module's weak functions and weak function aliases, which other files may override."""
     if " weak " not in text:
         return frozenset()
-    found = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
-    return frozenset([_matched_name(match) for match in (*found, *_ALIAS.finditer(text))])
+    matches = [match for match in _FUNCTION.finditer(text) if _MERGED not in match["rest"]]
+    return frozenset([_matched_name(match) for match in (*matches, *_ALIAS.finditer(text))])
 
 
 def without_overridden(text: str, names: Collection[str]) -> str:
@@ -44,8 +44,8 @@ def without_overridden(text: str, names: Collection[str]) -> str:
         if _matched_name(match) not in names or _MERGED in match["rest"]:
             return match[0]
         words = _WORDS.sub("", match["words"])
-        head = parse_head(f"{words}@{quote(_matched_name(match))}({match['rest']}")
-        parameters = ", ".join([parameter.rpartition(" %")[0] or parameter for parameter in head.parameters])
+        parsed = parse_head(f"{words}@{quote(_matched_name(match))}({match['rest']}")
+        parameters = ", ".join([parameter.rpartition(" %")[0] or parameter for parameter in parsed.parameters])
         declared.append(f"declare {words}@{quote(_matched_name(match))}({parameters})")
         return f"define internal {words}@{quote(_OWN + _matched_name(match))}({match['rest']}"
 

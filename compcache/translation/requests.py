@@ -87,7 +87,7 @@ def requests_of(source: ModuleSource, machine: Host, maker: str) -> list[Request
     ir, exports, requests = codegen.plain_source(source.ir), read_exports(source), read_requests(source)
     digests = {"maker": maker}
     if isinstance(source.ir, (str, bytes)):
-        digests |= dict(zip(("code", "source"), [part.hex() for part in source_digests(source)], strict=True))
+        digests |= dict(zip(("code", "source"), [digest_bytes.hex() for digest_bytes in source_digests(source)], strict=True))
     beside_code = digest_beside_code(source)
     return [
         Request(

@@ -63,25 +63,25 @@ def requirements_of(code: Code, exports: Iterable[Export], startup: Iterable[str
         machine: the machine for which the code was compiled.
     """
     allowed = code.allowed
-    used = used_by_functions(code.object)
-    if used is None or has_module_assembly(code.text) or passes_vectors(code.text):
-        everything = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
+    used_by_symbol = used_by_functions(code.object)
+    if used_by_symbol is None or has_module_assembly(code.text) or passes_vectors(code.text):
+        all_features = used_by(code.text, machine.requires) | (machine.requires & machine.explicit)
         return {
-            export.symbol: everything | used_by(code.text, allowed.get(_aliased_function(code, export.symbol), everything))
+            export.symbol: all_features | used_by(code.text, allowed.get(_aliased_function(code, export.symbol), all_features))
             for export in exports
         }
     table = table_of(platform_name())
     basic = basic_features(platform_name())
-    own = {}
+    features_by_symbol = {}
     hiding = functions_with_assembly(code.text)
-    for name, features in used.items():
+    for name, features in used_by_symbol.items():
         if name in hiding:
-            own[name] = used_by(code.text, allowed.get(name, machine.requires)) - basic
+            features_by_symbol[name] = used_by(code.text, allowed.get(name, machine.requires)) - basic
             continue
-        known = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
-        own[name] = (table.closure(known) & table.required if table else known) - basic
-    reached = _Reached(code, own, allowed, machine.requires)
-    stray = frozenset[str]().union(*[features for name, features in own.items() if name not in code.definitions])
+        certain = features - (_READ_OTHERWISE - allowed.get(name, machine.requires))
+        features_by_symbol[name] = (table.closure(certain) & table.required if table else certain) - basic
+    reached = _Reached(code, features_by_symbol, allowed, machine.requires)
+    stray = frozenset[str]().union(*[features for name, features in features_by_symbol.items() if name not in code.definitions])
     at_start = stray.union(*[reached.of(name) for name in startup])
     return {export.symbol: at_start | reached.of(_aliased_function(code, export.symbol)) for export in exports}
 
@@ -99,11 +99,11 @@ def own_features(
     of `allowed_features`.
     """
     functions = {export.symbol: aliases[export.symbol].target if export.symbol in aliases else export.symbol for export in exports}
-    beyond = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
+    extra_features = {symbol: allowed[name] - machine.requires for symbol, name in functions.items() if name in allowed}
     table = table_of(platform_name())
-    implied = {name: table.closure({name}) - {name} for features in beyond.values() for name in features} if table else {}
+    implied = {name: table.closure({name}) - {name} for features in extra_features.values() for name in features} if table else {}
     strongest = {
-        symbol: features.difference(*[implied[name] for name in features if name in implied]) for symbol, features in beyond.items()
+        symbol: features.difference(*[implied[name] for name in features if name in implied]) for symbol, features in extra_features.items()
     }
     return {symbol: features for symbol, features in strongest.items() if features}
 
@@ -113,10 +113,10 @@ def allowed_features(text: str, machine: Machine) -> dict[str, _Features]:
     if '"target-' not in text:
         return {}
     attributes = target_attributes(lines_from(text, "attributes #"), read_functions(text))
-    known: dict[str, _Features] = {}
+    features_by_group: dict[str, _Features] = {}
     for group in set(attributes.values()):
-        known[group] = function_features(group, machine, platform_name())
-    return {name: known[group] for name, group in attributes.items()}
+        features_by_group[group] = function_features(group, machine, platform_name())
+    return {name: features_by_group[group] for name, group in attributes.items()}
 
 
 class _Reached:
@@ -125,17 +125,17 @@ class _Reached:
     Functions that may use the same features form a class. A variable passes on the features of each class of functions that it refers to.
     """
 
-    def __init__(self, code: Code, own: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
+    def __init__(self, code: Code, own_features: Mapping[str, _Features], allowed: Mapping[str, _Features], default: _Features) -> None:
         self._default = default
         self._class = {name: allowed.get(name, default) for name, d in code.definitions.items() if d.kind == "function"}
         self._used: dict[str, dict[_Features, _Features]] = {name: {} for name in code.definitions}
-        for name, features in own.items():
+        for name, features in own_features.items():
             if name in self._class:
                 self._used[name] = {self._class[name]: features}
         users: dict[str, list[str]] = {}
         for name, definition in code.definitions.items():
-            for other in definition.references:
-                users.setdefault(_aliased_function(code, other), []).append(name)
+            for reference in definition.references:
+                users.setdefault(_aliased_function(code, reference), []).append(name)
         self._spread(users)
 
     def of(self, name: str) -> _Features:
@@ -155,11 +155,11 @@ class _Reached:
 
     def _add_features(self, user: str, passed: Mapping[_Features, _Features]) -> bool:
         """Add the features in `passed` to the features of a user. Return whether any feature was new."""
-        known, before = self._used[user], sum(map(len, self._used[user].values()))
+        user_features, count_before = self._used[user], sum(map(len, self._used[user].values()))
         own_class = self._class.get(user)
         for class_, features in passed.items():
             if own_class is None:
-                known[class_] = known.get(class_, frozenset()) | features
+                user_features[class_] = user_features.get(class_, frozenset()) | features
             elif class_ <= own_class:
-                known[own_class] = known.get(own_class, frozenset()) | features
-        return sum(map(len, known.values())) > before
+                user_features[own_class] = user_features.get(own_class, frozenset()) | features
+        return sum(map(len, user_features.values())) > count_before

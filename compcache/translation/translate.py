@@ -258,25 +258,24 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         resolution, inlined = link_offered_bodies(
             module, context, printed, values, exports, resolution, request.provided, request.is_beside
         )
-    _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept=assembly.mentioned)
+    _set_linkages(module, values, exports, resolution, context, hide_others=hides, kept_symbols=assembly.mentioned)
     # Code with assembly is never compiled for another CPU, and writing bitcode with invalid assembly aborts the process.
     keeps = request.keep_bitcode and request.level and not has_assembly(printed) and not request.members
-    code = module.as_bitcode() if keeps else b""
+    before = codegen.copy(module, context) if keeps else None  # a copy costs a sixth of writing bitcode, and few modules need it
     if not request.members:
         codegen.optimize(module, target, request.level)
     optimized = str(module)
-    if not request.portable and not is_vectorized(optimized):
-        code = b""
+    code = before.as_bitcode() if before is not None and (request.portable or is_vectorized(optimized)) else b""
     prepared = Prepared(exports, names, resolution, encoded, code, source.data, inlined, bodies)
     return emit(module, optimized, context, target, request, prepared)
 
 
 def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: Request) -> tuple[Export, ...]:
     """Return the exports of a group without hidden symbols and inline variables. Each image has its own copies of these."""
-    own = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
-    own |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
-    own = own.union(request.unexported, [export.symbol for export in request.named])
-    return tuple([export for export in exports if export.symbol not in own])
+    hidden = {value.name for value in (*values.functions, *values.variables) if value.is_hidden and not value.name.startswith(ADDRESS_OF)}
+    hidden |= {value.name for value in values.variables if value.linkage.endswith("_odr")}
+    hidden = hidden.union(request.unexported, [export.symbol for export in request.named])
+    return tuple([export for export in exports if export.symbol not in hidden])
 
 
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
@@ -306,7 +305,7 @@ def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: b
     attributes = _target_attributes(text, values)
     machine = _safe_machine(machine, attributes)
     intrinsics = _intrinsics(values)
-    if intrinsics or codegen.is_suspicious([p for t in attributes.values() for p in TARGET_ATTRIBUTE.findall(t)]):
+    if intrinsics or codegen.is_suspicious([p for attribute_text in attributes.values() for p in TARGET_ATTRIBUTE.findall(attribute_text)]):
         codegen.call_in_caller(try_in_child, recipe.code, machine, 0 if recipe.optimized else recipe.level)
     names = aliases(text)
     request = Request(
@@ -371,7 +370,7 @@ def _set_linkages(
     context: Any,
     *,
     hide_others: bool,
-    kept: Collection[str],
+    kept_symbols: Collection[str],
 ) -> None:
     """Link the support code into a module, and set the linkages of its definitions for an image.
 
@@ -382,7 +381,7 @@ def _set_linkages(
         resolution: the providers of the module's declarations.
         context: its LLVM context.
         hide_others: make definitions that are not exported internal. Otherwise they become hidden.
-        kept: the definitions that assembly may use. They become hidden.
+        kept_symbols: the definitions that assembly may use. They become hidden.
     """
     if resolution.support:
         support = codegen.parse(resolution.support, context)
@@ -403,13 +402,15 @@ def _set_linkages(
             value().linkage = _EXTERNAL
             value().visibility = "hidden"
         elif linkage in VISIBLE_LINKAGES:
-            _privatize(value(), internal=hide_others and name not in kept)
+            _privatize(value(), internal=hide_others and name not in kept_symbols)
 
 
 def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Yield each definition of the module as (name, linkage, function that returns its LLVM value)."""
-    for found, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
-        yield from [(value.name, value.linkage, partial(find, value.name)) for value in found if value.name and not value.is_declaration]
+    for named_values, find in ((values.functions, module.get_function), (values.variables, module.get_global_variable)):
+        yield from [
+            (value.name, value.linkage, partial(find, value.name)) for value in named_values if value.name and not value.is_declaration
+        ]
     if any(not value.name for value in (*values.functions, *values.variables)):
         unnamed = [value for value in (*module.functions, *module.global_variables) if not value.name]
         yield from [("", value.linkage.name, partial(_same_value, value)) for value in unnamed]

@@ -247,7 +247,7 @@ def _read_short(store: Store, name: str) -> StatsFile | None:
     Raises:
         FormatError: the file is damaged.
     """
-    data = store.read_file(STATISTICS, name, most=_MAX_FILE)
+    data = store.read_file(STATISTICS, name, max_size=_MAX_FILE)
     return decode_stats(data) if data is not None else None
 
 

@@ -334,6 +334,17 @@ def test_an_estimate_that_cannot_be_written_is_made_up_for_without_a_warning(dir
     assert measured + sum(added) == size
 
 
+def test_a_module_that_is_stored_already_is_not_counted_again(directory: Path) -> None:
+    with Cache(directory) as cache:
+        add(cache, "f")
+        before = (directory / "stats" / "size-v2").read_text()
+        add(cache, "f")
+        assert (directory / "stats" / "size-v2").read_text() == before
+        cache.add_modules([ModuleSource(adder("g", 1)), ModuleSource(adder("g", 1))])
+    measured, _, *added = map(int, (directory / "stats" / "size-v2").read_text().split())
+    assert measured + sum(added) == sum(path.stat().st_size for path in (directory / "modules-v1").rglob("*.ccm"))
+
+
 def test_a_long_estimate_is_put_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_estimate, "_LONG", 30)
     lengths = []

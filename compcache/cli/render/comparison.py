@@ -34,12 +34,12 @@ def is_of_digests(difference: Difference) -> bool:
 
 def comparison(difference: Difference) -> Iterator[str]:
     """Yield the lines that show a difference on a terminal."""
-    before, now = _decoded_text(difference.stored), _decoded_text(difference.wanted)
-    if "\n" not in before + now:
+    stored_text, wanted_text = _decoded_text(difference.stored), _decoded_text(difference.wanted)
+    if "\n" not in stored_text + wanted_text:
         yield printable(str(difference))
         return
     yield f"{printable(difference.component)}:"
-    yield from _side_by_side(before.splitlines(), now.splitlines())
+    yield from _side_by_side(stored_text.splitlines(), wanted_text.splitlines())
 
 
 def _decoded_text(canonical: str | None) -> str:
@@ -57,18 +57,19 @@ def _decoded_text(canonical: str | None) -> str:
         return canonical
 
 
-def _side_by_side(before: list[str], now: list[str]) -> Iterator[str]:
+def _side_by_side(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
     """Yield the changed lines of two texts in two columns, with the lines around each change."""
-    digits = len(str(max(len(before), len(now))))
+    digits = len(str(max(len(old_lines), len(new_lines))))
     width = (shutil.get_terminal_size((120, 24)).columns - 2 * digits - 10) // 2
     width = max(_LEAST_WIDTH, min(width, _MOST_WIDTH))
     yield f"{'before':<{digits + width + 1}}   now"
-    for number, group in enumerate(SequenceMatcher(None, before, now, autojunk=False).get_grouped_opcodes(_CONTEXT)):
+    for number, group in enumerate(SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_grouped_opcodes(_CONTEXT)):
         if number:
             yield "..."
-        for kind, start, end, first, last in group:
-            for left, right in zip_longest(range(start, end), range(first, last)):
-                pair = f"{_cell(before, left, digits, width)} {_MARKS[kind]} {_cell(now, right, digits, width).rstrip()}".rstrip()
+        for kind, start, end, new_start, new_end in group:
+            for old_number, new_number in zip_longest(range(start, end), range(new_start, new_end)):
+                old, new = _cell(old_lines, old_number, digits, width), _cell(new_lines, new_number, digits, width)
+                pair = f"{old} {_MARKS[kind]} {new}".rstrip()
                 yield click.style(pair, fg=_COLOURS[kind]) if kind in _COLOURS else pair
 
 
@@ -77,5 +78,5 @@ def _cell(lines: list[str], position: int | None, digits: int, width: int) -> st
     if position is None:
         return " " * (digits + 1 + width)
     text = printable(lines[position].expandtabs(4))
-    shown = text if len(text) <= width else f"{text[: width - 1]}…"
-    return f"{position + 1:>{digits}} {shown:<{width}}"
+    cell_text = text if len(text) <= width else f"{text[: width - 1]}…"
+    return f"{position + 1:>{digits}} {cell_text:<{width}}"

@@ -25,17 +25,17 @@ def html(graph: FunctionGraph, title: str, sizes: Mapping[str, int] | None = Non
         sizes: the sizes of modules on disk in bytes, by module_id. A missing module counts as 0 bytes.
     """
     page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    head, _, tail = page.partition("/*DATA*/")
-    yield head.replace("<!--TITLE-->", _escape(title))
+    page_start, _, page_end = page.partition("/*DATA*/")
+    yield page_start.replace("<!--TITLE-->", _escape(title))
     yield _page_data(graph, title, sizes or {})
-    yield tail
+    yield page_end
 
 
 def _escape(text: str) -> str:
     """Return a text for HTML, with spaces in place of control characters."""
     from html import escape
 
-    return escape("".join(c if c.isprintable() else " " for c in text))
+    return escape("".join(character if character.isprintable() else " " for character in text))
 
 
 def _page_data(graph: FunctionGraph, title: str, sizes: Mapping[str, int]) -> str:

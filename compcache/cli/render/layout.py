@@ -61,23 +61,25 @@ def place(graph: FunctionGraph) -> Layout:
 def _layers(graph: FunctionGraph) -> list[list[int]]:
     """Return the numbers of the nodes in layers from left to right. Data is in the last layers."""
     numbers = range(len(graph.nodes))
-    is_code = [graph.nodes[n].kind in ("function", "missing") for n in numbers]
-    edges: dict[str, list[str]] = {str(n): [] for n in numbers if is_code[n]}
+    is_code = [graph.nodes[number].kind in ("function", "missing") for number in numbers]
+    edges: dict[str, list[str]] = {str(number): [] for number in numbers if is_code[number]}
     for start, end in graph.edges:
         if is_code[start] and is_code[end]:
             edges[str(start)].append(str(end))
     # A component comes after the components that it refers to. Hence one pass gives the heights above the leaves.
     height: dict[str, int] = {}
     for component in DependencyGraph(edges).components():
-        inside = set(component)
-        heights = [height[target] for name in component for target in edges[name] if target not in inside]
+        members = set(component)
+        heights = [height[target] for name in component for target in edges[name] if target not in members]
         for name in component:
             height[name] = 1 + max(heights, default=-1)
-    top = max(height.values(), default=-1)
-    layers: list[list[int]] = [[] for _ in range(top + 1)]
+    greatest_height = max(height.values(), default=-1)
+    layers: list[list[int]] = [[] for _ in range(greatest_height + 1)]
     for name, level in height.items():
-        layers[top - level].append(int(name))
-    layers += [[n for n in numbers if graph.nodes[n].kind in kinds] for kinds in (("global", "variable"), ("native", "inlined"))]
+        layers[greatest_height - level].append(int(name))
+    layers += [
+        [number for number in numbers if graph.nodes[number].kind in kinds] for kinds in (("global", "variable"), ("native", "inlined"))
+    ]
     return [sorted(layer) for layer in layers if layer]
 
 
@@ -92,8 +94,8 @@ def _order_layers(layers: list[list[int]], graph: FunctionGraph) -> list[list[in
         _spread(layer, position)
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            centres = {n: _mean_position(neighbours[n], position, position[n]) for n in layer}
-            layer.sort(key=lambda n: (centres[n], n))
+            centres = {number: _mean_position(neighbours[number], position, position[number]) for number in layer}
+            layer.sort(key=lambda number: (centres[number], number))
             _spread(layer, position)
     return layers
 
@@ -105,25 +107,25 @@ def _spread(layer: Sequence[int], position: list[float]) -> None:
 
 
 def _mean_position(neighbours: Sequence[int], position: Sequence[float], default: float) -> float:
-    return sum(position[n] for n in neighbours) / len(neighbours) if neighbours else default
+    return sum(position[neighbour] for neighbour in neighbours) / len(neighbours) if neighbours else default
 
 
 def _place_columns(graph: FunctionGraph, columns: Sequence[Sequence[int]]) -> Layout:
     """Return the layout of nodes in columns. Each column is centred vertically."""
     tallest = max(map(len, columns))
     boxes: list[Box] = [Box(0, 0, 0)] * len(graph.nodes)
-    x = float(_MARGIN)
+    left_edge = float(_MARGIN)
     for column in columns:
         widths = {number: _box_width(graph.nodes[number].name) for number in column}
-        top = _MARGIN + (tallest - len(column)) * _ROW / 2
+        top_edge = _MARGIN + (tallest - len(column)) * _ROW / 2
         for row, number in enumerate(column):
-            boxes[number] = Box(x, top + row * _ROW, widths[number])
-        x += max(widths.values()) + _GAP
-    return Layout(tuple(boxes), x - _GAP + _MARGIN, 2 * _MARGIN + (tallest - 1) * _ROW + HEIGHT)
+            boxes[number] = Box(left_edge, top_edge + row * _ROW, widths[number])
+        left_edge += max(widths.values()) + _GAP
+    return Layout(tuple(boxes), left_edge - _GAP + _MARGIN, 2 * _MARGIN + (tallest - 1) * _ROW + HEIGHT)
 
 
 def _box_width(name: str) -> float:
     """Return the width of the box for a name. A content name is shown with only the first digits of its digest."""
     label = label_of(name)
-    shown = len(name) if label is None else len(label) + 1 + _SHOWN_DIGITS
-    return min(max(shown * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)
+    text_length = len(name) if label is None else len(label) + 1 + _SHOWN_DIGITS
+    return min(max(text_length * _CHARACTER + 16, _MIN_WIDTH), _MAX_WIDTH)

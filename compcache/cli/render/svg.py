@@ -69,4 +69,4 @@ def _node_element(node: GraphNode, box: Box) -> str:
 
 def _replace_control_characters(text: str, keep: str = "") -> str:
     """Return a text without control characters except `keep`. XML 1.0 cannot contain control characters, not even escaped."""
-    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(character if character.isprintable() or character in keep else "\N{REPLACEMENT CHARACTER}" for character in text)

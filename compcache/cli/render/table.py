@@ -32,35 +32,35 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
 
     Columns that do not fit are left out. Rows are longer than `width` if even the least widths of the other columns do not fit.
     """
-    heads = [column.head for column in columns]
-    contents = list(zip(heads, *rows, strict=True))  # by column: most columns are ASCII and padded in one pass
-    natural = [_widest(cells) for cells in contents]
-    shown = _fitting_columns(columns, natural, width)
-    columns = [columns[n] for n in shown]
-    widths = _fitting_widths(columns, [natural[n] for n in shown], width - len(_GAP) * (len(shown) - 1))
-    aligned = [_aligned(contents[n], column_width, column) for n, column_width, column in zip(shown, widths, columns, strict=True)]
+    titles = [column.head for column in columns]
+    contents = list(zip(titles, *rows, strict=True))  # by column: most columns are ASCII and padded in one pass
+    natural_widths = [_widest(cells) for cells in contents]
+    positions = _fitting_columns(columns, natural_widths, width)
+    columns = [columns[number] for number in positions]
+    widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width - len(_GAP) * (len(positions) - 1))
+    aligned = [_aligned(contents[number], size, column) for number, size, column in zip(positions, widths, columns, strict=True)]
     return zip(*aligned, strict=True)
 
 
-def _fitting_columns(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
-    """Return the numbers of the columns that fit into `width`, in order; `natural` are the widths of the uncut columns."""
-    least = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural, strict=True)]
-    shown = list(range(len(columns)))
-    while sum(least[n] + len(_GAP) for n in shown) - len(_GAP) > width:
-        dropped = max(shown, key=lambda n: columns[n].spare)
+def _fitting_columns(columns: Sequence[Column], natural_widths: Sequence[int], width: int) -> list[int]:
+    """Return the positions of the columns that fit into `width`, in order; `natural_widths` are the widths of the uncut columns."""
+    least = [min(size, _LEGIBLE) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
+    positions = list(range(len(columns)))
+    while sum(least[number] + len(_GAP) for number in positions) - len(_GAP) > width:
+        dropped = max(positions, key=lambda number: columns[number].spare)
         if not columns[dropped].spare:
             break
-        shown.remove(dropped)
-    return shown
+        positions.remove(dropped)
+    return positions
 
 
-def _fitting_widths(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:
+def _fitting_widths(columns: Sequence[Column], natural_widths: Sequence[int], width: int) -> list[int]:
     """Return the widths of the columns, which together are at most `width` if possible.
 
     A rigid column gets its natural width. The flexible columns share the remaining width; the widest columns shrink first.
     """
-    free = width - sum(size for column, size in zip(columns, natural, strict=True) if not column.flexible)
-    flexible = sorted(size for column, size in zip(columns, natural, strict=True) if column.flexible)
+    free = width - sum(size for column, size in zip(columns, natural_widths, strict=True) if not column.flexible)
+    flexible = sorted(size for column, size in zip(columns, natural_widths, strict=True) if column.flexible)
     cap = flexible[-1] if flexible else 0
     for position, size in enumerate(flexible):
         share = free // (len(flexible) - position)
@@ -68,7 +68,7 @@ def _fitting_widths(columns: Sequence[Column], natural: Sequence[int], width: in
             cap = max(share, _LEAST)
             break
         free -= size
-    return [min(size, cap) if column.flexible else size for column, size in zip(columns, natural, strict=True)]
+    return [min(size, cap) if column.flexible else size for column, size in zip(columns, natural_widths, strict=True)]
 
 
 def cell_width(text: str) -> int:
@@ -77,17 +77,17 @@ def cell_width(text: str) -> int:
         return len(text)
     from unicodedata import combining, east_asian_width
 
-    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def shortened(text: str, width: int) -> str:
     """Return a text cut in the middle to at most `width` positions. Names differ at both ends."""
     if cell_width(text) <= width:
         return text
-    front, back = text[: (width - 1) // 2], text[len(text) - (width - 1 - (width - 1) // 2) :]
-    while cell_width(front) + cell_width(back) >= width:
-        front, back = (front[:-1], back) if cell_width(front) >= cell_width(back) else (front, back[1:])
-    return f"{front}{_ELLIPSIS}{back}"
+    start, end = text[: (width - 1) // 2], text[len(text) - (width - 1 - (width - 1) // 2) :]
+    while cell_width(start) + cell_width(end) >= width:
+        start, end = (start[:-1], end) if cell_width(start) >= cell_width(end) else (start, end[1:])
+    return f"{start}{_ELLIPSIS}{end}"
 
 
 def _widest(cells: Sequence[str]) -> int:
@@ -98,9 +98,9 @@ def _aligned(cells: Sequence[str], width: int, column: Column) -> list[str]:
     """Return the cells of a column, each cut or padded to `width` positions."""
     if "".join(cells).isascii():
         pad = str.rjust if column.numeric else str.ljust
-        cut = [cell if len(cell) <= width else shortened(cell, width) for cell in cells]
-        return [cell if len(cell) == width else pad(cell, width) for cell in cut]
-    cut = [shortened(cell, width) for cell in cells]
-    spaces = [" " * (width - cell_width(cell)) for cell in cut]
-    pairs = zip(spaces, cut, strict=True) if column.numeric else zip(cut, spaces, strict=True)
-    return [first + second for first, second in pairs]
+        shortened_cells = [cell if len(cell) <= width else shortened(cell, width) for cell in cells]
+        return [cell if len(cell) == width else pad(cell, width) for cell in shortened_cells]
+    shortened_cells = [shortened(cell, width) for cell in cells]
+    spaces = [" " * (width - cell_width(cell)) for cell in shortened_cells]
+    pairs = zip(spaces, shortened_cells, strict=True) if column.numeric else zip(shortened_cells, spaces, strict=True)
+    return ["".join(pair) for pair in pairs]

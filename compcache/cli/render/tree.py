@@ -17,10 +17,10 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
     successors: list[list[int]] = [[] for _ in graph.nodes]
     for start, end in graph.edges:
         successors[start].append(end)
-    shown: set[int] = set()
+    visited: set[int] = set()
     for root in _roots(graph):
-        if root not in shown:
-            yield from _branch(graph, successors, root, shown)
+        if root not in visited:
+            yield from _branch(graph, successors, root, visited)
 
 
 def _roots(graph: FunctionGraph) -> Iterator[int]:
@@ -31,26 +31,26 @@ def _roots(graph: FunctionGraph) -> Iterator[int]:
     yield from (number for number in numbers if graph.nodes[number].kind == "function")
 
 
-def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, shown: set[int]) -> Iterator[str]:
-    """Yield the lines of a node and its successors, and add the expanded nodes to `shown`. Deep graphs need no recursion."""
+def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, visited: set[int]) -> Iterator[str]:
+    """Yield the lines of a node and its successors, and add the expanded nodes to `visited`. Deep graphs need no recursion."""
     path: list[int] = []  # from the root to the current node
     # (node, prefix of its line, prefix of its children's lines, depth)
     stack = [(root, "", "", 0)]
     while stack:
-        number, head, indent, depth = stack.pop()
+        number, prefix, indent, depth = stack.pop()
         del path[depth:]
-        mark = " (see above)" if number in shown and successors[number] else ""
+        note = " (see above)" if number in visited and successors[number] else ""
         if number in path:
-            mark = " (cycle)"
-        yield f"{head}{label(graph.nodes[number])}{mark}"
-        if mark or number in shown:
+            note = " (cycle)"
+        yield f"{prefix}{label(graph.nodes[number])}{note}"
+        if note or number in visited:
             continue
-        shown.add(number)
+        visited.add(number)
         path.append(number)
         children = successors[number]
         for position, child in reversed(list(enumerate(children))):
-            last = position == len(children) - 1
-            stack.append((child, indent + ("└── " if last else "├── "), indent + ("    " if last else "│   "), depth + 1))
+            is_last = position == len(children) - 1
+            stack.append((child, indent + ("└── " if is_last else "├── "), indent + ("    " if is_last else "│   "), depth + 1))
 
 
 def label(node: GraphNode) -> str:

@@ -1,1 +1,1 @@
-"""Records what this process compiled: the functions, their symbols, and the implementations that the compiler used."""
+"""Records the compilations of this process: the functions, their symbols, and the implementations that the compiler used."""

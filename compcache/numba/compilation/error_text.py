@@ -9,13 +9,14 @@ from typing import Any
 __all__ = ["describe_error"]
 
 _MAX_LENGTH = 300
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-_NOT_FIRST = ("File ", "During: ", "There are ", "raised from ", "This error is usually", "To see Python/NumPy", "For more information")
+_COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
+#: The beginnings of the lines that follow the first sentence of a message.
+_DETAILS = ("File ", "During: ", "There are ", "raised from ", "This error is usually", "To see Python/NumPy", "For more information")
 _HEADINGS = ("Failed in nopython mode pipeline", "- Resolution failure for")
 _CLASS = r"<class '(?:builtins\.)?([^']+)'>"
-_PLACE = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
+_LOCATION = re.compile(r"During: \S+ of \S+ at ([^<\s].*?) \((\d+)\)")
 #: Patterns of Numba's messages, with their meanings. The first pattern that matches is used.
-_KNOWN = (
+_KNOWN_MESSAGES = (
     (r"No implementation of function Function\((.*?)\) found for signature: >>> <unknown function>\((.*?)\) There (?:is|are)",
      r"Numba has no implementation of '\1' for (\2)"),
     (r"No implementation of function Function\(.*?\) found for signature: >>> (?:impl_|ol_)?(\S+?)\((.*?)\) There (?:is|are)",
@@ -33,8 +34,8 @@ _KNOWN = (
     (r"Use of unsupported opcode \((\w+)\)", r"it uses a feature of Python that Numba does not support (the instruction \1)"),
     (r"[Nn]on-precise type (.+?)(?: (?:\[|During|Overload|Rejected)|$)", r"the type of a variable cannot be inferred (\1)"),
 )  # fmt: skip
-#: Parts of Numba's names for types, and readable words for them.
-_TYPES = (
+#: Patterns for parts of Numba's type names, with readable replacements.
+_READABLE_TYPES = (
     (r"Module\(<module '([^']+)'[^>]*>\)", r"the module \1"), (r"Literal\[str\]\([^()]*\)", "str"), (r"Literal\[int\]\([^()]*\)", "int64"),
     (r"Poison<(.*)>", r"\1"), (r"<iv=[^>]*>", ""),
     (r"DictType\[undefined,undefined\]", "a dictionary of unknown types"), (r"\bunicode_type\b", "str"),
@@ -45,36 +46,43 @@ _TYPES = (
 def describe_error(error: Any) -> str:
     """Return one sentence that describes a Numba error, and the location of the error in parentheses if it is known.
 
-    Numba's whole report is the text of the exception.
+    The sentence is cut after 300 characters. Numba's full report is the text of the exception.
     """
-    text = _ESCAPES.sub("", str(getattr(error, "msg", error)))
-    lines = [line.strip() for line in text.splitlines()]
-    joined = " ".join(line for line in lines if line)
-    shown = next((match.expand(meaning) for match, meaning in _matches(joined)), None) or _first_sentence(lines, type(error))
-    for pattern, word in _TYPES:
-        shown = re.sub(pattern, word, shown)
-    shown = shown if len(shown) <= _MAX_LENGTH else f"{shown[:_MAX_LENGTH]}..."
-    return shown + _place(error, joined)
+    report = _COLOR_CODES.sub("", str(getattr(error, "msg", error)))
+    lines = [line.strip() for line in report.splitlines()]
+    text = " ".join(line for line in lines if line)
+    sentence = _explain_known_message(text) or _first_sentence(lines, type(error))
+    for pattern, word in _READABLE_TYPES:
+        sentence = re.sub(pattern, word, sentence)
+    if len(sentence) > _MAX_LENGTH:
+        sentence = f"{sentence[:_MAX_LENGTH]}..."
+    return sentence + _format_location(error, text)
 
 
-def _place(error: Any, text: str) -> str:
-    """Return the location of an error in parentheses; "" if it is unknown. If Numba's location has no file, use one that the text names."""
-    place = getattr(error, "loc", None)
-    if place is None:
+def _format_location(error: Any, text: str) -> str:
+    """Return the location of an error in parentheses, or "" if the location is unknown.
+
+    If Numba's location has no file, the location comes from the text of the error, if the text contains one.
+    """
+    location = getattr(error, "loc", None)
+    if location is None:
         return ""
-    inside = _PLACE.search(text) if place.filename.startswith("<") else None
-    return f" ({inside[1]}, line {inside[2]})" if inside else f" ({place.filename}, line {place.line})"
+    match = _LOCATION.search(text) if location.filename.startswith("<") else None
+    return f" ({match[1]}, line {match[2]})" if match else f" ({location.filename}, line {location.line})"
 
 
-def _matches(text: str) -> Any:
-    for pattern, meaning in _KNOWN:
+def _explain_known_message(text: str) -> str:
+    """Return the meaning of Numba's message, or "" if no pattern matches the message."""
+    for pattern, meaning in _KNOWN_MESSAGES:
         match = re.search(pattern, text)
         if match is not None:
-            yield match, meaning
+            return match.expand(meaning)
+    return ""
 
 
-def _first_sentence(lines: list[str], type_: type) -> str:
-    sentences = [line for line in lines if line and not line.startswith(_HEADINGS)]
-    kept = itertools.takewhile(lambda line: not line.startswith(_NOT_FIRST), sentences)
-    text = " ".join(dict.fromkeys(kept))
-    return re.split(r"(?<=\w)\. (?=[A-Z])|\. For ", text)[0] or type_.__name__
+def _first_sentence(lines: list[str], error_class: type) -> str:
+    """Return the first sentence of Numba's message without headings, or the name of the error's class if there is no sentence."""
+    message = [line for line in lines if line and not line.startswith(_HEADINGS)]
+    beginning = itertools.takewhile(lambda line: not line.startswith(_DETAILS), message)
+    text = " ".join(dict.fromkeys(beginning))
+    return re.split(r"(?<=\w)\. (?=[A-Z])|\. For ", text)[0] or error_class.__name__

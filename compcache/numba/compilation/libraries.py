@@ -20,8 +20,8 @@ class Recorded(NamedTuple):
 
     Attributes:
         dependencies: the implementations that the compiler used.
-        names: the digests of the names that it looked up.
-        problem: why the dependencies are not known; None if they are known.
+        names: the digests of the names that the compiler looked up.
+        problem: the reason why the dependencies are unknown; None if they are known.
     """
 
     dependencies: frozenset[Dependency] = frozenset()
@@ -29,84 +29,86 @@ class Recorded(NamedTuple):
     problem: Unidentifiable | None = None
 
 
-#: The dependencies of the code in each library.
-_known: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
+#: The dependencies of each library's code.
+_records: weakref.WeakKeyDictionary[Any, Recorded] = weakref.WeakKeyDictionary()
 
 
-#: Prefixes of the names of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
-_PARTS = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
+#: The name prefixes of libraries that Numba creates for its runtime, or for parts of a function in the function's scope.
+_INTERNAL_PREFIXES = ("nrt", "__numba_parfor_gufunc", "parallelgufuncwrapper")
 
 
 class _History:
-    """`is_known` is True as long as all compilations of this process were recorded."""
+    """The state of the process: `is_complete` is True as long as all compilations of this process were recorded."""
 
-    is_known = True
+    is_complete = True
 
 
 def start_recording(*, from_the_start: bool) -> None:
-    """Start to record compilations.
+    """Note that compilations are recorded from now on.
 
     Args:
-        from_the_start: whether this process has compiled nothing yet.
+        from_the_start: whether this process has compiled nothing so far.
     """
-    _History.is_known = _History.is_known and from_the_start
+    _History.is_complete = _History.is_complete and from_the_start
 
 
 #: The library that defines each symbol, for recursive calls across libraries.
-_by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_library_by_symbol: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def remember_library(symbol: str, library: Any) -> None:
     """Record the library that defines a symbol."""
-    _by_symbol[symbol] = library
+    _library_by_symbol[symbol] = library
 
 
 def library_of(symbol: str) -> Any:
     """Return the library that defines a symbol, or None if this process has no such library."""
-    return _by_symbol.get(symbol)
+    return _library_by_symbol.get(symbol)
 
 
 def set_dependencies(library: Any, recorded: Recorded) -> None:
-    """Set the dependencies of the code in a library. Libraries that are linked into it have their own records."""
-    _known[library] = recorded
+    """Set the dependencies of a library's code. The libraries that are linked into this library have their own records."""
+    _records[library] = recorded
 
 
 def collect_dependencies(library: Any, scope: scopes.Scope | None = None) -> Recorded:
-    """Collect the dependencies of a library's code and of the libraries that are linked into it. Remember and return them.
+    """Return the dependencies of a library's code and of the libraries that are linked into it; record the result for the library.
 
     Args:
         library: the code library.
-        scope: the scope of its compilation, whose records are added to the result; None after the compilation.
+        scope: the scope of the library's compilation, whose records are added to the result; None after the compilation.
+
+    Returns:
+        The dependencies. If the dependencies of any part are unknown, `problem` gives the reason.
     """
-    known = _known.get(library)
-    if known is not None and scope is None:
-        return known
-    parts = [known] if known is not None else []
-    parts += [_known.get(linked) or _unrecorded_dependencies(linked) for linked in getattr(library, "_linking_libraries", ())]
+    earlier = _records.get(library)
+    if earlier is not None and scope is None:
+        return earlier
+    parts = [earlier] if earlier is not None else []
+    parts += [_records.get(linked) or _unrecorded_dependencies(linked) for linked in getattr(library, "_linking_libraries", ())]
     if scope is None:
-        parts.append(_present_dependencies(scopes.asked_early.values()))
+        parts.append(_present_dependencies(scopes.tried_outside_scopes.values()))
     else:
         if scope.address_generator:
             reason = f"the code generator {scope.address_generator} puts an address of this process into the code"
             parts.append(Recorded(problem=Unrepeatable(reason)))
         parts.append(_dependencies_in_scope(scope))
     dependencies, names, problems = zip(*parts, strict=True)
-    problem = max(filter(None, problems), key=lambda found: isinstance(found, Unrepeatable), default=None)
-    own = parts[-1].dependencies if scope is not None else frozenset()
-    changed = scope.changed - own if scope is not None else ()
-    _known[library] = Recorded(frozenset().union(*dependencies) - frozenset(changed), frozenset().union(*names), problem)
-    return _known[library]
+    problem = max(filter(None, problems), key=lambda error: isinstance(error, Unrepeatable), default=None)
+    changed = scope.changed - parts[-1].dependencies if scope is not None else frozenset()
+    _records[library] = Recorded(frozenset().union(*dependencies) - changed, frozenset().union(*names), problem)
+    return _records[library]
 
 
 def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
     """Return the dependencies that a scope has recorded.
 
-    The content of an implementation is the content before it ran. An implementation that could not be compared then counts only if it was
-    used.
+    The content of an implementation is its content before it ran. An implementation that could not be identified then is a dependency only
+    if it accepted the compiler's types.
     """
     try:
         dependencies = {
-            content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.asked.values()
+            content or dependency_of(function, declined=id(function) not in scope.accepted) for function, content in scope.tried.values()
         }
         dependencies |= {row for row in map(dependency_of_generator, scope.generators.values()) if row is not None}
         dependencies |= set(map(dependency_of_type, scope.types))
@@ -116,7 +118,7 @@ def _dependencies_in_scope(scope: scopes.Scope) -> Recorded:
 
 
 def _present_dependencies(functions: Iterable[Any]) -> Recorded:
-    """Return the dependencies on implementations with their present content."""
+    """Return the dependencies on implementations, each with its present content."""
     try:
         return Recorded(frozenset(map(dependency_of, functions)))
     except Unidentifiable as error:
@@ -124,12 +126,15 @@ def _present_dependencies(functions: Iterable[Any]) -> Recorded:
 
 
 def _unrecorded_dependencies(library: Any) -> Recorded:
-    """Return the dependencies of a library that was compiled outside all scopes."""
-    if library.name.startswith(_PARTS):
+    """Return the dependencies of a library that was compiled outside all scopes.
+
+    If the library contains a user's function that was compiled before compilations were recorded, the dependencies are unknown.
+    """
+    if library.name.startswith(_INTERNAL_PREFIXES):
         return Recorded()
-    if not _History.is_known:
+    if not _History.is_complete:
         defined = [f.name for f in library._final_module.functions if not f.is_declaration]
         if not all("_ZN5numba" in name or not name.startswith("_ZN") for name in defined):
             reason = f"the function calls {library.name}, which was compiled before compcache.numba was installed"
             return Recorded(problem=Unidentifiable(reason))
-    return _present_dependencies(scopes.asked_early.values())
+    return _present_dependencies(scopes.tried_outside_scopes.values())

@@ -1,8 +1,8 @@
 """Delays the generation of machine code for Numba's libraries until an address in the code is needed.
 
-Numba generates code for each function as soon as it is compiled. If the function is only linked into other functions, its code is generated
-again as a part of each of them. Here a finished library waits instead. Most libraries never need code of their own: the libraries that call
-their functions contain it, or the process runs the stored image (`attach_image`).
+Numba generates machine code for each function as soon as the function is compiled. If the function is only linked into other functions, its
+code is generated again as a part of each of these functions. Here, a finished library waits instead. Most libraries never need machine code
+of their own: the calling libraries contain the code, or the process runs the stored image (`attach_image`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class _Waiting(NamedTuple):
     """A library without machine code.
 
     Attributes:
-        make: generates the code.
+        generate_code: generates the machine code of the library.
         defined: the symbols that the library defines.
         used: the symbols that must exist before the code is generated.
-        called: the symbols that must exist before the code runs. It calls them through Numba's slots for recursion.
+        called: the symbols that must exist before the code runs. The code calls them through Numba's slots for recursion.
         environments: the environments by name; None for an environment that does not exist.
     """
 
-    make: Callable[[Any], None]
+    generate_code: Callable[[Any], None]
     defined: frozenset[str]
     used: tuple[str, ...]
     called: tuple[str, ...]
@@ -42,15 +42,21 @@ class _Waiting(NamedTuple):
 
 
 _waiting: weakref.WeakKeyDictionary[Any, _Waiting] = weakref.WeakKeyDictionary()
-#: The waiting libraries by the functions that they define.
+#: The waiting library that defines each function.
 _definers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+#: The addresses of the functions in each library's image, by symbol.
 _images: weakref.WeakKeyDictionary[Any, Mapping[str, int]] = weakref.WeakKeyDictionary()
 
 
-def postpone(library: Any, make: Callable[[Any], None]) -> None:
-    """Delay `make`, which generates the code of a finished library. If existing code needs the library, call `make` now."""
+def postpone(library: Any, generate_code: Callable[[Any], None]) -> None:
+    """Delay the generation of a finished library's machine code, unless existing code needs the library now.
+
+    Args:
+        library: the library.
+        generate_code: generates the machine code of the library.
+    """
     if library._object_caching_enabled and library._compiled_object is not None:
-        make(library)  # Numba's own cache has loaded the object code
+        generate_code(library)  # Numba's own cache has loaded the object code
         return
     module = library._final_module
     functions = [(function.name, function.is_declaration) for function in module.functions]
@@ -59,10 +65,10 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
     used = [name for name, is_declared in functions if is_declared]
     called = tuple(name.removeprefix(_UNRESOLVED) for name in variables if name.startswith(_UNRESOLVED))
     if called:
-        used.append(_ABORT)  # the value of a slot until it is filled
-    # The environments must live as long as the library, as with generated code.
+        used.append(_ABORT)  # each slot contains this function until the slot is filled
+    # The environments must live as long as the library, as they do with generated code.
     environments = {name: lookup_environment(name) for name in variables if name.startswith(_ENVIRONMENT)}
-    _waiting[library] = _Waiting(make, defined, tuple(used), called, environments)
+    _waiting[library] = _Waiting(generate_code, defined, tuple(used), called, environments)
     for name in defined:
         _definers[name] = library
     if not defined.isdisjoint(library.codegen._rtlinker._unresolved):
@@ -70,7 +76,7 @@ def postpone(library: Any, make: Callable[[Any], None]) -> None:
 
 
 def generate(library: Any) -> None:
-    """Generate the code of a library and of the libraries that it needs. Do nothing if it exists."""
+    """Generate the machine code of a waiting library and of the libraries that it needs. Do nothing for any other library."""
     with global_compiler_lock:
         waiting = _waiting.pop(library, None)
         if waiting is None:
@@ -79,15 +85,16 @@ def generate(library: Any) -> None:
             if _definers.get(name) is library:
                 del _definers[name]
         _generate_definers(waiting.used)
-        waiting.make(library)
-        for name, known in waiting.environments.items():
-            environment = lookup_environment(name) or known
+        waiting.generate_code(library)
+        for name, earlier in waiting.environments.items():
+            environment = lookup_environment(name) or earlier
             if environment is not None:
                 library.codegen.set_env(name, environment)
         _generate_definers(waiting.called)
 
 
 def _generate_definers(names: Iterable[str]) -> None:
+    """Generate the machine code of the waiting libraries that define functions with these names."""
     for name in names:
         definer = _definers.get(name)
         if definer is not None:
@@ -95,7 +102,7 @@ def _generate_definers(names: Iterable[str]) -> None:
 
 
 def generate_for(library: Any, name: str) -> None:
-    """Generate the code of a function if it is not generated yet, because its address is requested."""
+    """Generate the machine code of the function with this name if the code does not exist yet."""
     waiting = _waiting.get(library)
     if waiting is not None and name in waiting.defined:
         generate(library)
@@ -104,7 +111,7 @@ def generate_for(library: Any, name: str) -> None:
 
 
 def generate_all() -> None:
-    """Generate the code of all waiting libraries."""
+    """Generate the machine code of all waiting libraries."""
     for library in list(_waiting):
         generate(library)
 
@@ -115,14 +122,16 @@ def is_waiting(library: Any) -> bool:
 
 
 def attach_image(library: Any, addresses: Mapping[str, int]) -> None:
-    """Use the functions of a stored image in place of generated code for a library."""
+    """Use the functions of a stored image in place of a library's machine code.
+
+    Args:
+        library: the library.
+        addresses: the addresses of the functions, by symbol.
+    """
     _images[library] = addresses
 
 
 def address_in_image(library: Any, name: str) -> int:
-    """Return the address of a function in a library's image.
-
-    The result is 0 if the library has no image, or if the image lacks the function.
-    """
+    """Return the address of a function in a library's image; 0 if the library has no image, or the image does not contain the function."""
     image = _images.get(library)
     return image.get(name, 0) if image is not None else 0

@@ -1,8 +1,8 @@
-"""Compiles kernels that take or return Numba's containers, with lists in their place.
+"""Wraps kernels whose parameters or results are Numba's containers, so that processes without Numba can pass lists instead.
 
-Typed lists, typed dictionaries and sets are objects of Numba with memory of their own. A kernel with such parameters or results is compiled
-with a wrapper that takes and returns lists of the items. A process without Numba converts Python's objects to and from such lists. Changes
-that the kernel makes to a container are written back to the list.
+Typed lists, typed dictionaries and sets are objects of Numba with their own memory. A kernel with such parameters or results is compiled
+together with a wrapper that takes and returns lists of the items. A process without Numba converts Python objects to and from these lists.
+The wrapper writes the kernel's changes to a container back to the list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["created_type", "has_containers", "type_with_lists", "with_lists"]
 
 
 def type_with_lists(type_: Any) -> Any:
-    """Return the type with lists in place of Numba's containers. The list for a dictionary contains tuples of key and value."""
+    """Return a Numba type with lists in place of Numba's containers. The list for a dictionary contains (key, value) tuples."""
     from numba.core import types
 
     if isinstance(type_, types.DictType):
@@ -35,10 +35,7 @@ def type_with_lists(type_: Any) -> Any:
 
 
 def created_type(type_: Any) -> Any:
-    """Return the type that compiled code creates from lists of items.
-
-    A set of this type does not mirror a Python set.
-    """
+    """Return the type of the container that compiled code creates from lists of items. A set of this type does not mirror a Python set."""
     from numba.core import types
 
     if isinstance(type_, types.Set):
@@ -62,12 +59,12 @@ def has_containers(type_: Any) -> bool:
 
 
 def with_lists(kernel: Any, args: Sequence[Any], result: Any) -> Any:
-    """Return a Python function that calls a kernel, and takes and returns lists in place of containers.
+    """Return a Python function that calls a kernel, with lists in place of containers among the arguments and the result.
 
     Args:
         kernel: the jitted function.
-        args: the types of its arguments.
-        result: the type of its result.
+        args: the types of the kernel's arguments.
+        result: the type of the kernel's result.
 
     Raises:
         NotImplementedError: lists cannot replace a container in one of the types. The message names the type.
@@ -92,39 +89,39 @@ def with_lists(kernel: Any, args: Sequence[Any], result: Any) -> Any:
 
 
 def _jit(function: Any) -> Any:
-    """Return a jitted function that only compiled code can call, because Python has no conversion for some of the types."""
+    """Return a jitted function that only compiled code can call, because some of its types have no conversion from Python objects."""
     from numba import njit
 
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 
 def _define(text: str, name: str, scope: dict[str, Any]) -> Any:
-    """Execute the text of a function, and return the function."""
+    """Execute the source text of a function in a namespace, and return the function with this name."""
     exec(text, scope)  # noqa: S102 - this module creates the text
     return scope[name]
 
 
-#: The field of a list's block that refers to the container created from the list. Numba uses the field for memory of other devices.
+#: The field of a list's memory block that refers to the container created from the list. Numba uses it only for memory of other devices.
 _CONTAINER_IN_BLOCK = 5
 
 
 @functools.cache
 def _make_note_functions() -> tuple[Any, Any]:
-    """Return two functions. One records in a list's block which container was created from the list; the other clears this record.
+    """Return two intrinsics: one records in a list's block the container that was created from the list, the other clears this record.
 
-    Code that raises an exception never releases its references. Freeing the list then also frees the container, to which no other object
-    can refer.
+    Code that raises an exception never releases its references. With the record, freeing the list also frees the container, to which no
+    other object can refer.
     """
     from llvmlite import ir
     from numba.core import cgutils, types
     from numba.extending import intrinsic
 
     def store(context: Any, builder: Any, type_: Any, items: Any, container: Any) -> Any:
-        """Emit a store of a container's block, or of null, into the block of a list."""
+        """Generate code that stores a container's block, or null for None, in the block of a list."""
         block = cgutils.create_struct_proxy(type_)(context, builder, value=items).meminfo
         pointer = ir.IntType(8).as_pointer()
-        place = builder.gep(builder.bitcast(block, pointer.as_pointer()), [ir.Constant(ir.IntType(32), _CONTAINER_IN_BLOCK)])
-        builder.store(builder.bitcast(container, pointer) if container is not None else ir.Constant(pointer, None), place)
+        field = builder.gep(builder.bitcast(block, pointer.as_pointer()), [ir.Constant(ir.IntType(32), _CONTAINER_IN_BLOCK)])
+        builder.store(builder.bitcast(container, pointer) if container is not None else ir.Constant(pointer, None), field)
         return context.get_dummy_value()
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -146,7 +143,7 @@ def _make_note_functions() -> tuple[Any, Any]:
 
 
 def _replace_items(items: Any, changed: Any) -> None:
-    """Replace all items of a list."""
+    """Replace all items of the list `items` by the items of `changed`."""
     items.clear()
     items.extend(changed)
 
@@ -159,7 +156,7 @@ def _make_creator(type_: Any) -> Any:
     """Return a function that creates a container from the list of its items.
 
     Raises:
-        NotImplementedError: the container is inside of another type.
+        NotImplementedError: another container or type contains the container.
     """
     from numba.core import types
     from numba.typed import Dict, List
@@ -188,7 +185,7 @@ def _make_creator(type_: Any) -> Any:
 
 
 def _make_lister(type_: Any) -> Any:
-    """Return a function that creates lists of the items of the containers in a value.
+    """Return a function that replaces the containers in a value by lists of their items.
 
     Raises:
         NotImplementedError: a named tuple contains a container.
@@ -211,7 +208,7 @@ def _make_lister(type_: Any) -> Any:
 
 
 def _make_pairs_lister(value_type: Any) -> Any:
-    """Return a function that lists the keys and values of a dictionary."""
+    """Return a function that lists the (key, value) pairs of a dictionary. `value_type` is the type of the dictionary's values."""
     if not has_containers(value_type):
         return lambda dictionary: [(key, value) for key, value in dictionary.items()]
     of_value = _jit(_make_lister(value_type))
@@ -219,19 +216,19 @@ def _make_pairs_lister(value_type: Any) -> Any:
 
 
 def _make_items_lister(item_type: Any) -> Any:
-    """Return a function that lists the items of a list or set."""
+    """Return a function that lists the items of a list or set. `item_type` is the type of the items."""
     if not has_containers(item_type):
         return lambda container: [item for item in container]  # noqa: C416 - Numba has no list() of a set
     of_item = _jit(_make_lister(item_type))
     return lambda container: [of_item(item) for item in container]
 
 
-def _make_optional_lister(of_value: Any) -> Any:
-    """Return a function that lists a value's items, or returns None for None."""
+def _make_optional_lister(lister: Any) -> Any:
+    """Return a function that calls a lister with a value, or returns None for None."""
 
     def listed(value: Any) -> Any:
         if value is None:
             return None
-        return of_value(value)
+        return lister(value)
 
     return listed

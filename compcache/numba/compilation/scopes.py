@@ -1,8 +1,8 @@
 """Tracks the functions that are being compiled: assigns symbols by content, and records the implementations that the compiler uses.
 
 Numba numbers functions in the order in which a process compiles them, and puts the numbers into symbols. Therefore two processes may give
-the same symbol to different code, and the linker drops one of the two definitions. Here a symbol contains a digest of everything that
-determines the function. If there is no digest, or if the same function is compiled twice, the symbol contains a random number.
+the same symbol to different code, and the linker drops one of the two definitions. Here, a symbol contains a token: a digest of everything
+that determines the function. If no digest can be computed, or if the same function is compiled twice, the token is random.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 __all__ = [
     "Miss",
     "Scope",
-    "asked_early",
     "compile_scope",
     "defer",
     "has_miss",
     "look_up_scope",
     "next_unique_id",
-    "note_address",
-    "note_generator",
-    "note_miss",
-    "note_name",
-    "note_type",
     "pop_compile_seconds",
     "record_accepted",
-    "record_asked",
+    "record_address",
+    "record_generator",
+    "record_miss",
+    "record_name",
     "record_token",
+    "record_tried",
+    "record_type",
     "reduce_to_name",
     "storing_scope",
+    "tried_outside_scopes",
 ]
 
 
@@ -61,12 +61,12 @@ class Miss(NamedTuple):
     Attributes:
         function: the Python function.
         args: the types of the arguments.
-        keep: stores the compile result before the process uses it.
+        store: stores the compile result before the process uses it.
     """
 
     function: Any
     args: tuple[Any, ...]
-    keep: Callable[[Any], None]
+    store: Callable[[Any], None]
 
 
 class Scope:
@@ -74,26 +74,28 @@ class Scope:
 
     Attributes:
         function: the Python function.
-        token: the digest in its symbols.
-        miss: the look-up that led to the compilation, or None.
-        used: the number of symbols that contain the token.
-        asked: the user's implementations that the compiler asked, by id, each with its content before it ran.
+        token: the token in the function's symbols.
+        miss: the failed look-up that caused the compilation; None if no look-up caused it.
+        symbol_count: the number of symbols that contain the token.
+        tried: the user's implementations that the compiler tried, by id, each with its content before it ran.
         changed: the dependencies on implementations that changed during the compilation.
         accepted: the ids of the implementations that accepted the compiler's types.
-        address_generator: the user's code generator that put an address of this process into the code, or "".
+        address_generator: the name of the user's code generator that put an address of this process into the code, or "".
         names: the digests of the names that the compiler looked up.
         generators: the functions that generated code, by id.
         types: the user-defined classes of Numba types for whose values code was generated.
     """
 
-    __slots__ = ("accepted", "address_generator", "asked", "changed", "function", "generators", "miss", "names", "token", "types", "used")
+    __slots__ = (
+        "accepted", "address_generator", "changed", "function", "generators", "miss", "names", "symbol_count", "token", "tried", "types",
+    )  # fmt: skip
 
     def __init__(self, function: Any, token: str, miss: Miss | None) -> None:
         self.function = function
         self.token = token
         self.miss = miss
-        self.used = 0
-        self.asked: dict[int, tuple[Any, Dependency | None]] = {}
+        self.symbol_count = 0
+        self.tried: dict[int, tuple[Any, Dependency | None]] = {}
         self.changed: set[Dependency] = set()
         self.accepted: set[int] = set()
         self.address_generator = ""
@@ -103,14 +105,14 @@ class Scope:
 
 
 class _Stack(threading.local):
-    """The state of one thread: running compilations, deferred actions, look-ups, and processor time."""
+    """The state of one thread: running compilations, deferred actions, running look-ups, and the CPU time of compilations."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.deferred: list[Callable[[], None]] = []
         self.misses: list[Miss | None] = []
-        self.stores = 0
-        self.since = self.spent = 0.0
+        self.running_stores = 0
+        self.clock_start = self.compile_seconds = 0.0
 
 
 _stack = _Stack()
@@ -120,21 +122,21 @@ _stack = _Stack()
 _used_tokens: set[str] = set()
 
 
-#: Implementations that were asked outside all scopes, by a compilation that was running when the backend was installed.
-asked_early: dict[int, Any] = {}
+#: Implementations that a compilation outside all scopes has tried. Such a compilation was running when the backend was installed.
+tried_outside_scopes: dict[int, Any] = {}
 
 
 @contextmanager
 def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> Iterator[Scope]:
-    """Provide the scope of a function during its compilation. The actions of `defer` run after the outermost compilation."""
+    """Provide the scope of a function during its compilation. After the outermost compilation, run the deferred actions (`defer`)."""
     scope = Scope(function, _make_token(function, args, return_type, flags, extra), _pop_miss(function, args))
     if not _stack.scopes:
-        _stack.since, _stack.spent = time.thread_time(), 0.0
+        _stack.clock_start, _stack.compile_seconds = time.thread_time(), 0.0
     _stack.scopes.append(scope)
     try:
         yield scope
     finally:
-        _stack.spent += _restart_clock()
+        _stack.compile_seconds += _restart_clock()
         _stack.scopes.pop()
         if _stack.scopes:
             _stack.scopes[-1].names |= scope.names
@@ -144,22 +146,22 @@ def compile_scope(function: Any, args: Any, return_type: Any, flags: Any, extra:
 
 
 def _restart_clock() -> float:
-    """Return the processor time of this thread in seconds since the last call, and restart the measurement."""
-    since, _stack.since = _stack.since, time.thread_time()
-    return _stack.since - since
+    """Restart the measurement of this thread's CPU time, and return the seconds since the previous start."""
+    start, _stack.clock_start = _stack.clock_start, time.thread_time()
+    return _stack.clock_start - start
 
 
 def pop_compile_seconds() -> float:
-    """Return the processor time in seconds of this thread's compilations since the last call, and reset it."""
+    """Return the CPU time of this thread's compilations since the last call, in seconds, and reset it."""
     if _stack.scopes:
-        _stack.spent += _restart_clock()
-    spent, _stack.spent = _stack.spent, 0.0
-    return spent
+        _stack.compile_seconds += _restart_clock()
+    seconds, _stack.compile_seconds = _stack.compile_seconds, 0.0
+    return seconds
 
 
 @contextmanager
 def look_up_scope() -> Iterator[None]:
-    """Mark the look-up of an overload, and its compilation if it is not found."""
+    """Mark the look-up of an overload, including the compilation of an overload that is not found."""
     _stack.misses.append(None)
     try:
         with remember_during_look_up():
@@ -168,14 +170,14 @@ def look_up_scope() -> Iterator[None]:
         _stack.misses.pop()
 
 
-def note_miss(miss: Miss) -> None:
-    """Record that the overload that is being looked up was not found."""
+def record_miss(miss: Miss) -> None:
+    """Record that this thread's running look-up found no overload. Do nothing if this thread looks up no overload."""
     if _stack.misses:
         _stack.misses[-1] = miss
 
 
 def _pop_miss(function: Any, args: Any) -> Miss | None:
-    """Return and forget the look-up that led to this compilation; None if no look-up did."""
+    """Return the failed look-up that caused this compilation, and forget it; None if no look-up caused the compilation."""
     miss = _stack.misses[-1] if _stack.misses else None
     if miss is None or miss.function is not function or miss.args != tuple(args):
         return None
@@ -186,19 +188,21 @@ def _pop_miss(function: Any, args: Any) -> Miss | None:
 @contextmanager
 def storing_scope() -> Iterator[None]:
     """Mark the creation of an entry from a compile result."""
-    _stack.stores += 1
+    _stack.running_stores += 1
     try:
         yield
     finally:
-        _stack.stores -= 1
+        _stack.running_stores -= 1
 
 
 def reduce_to_name(value: Any) -> Any:
-    """Return the reduction of a class or intrinsic of the program to its name, for Numba's pickler in code and entries.
+    """Return how Numba's pickler must pickle a class or an intrinsic of the program by name, in code and in entries.
 
-    The result is None for other values, and NotImplemented for a class that the pickler must look up by name itself.
+    Returns:
+        The function and the arguments that look up the name; NotImplemented for a class that the pickler must look up by name itself; None
+        for any other value, or if this thread neither compiles nor stores a function.
     """
-    if not (_stack.scopes or _stack.stores):
+    if not (_stack.scopes or _stack.running_stores):
         return None
     if isinstance(value, type):
         return _reduce_class(value)
@@ -208,8 +212,8 @@ def reduce_to_name(value: Any) -> Any:
 def _reduce_class(cls: type) -> Any:
     """Implement `reduce_to_name` for classes.
 
-    Numba pickles a copy of a class of the main program, or of a class that its module contains under another name. Another process would
-    raise or return the copy instead of its own class.
+    Numba would pickle a copy of a class that the main program defines, or that its module contains under another name. Another process
+    would then raise or return the copy instead of its own class.
     """
     if is_library_module(cls.__module__):
         return None
@@ -222,15 +226,15 @@ def _reduce_class(cls: type) -> Any:
 def _reduce_intrinsic(intrinsic: Any) -> Any:
     """Implement `reduce_to_name` for intrinsics.
 
-    Numba pickles a copy of an intrinsic in function arguments, and registers the copy on unpickling. A process that loads the entry would
-    have two intrinsics of the same name. Then all other functions that use the intrinsic would seem to have changed.
+    Numba would pickle a copy of an intrinsic in function arguments, and register the copy on unpickling. A process that loads the entry
+    would have two intrinsics with the same name. Then all other functions that use the intrinsic would appear to have changed.
     """
     module, name = sys.modules.get(intrinsic.__module__), intrinsic.__name__
     return (getattr, (module, name)) if getattr(module, name, None) is intrinsic else None
 
 
 def has_miss(token: object) -> bool:
-    """Return whether the function with this token is being compiled for a cache in which it was not found."""
+    """Return whether the innermost compilation has this token and was caused by a failed look-up."""
     scope = _stack.scopes[-1] if _stack.scopes else None
     return scope is not None and scope.miss is not None and scope.token == token
 
@@ -244,7 +248,7 @@ def defer(action: Callable[[], None]) -> bool:
     """Schedule an action to run after the outermost compilation of this thread.
 
     Returns:
-        False, without scheduling the action, if this thread compiles nothing.
+        Whether the action was scheduled. The result is False if this thread is not compiling a function.
     """
     if not _stack.scopes:
         return False
@@ -253,15 +257,15 @@ def defer(action: Callable[[], None]) -> bool:
 
 
 def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: str) -> str:
-    """Return the token for the symbols of a function that is being compiled.
+    """Return the token for the symbols of a function that is being compiled, and record that the token is used.
 
-    The token is a digest of everything that determines the function. If there is no digest, or if it is in use, the token is random.
+    The token is a digest of everything that determines the function. If no digest can be computed, or if it is in use, the token is random.
     """
     try:
-        content_of_function = fingerprint(function)
-        note_code(content_of_function.parts[:1])
-        parts = [
-            content_of_function.content,
+        function_content = fingerprint(function)
+        note_code(function_content.parts[:1])
+        components = [
+            function_content.content,
             signature_text(args),
             "" if return_type is None else signature_text((return_type,)),
             flags_text(flags),
@@ -269,57 +273,57 @@ def _make_token(function: Any, args: Any, return_type: Any, flags: Any, extra: s
             extra,
         ]
     except Unidentifiable:
-        number = uuid.uuid4().hex
-        note_symbol(number, None)
-        return number
-    token = content = _digest(*parts)
+        token = uuid.uuid4().hex
+        note_symbol(token, None)
+        return token
+    token = content = _digest(*components)
     if token in _used_tokens and _stack.scopes:
         token = _digest(token, _stack.scopes[-1].token)  # Numba compiles some of its own functions once per caller
     if token in _used_tokens:
         token = uuid.uuid4().hex
     else:
         _used_tokens.add(token)
-    note_symbol(token, Compiled(content, content_of_function.lines))
+    note_symbol(token, Compiled(content, function_content.lines))
     return token
 
 
-def _digest(*parts: str) -> str:
-    return blake2b("\0".join(parts).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
+def _digest(*components: str) -> str:
+    return blake2b("\0".join(components).encode(), digest_size=10, person=b"compcache-numba3").hexdigest()
 
 
 def record_token(token: str) -> None:
-    """Record the token in the symbols of loaded code, so that no compilation uses it."""
+    """Record the token of loaded code, so that no compilation uses the token."""
     _used_tokens.add(token)
 
 
 def next_unique_id(function: Any) -> str:
-    """Return a unique id for the symbols of a function that Numba starts to compile."""
+    """Return a unique id for the symbols of a function that Numba is about to compile."""
     if not _stack.scopes:
         return uuid.uuid4().hex
     scope = _stack.scopes[-1]
-    if function is scope.function and not scope.used:
-        scope.used = 1
+    if function is scope.function and not scope.symbol_count:
+        scope.symbol_count = 1
         return scope.token
-    scope.used += 1
-    return f"{scope.token}x{scope.used}"
+    scope.symbol_count += 1
+    return f"{scope.token}x{scope.symbol_count}"
 
 
-def record_asked(function: Any) -> None:
-    """Record that the compiler asks one of the user's implementations, and its present content."""
+def record_tried(function: Any) -> None:
+    """Record that the compiler is about to try one of the user's implementations, and record its present content."""
     if not _stack.scopes:
-        asked_early[id(function)] = function
-    elif id(function) not in _stack.scopes[-1].asked:
+        tried_outside_scopes[id(function)] = function
+    elif id(function) not in _stack.scopes[-1].tried:
         content = _present_dependency(function)
         for scope in _stack.scopes:
-            _, earlier = scope.asked.setdefault(id(function), (function, content))
+            _, earlier = scope.tried.setdefault(id(function), (function, content))
             if content is not None and content != earlier:
                 scope.changed.add(content)
 
 
 def _present_dependency(function: Any) -> Dependency | None:
-    """Return the dependency on an implementation before it runs; None if it cannot be compared.
+    """Return the dependency on an implementation before it runs, or None if the implementation cannot be identified.
 
-    Implementations may store values that they create. A process that finds the entry has the content from before.
+    A running implementation may store values that it creates. A process that finds the entry has the content from before the run.
     """
     try:
         return dependency_of(function)
@@ -333,25 +337,25 @@ def record_accepted(function: Any) -> None:
         scope.accepted.add(id(function))
 
 
-def note_address(generator: str) -> None:
-    """Record that a user's code generator, given by its name, puts an address of this process into the code."""
+def record_address(generator: str) -> None:
+    """Record that the user's code generator with this name puts an address of this process into the code."""
     if _stack.scopes:
         _stack.scopes[-1].address_generator = generator
 
 
-def note_name(name: str) -> None:
-    """Record that the compiler looks up implementations by this name."""
+def record_name(name: str) -> None:
+    """Record that the compiler looks up implementations of this name."""
     if _stack.scopes:
         _stack.scopes[-1].names.add(digest_name(name))
 
 
-def note_generator(implementation: Any) -> None:
+def record_generator(implementation: Any) -> None:
     """Record that an implementation generates code."""
     if _stack.scopes:
         _stack.scopes[-1].generators[id(implementation)] = implementation
 
 
-def note_type(cls: type) -> None:
-    """Record that code is generated for values of a class of Numba types that the user defines."""
+def record_type(cls: type) -> None:
+    """Record that code is generated for values of a user-defined class of Numba types."""
     for scope in _stack.scopes:
         scope.types[cls] = None

@@ -1,1 +1,1 @@
-"""Numba's decorators without Numba: functions, ufuncs and callbacks with declared signatures."""
+"""Numba's decorators without Numba: functions, ufuncs, callbacks and stencils, and stand-ins for Numba's modules and types."""

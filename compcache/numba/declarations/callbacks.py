@@ -1,4 +1,4 @@
-"""Defines the objects that `cfunc` returns: C callbacks with stored code."""
+"""Defines the objects that `cfunc` returns: C callbacks that run stored code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPIED = frozenset(("__name__", "__qualname__"))
 
 
 class LazyCallback(LazyObject):
-    """A C callback. It offers its address in the same forms as Numba's callbacks, and calls from Python run the Python function."""
+    """A C callback. It provides its address in the same forms as Numba's callbacks. Calls from Python run the Python function."""
 
     __slots__ = ("_ctypes", "_state")
 
@@ -62,12 +62,12 @@ class LazyCallback(LazyObject):
     @property
     def ctypes(self) -> Any:
         """The callback as a ctypes function."""
-        known = object.__getattribute__(self, "_ctypes")
-        if known is None:
-            state = object.__getattribute__(self, "_state")
-            known = numbas_object(self).ctypes if state.declared is None else _ctypes_function(self.address, state.declared.details[1])
-            object.__setattr__(self, "_ctypes", known)
-        return known
+        function = object.__getattribute__(self, "_ctypes")
+        if function is None:
+            declared = object.__getattribute__(self, "_state").declared
+            function = numbas_object(self).ctypes if declared is None else _make_ctypes_function(self.address, declared.details[1])
+            object.__setattr__(self, "_ctypes", function)
+        return function
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
@@ -90,15 +90,15 @@ class LazyCallback(LazyObject):
 LazyCallback.__name__ = "CFunc"  # Python's error messages show the name of Numba's class
 
 
-def _ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
+def _make_ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
     """Return a ctypes function for an address.
 
     Args:
         address: the address of the function.
-        types: the names of the result type and the parameter types, each with its pointer depth.
+        types: the names of the result type and of the parameter types, each with its number of pointers.
 
     Raises:
-        TypeError: ctypes has no equivalent of a type.
+        TypeError: ctypes has no type for one of the Numba types.
     """
     import ctypes
 
@@ -106,18 +106,18 @@ def _ctypes_function(address: int, types: list[tuple[str, int]]) -> Any:
     names |= {f"{sign}int{bits}": f"c_{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
     converted: list[Any] = []
     for name, depth in types:
-        known = names.get(name)
-        if known is None or (known == "" and (depth or converted)):
+        ctypes_name = names.get(name)
+        if ctypes_name is None or (ctypes_name == "" and (depth or converted)):
             raise TypeError(f"Cannot convert Numba type '{name}' to ctypes type")
-        kind = getattr(ctypes, known) if known else None
+        ctypes_type = getattr(ctypes, ctypes_name) if ctypes_name else None
         for _ in range(depth):
-            kind = ctypes.POINTER(kind)
-        converted.append(kind)
+            ctypes_type = ctypes.POINTER(ctypes_type)
+        converted.append(ctypes_type)
     return ctypes.CFUNCTYPE(*converted)(address)
 
 
 def declare_callback(state: State) -> LazyCallback:
-    """Return the callback of a decorated function. If its code is not stored, Numba compiles it now."""
+    """Return the callback of a decorated function. If the callback's code is not stored, compile it with Numba now."""
     callback = LazyCallback(state)
     state.declared = load_declared(state, "(u[(ui)])")
     if state.declared is None:

@@ -1,7 +1,7 @@
 """Defines the stand-in for `numba.cuda`, which is used until Numba is imported.
 
-Packages with CUDA code declare device functions on import, and call `is_available`. Numba creates a device function on its first use. If
-the host has no driver, `is_available` needs no Numba.
+Packages with CUDA code declare device functions on import, and call `is_available`. Numba creates a device function on its first use. On a
+host without a driver, `is_available` does not import Numba.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _DRIVERS_ELSEWHERE = tuple(f"{folder}libcuda.so{end}" for folder in ("", "/usr/l
 
 
 def can_replace_cuda(name: str) -> bool:
-    """Return whether a stand-in can replace a module of `numba.cuda`.
-
-    The answer is False if another package replaces `numba.cuda`.
-    """
+    """Return whether a stand-in can replace a module of `numba.cuda`. The result is False if another package replaces `numba.cuda`."""
     from compcache.numba.registered.distributions import package_directory
 
     return name in _MODULES and package_directory("numba_cuda") is None and "_numba_cuda_redirector" not in sys.modules
@@ -66,7 +63,7 @@ class LazyDeviceFunction(LazyWrapper):
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cuda.jit`. Without a signature, the decorator compiles nothing."""
+    """Replace `numba.cuda.jit`. Return a stand-in for a device function without a signature, which Numba does not compile yet."""
     is_plain = set(options) <= {"device"} and all(type(value) is bool for value in options.values())
     if has_numba() or not is_plain or len(args) > 1 or any(type(argument) is not _Function for argument in args):
         return _import_cuda().jit(*args, **options)
@@ -88,17 +85,17 @@ def is_available() -> bool:
     """Replace `numba.cuda.is_available`.
 
     Returns:
-        False, without importing Numba, if there is no driver and no setting of Numba may refer to one; otherwise Numba's answer.
+        False, without importing Numba, if there is no driver, and no setting of Numba that could name one; otherwise Numba's result.
     """
     has_settings = any(name.startswith("NUMBA_") and "CUDA" in name for name in os.environ) or os.path.exists(".numba_config.yaml")
     if not has_numba() and not has_settings and not _has_driver():
         return False
-    answer: bool = _import_cuda().is_available()
-    return answer
+    is_available_: bool = _import_cuda().is_available()
+    return is_available_
 
 
 def _has_driver() -> bool:
-    """Return whether the host has NVIDIA's driver, by the rules of Numba."""
+    """Return whether the host has NVIDIA's driver where Numba looks for it."""
     from ctypes import CDLL
 
     for path in _DRIVERS.get(sys.platform, _DRIVERS_ELSEWHERE):

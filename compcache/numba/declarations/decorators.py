@@ -1,7 +1,7 @@
 """Defines replacements for Numba's decorators, which import Numba only if it is needed.
 
-`njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). If a function has declared signatures, its code is looked up at
-once (`signatures`).
+`njit` and `jit` return lazy functions (`compcache.numba.lazy.function`). If a function has declared signatures, the decorator looks up its
+code (`signatures`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Function = type(lambda: 0)
 
 
 def njit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.njit`. The function is compiled on its first call for new types; stored code is found without importing Numba.
+    """Replace `numba.njit`. Return a lazy function, which runs stored code without importing Numba.
 
     Args:
         args: the arguments of `numba.njit`.
@@ -36,7 +36,7 @@ def njit(*args: Any, **options: Any) -> Any:
 
 
 def jit(*args: Any, **options: Any) -> Any:
-    """Replace `numba.jit`. The function is compiled on its first call for new types; stored code is found without importing Numba.
+    """Replace `numba.jit`. Return a lazy function, which runs stored code without importing Numba.
 
     Args:
         args: the arguments of `numba.jit`.
@@ -46,17 +46,14 @@ def jit(*args: Any, **options: Any) -> Any:
 
 
 def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Implement `njit` and `jit`.
-
-    Numba's own decorator handles arguments that only Numba can interpret, and functions if compilation is disabled.
-    """
+    """Implement `njit` and `jit`. Call Numba's own decorator if compilation is disabled, or if only Numba can interpret the arguments."""
     if _is_jit_disabled() or "signature_or_function" in options:
         return numba_decorator(decorator)(*args, **options)
     if len(args) == 1 and type(args[0]) is _Function:
         return _decorate_function(decorator, None, options, args[0])
     if not args or args == (None,):
         return partial(_decorate_function, decorator, None, options)
-    texts = _signature_texts(args[0]) if len(args) == 1 else None
+    texts = _convert_signatures(args[0]) if len(args) == 1 else None
     if texts is not None:
         return partial(_decorate_function, decorator, texts, options)
     try:
@@ -67,7 +64,7 @@ def _decorate(decorator: str, args: tuple[Any, ...], options: dict[str, Any]) ->
 
 
 def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
-    """Decorate a Python function. Numba decorates any other object."""
+    """Decorate a Python function. Any other object is decorated by Numba."""
     state = _create_state(function, decorator, signatures, options)
     if state is not None and signatures is None:
         return _select_result(make_lazy_function(state))
@@ -85,17 +82,17 @@ def _decorate_function(decorator: str, signatures: tuple[str, ...] | None, optio
 
 
 def _create_state(function: Any, decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any]) -> State | None:
-    """Return the state of a function, or None if Numba must decorate the object."""
+    """Return the state of a decorated function, or None if Numba must decorate the object."""
     return State(function, decorator, signatures, dict(options), _real_dispatcher) if _is_program_function(function) else None
 
 
 def _is_program_function(function: Any) -> bool:
-    """Return whether an object is a Python function outside Numba. An imported Numba also applies these decorators to its own functions."""
+    """Return whether an object is a Python function, but not one of Numba's own functions, to which Numba also applies the decorators."""
     return type(function) is _Function and not (are_decorators_replaced() and str(function.__module__).startswith("numba."))
 
 
 def _select_result(function: Any) -> Any:
-    """Return the result of the decorator: Numba's object if Numba is imported and its own decorator would return such an object."""
+    """Return what the decorator returns for a lazy object: the object itself; Numba's object if Numba's own decorators are replaced."""
     if not are_decorators_replaced():
         return function
     return note_original(_real_dispatcher(function), function) if is_lazy_function(function) else numbas_object(function)
@@ -113,13 +110,13 @@ def _packaged_kernel_decorator(error: ImportError) -> Any:
     return decorate_packaged(error)
 
 
-def _signature_texts(signature: Any) -> tuple[str, ...] | None:
-    """Return signatures as text, or None if only Numba can read them."""
+def _convert_signatures(signature: Any) -> tuple[str, ...] | None:
+    """Return the texts of a signature or a list of signatures, or None if only Numba can interpret one of them, or the list is empty."""
     from compcache.numba.registered.type_texts import signature_text
 
-    given = signature if isinstance(signature, list) else [signature]
-    texts = [signature_text(item) for item in given]
-    return tuple([text for text in texts if text is not None]) if given and None not in texts else None
+    signatures = signature if isinstance(signature, list) else [signature]
+    texts = [signature_text(item) for item in signatures]
+    return tuple([text for text in texts if text is not None]) if signatures and None not in texts else None
 
 
 def _is_jit_disabled() -> bool:
@@ -128,7 +125,7 @@ def _is_jit_disabled() -> bool:
 
 
 def vectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.vectorize`. Return a ufunc of stored loops; Numba creates the ufunc if a loop is not stored.
+    """Replace `numba.vectorize`. Return a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
 
     Args:
         args: the arguments of `numba.vectorize`.
@@ -138,15 +135,15 @@ def vectorize(*args: Any, **options: Any) -> Any:
         return numba_decorator("vectorize")(*args, **options)
     if args and type(args[0]) is _Function and not options:
         return _decorate_ufunc("vectorize", None, {}, (), args[0])
-    given = list(args[0]) if args and type(args[0]) is tuple else args[0] if args else []
-    texts = _signature_texts(given)
-    if given and texts is None:
+    signatures: Any = args[0] if args else []
+    texts = _convert_signatures(list(signatures) if type(signatures) is tuple else signatures)
+    if signatures and texts is None:
         return numba_decorator("vectorize")(*args, **options)
     return partial(_decorate_ufunc, "vectorize", texts, options, args)
 
 
 def guvectorize(*args: Any, **options: Any) -> Any:
-    """Replace `numba.guvectorize`. Return a ufunc of stored loops; Numba creates the ufunc if a loop is not stored.
+    """Replace `numba.guvectorize`. Return a ufunc of stored loops, or Numba's ufunc if a loop is not stored.
 
     Args:
         args: the arguments of `numba.guvectorize`.
@@ -154,48 +151,43 @@ def guvectorize(*args: Any, **options: Any) -> Any:
     """
     if _is_jit_disabled() or not 0 < len(args) <= _MAX_GUVECTORIZE_ARGUMENTS or type(args[-1]) is not str:
         return numba_decorator("guvectorize")(*args, **options)
-    texts = None if len(args) == 1 else _signature_texts(list(args[0]) if type(args[0]) is tuple else args[0])
-    is_known = texts is not None or (len(args) == 1 and _is_layout(args[0]))
-    if not is_known or "signature" in options or "is_dynamic" in options:
+    texts = None if len(args) == 1 else _convert_signatures(list(args[0]) if type(args[0]) is tuple else args[0])
+    is_supported = texts is not None or (len(args) == 1 and _is_layout(args[0]))
+    if not is_supported or "signature" in options or "is_dynamic" in options:
         return numba_decorator("guvectorize")(*args, **options)
     return partial(_decorate_ufunc, "guvectorize", texts, {**options, "signature": args[-1]}, args)
 
 
 def _is_layout(text: str) -> bool:
-    """Return whether this is a valid layout whose results have only dimensions of the arguments.
-
-    Numba reports the errors of any other layout.
-    """
+    """Return whether a text is a valid layout in which every dimension of a result is a dimension of an argument."""
     import re
 
     operand = r"\((\w+(,\w+)*)?\)"
-    plain = text.replace(" ", "")
-    given, _, results = plain.partition("->")
-    if re.fullmatch(f"{operand}(,{operand})*->{operand}(,{operand})*", plain) is None:
+    layout = text.replace(" ", "")
+    arguments, _, results = layout.partition("->")
+    if re.fullmatch(f"{operand}(,{operand})*->{operand}(,{operand})*", layout) is None:
         return False
-    return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", given))
+    return set(re.findall(r"\w+", results)) <= set(re.findall(r"\w+", arguments))
 
 
 _MAX_GUVECTORIZE_ARGUMENTS = 2
 
 
 def cfunc(*args: Any, **options: Any) -> Any:
-    """Replace `numba.cfunc`. Return a callback with stored code; Numba creates the callback if the code is not stored.
+    """Replace `numba.cfunc`. Return a callback that runs stored code, or Numba's callback if the code is not stored.
 
     Args:
         args: the arguments of `numba.cfunc`.
         options: the options of `numba.cfunc`.
     """
-    texts = _signature_texts(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
+    texts = _convert_signatures(args[0]) if len(args) == 1 and not isinstance(args[0], list) else None
     if _is_jit_disabled() or texts is None:
         return numba_decorator("cfunc")(*args, **options)
     return partial(_decorate_callback, texts[0], options)
 
 
 def stencil(func_or_mode: Any = "constant", **options: Any) -> Any:
-    """Replace `numba.stencil`. Return a stencil that stored functions call.
-
-    Numba creates its own stencil if the program uses it in any other way.
+    """Replace `numba.stencil`. Return a stencil that stored functions call. Numba creates its own stencil for any other use.
 
     Args:
         func_or_mode: the first argument of `numba.stencil`.
@@ -212,7 +204,7 @@ _STENCIL_OPTIONS = frozenset(("cval", "neighborhood", "standard_indexing"))
 
 
 def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
-    """Return the stencil of a function. If Numba is imported, it is Numba's own."""
+    """Return the stencil of a function. The result is Numba's own stencil if Numba is imported."""
     if not _is_program_function(function):
         return numba_decorator("stencil")("constant", **options)(function)
     from compcache.numba.declarations.stencils import declare_stencil
@@ -224,7 +216,7 @@ def _decorate_stencil(options: dict[str, Any], function: Any) -> Any:
 def _decorate_ufunc(
     decorator: str, signatures: tuple[str, ...] | None, options: dict[str, Any], args: tuple[Any, ...], function: Any
 ) -> Any:
-    """Return the ufunc of a function. Numba creates it if only Numba can interpret the options."""
+    """Return the ufunc of a decorated function. The ufunc is Numba's own if only Numba can interpret the options."""
     if decorator == "vectorize" and is_lazy_function(function):
         function = function.py_func
     state = _create_state(function, decorator, signatures, options)
@@ -240,7 +232,7 @@ def _decorate_ufunc(
 
 
 def _decorate_callback(signature: str, options: dict[str, Any], function: Any) -> Any:
-    """Return the callback of a function. Numba creates it if only Numba can interpret the options."""
+    """Return the callback of a decorated function. The callback is Numba's own if only Numba can interpret the options."""
     state = _create_state(function, "cfunc", (signature,), options)
     if state is not None and not state.reason:
         from compcache.numba.declarations.callbacks import declare_callback

@@ -1,8 +1,8 @@
 """Replaces the module `numba` by a stand-in, in programs that contain ``from numba import njit``.
 
-The stand-in offers the lazy decorators, the version, types, and the objects of `references`. Any other attribute, and any import of another
-submodule, replaces the stand-in by Numba itself. Objects that were decorated earlier stay lazy. Objects that are decorated later are
-recorded for later starts.
+The stand-in provides the lazy decorators, the version, types, and the objects of `references`. Access to any other attribute, and the
+import of any other submodule, replace the stand-in by Numba itself. Objects that were decorated earlier stay lazy. Objects that are
+decorated later are recorded for later starts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from compcache.numba.declarations import decorators
-from compcache.numba.declarations.modules import LazyModule, attribute_of, forget_modules, module_named, public_names
+from compcache.numba.declarations.modules import LazyModule, find_attribute, find_module, forget_modules, list_public_names
 from compcache.numba.declarations.registrations import EXTENDING_STAND_INS
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import is_probe, note_replaced_decorators, real_numba
@@ -32,12 +32,12 @@ class StandIn(_Module):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            return public_names(real_numba())
+            return list_public_names(real_numba())
         if name.startswith("__") or is_probe(name):
             raise AttributeError(f"module 'numba' has no attribute {name!r}")
         if stand_in_of() is self:
             forget_modules()
-            stand_in = attribute_of("numba", name)
+            stand_in = find_attribute("numba", name)
             if stand_in is not None:
                 return stand_in
         return getattr(real_numba(), name)
@@ -45,7 +45,7 @@ class StandIn(_Module):  # type: ignore[misc]
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # an import statement sets a submodule; `__getattr__` provides it
+        elif type(value) is not LazyModule:  # an import statement sets a submodule, which `__getattr__` provides anyway
             setattr(real_numba(), name, value)
 
     def __dir__(self) -> list[str]:
@@ -56,19 +56,19 @@ class StandIn(_Module):  # type: ignore[misc]
         return real_numba()
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
+        """Feed the identity of the module to a walk, as a walk feeds Numba's own module."""
         walk.feed_token("module", "numba")
 
 
-#: The functions whose registrations keys of functions contain. They are replaced when Numba is imported.
-_REGISTRATIONS = ("intrinsic", "overload", "register_jitable")
+#: The decorators in `numba.extending` whose registrations are part of functions' keys. They are replaced when Numba is imported.
+_REGISTERED_DECORATORS = ("intrinsic", "overload", "register_jitable")
 
 
 class Hook:
     """The stand-in for `numba`, and the import finder for its submodules.
 
     Args:
-        when_imported: called once Numba itself is imported. It returns an object whose `remove` undoes the installation, or None.
+        when_imported: called once Numba itself is imported; returns None, or an object whose method `remove` undoes the installation.
     """
 
     def __init__(self, when_imported: Callable[[], Any]) -> None:
@@ -78,7 +78,7 @@ class Hook:
         self._decorators: dict[str, Any] = {}
 
     def install(self) -> bool:
-        """Replace Numba by the stand-in. Return False if Numba is imported already, or is not installed."""
+        """Replace Numba by the stand-in, and return True. Return False if Numba is already imported, or is not installed."""
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec("numba")
@@ -96,17 +96,17 @@ class Hook:
         return True
 
     def remove(self) -> None:
-        """Remove the stand-in, the finder and the replaced decorators, as far as they are still in place."""
+        """Remove the stand-in, the finder and the replaced decorators that are still in place."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         if stand_in_of() is self._module and self._module is not None:
             del sys.modules["numba"]
         numba = sys.modules.get("numba")
-        for name, own in self._decorators.items():
+        for name, original in self._decorators.items():
             if vars(numba).get(name) is getattr(decorators, name):
-                setattr(numba, name, own)
+                setattr(numba, name, original)
         if self._decorators:
-            for name in _REGISTRATIONS:
+            for name in _REGISTERED_DECORATORS:
                 if getattr(numba.extending, name) is EXTENDING_STAND_INS[name]:  # type: ignore[union-attr]
                     setattr(numba.extending, name, getattr(numba.core.extending, name))  # type: ignore[union-attr]
             note_replaced_decorators({})
@@ -115,7 +115,7 @@ class Hook:
             self._hooks.remove()
 
     def _handle_import(self) -> None:
-        """Remove the finder and install the hooks, because Numba was imported."""
+        """Remove the finder, and install the hooks in the imported Numba."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
         self._hooks = self._when_imported()
@@ -129,38 +129,37 @@ class Hook:
         note_replaced_decorators(self._decorators)
         for name in self._decorators:
             setattr(numba, name, getattr(decorators, name))
-        for name in _REGISTRATIONS:
+        for name in _REGISTERED_DECORATORS:
             setattr(numba.extending, name, EXTENDING_STAND_INS[name])
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
         """Find a submodule of Numba for an import statement.
 
-        If a stand-in cannot replace the submodule, Numba is imported.
+        If no stand-in can replace the submodule, Numba is imported.
 
         Returns:
-            The specification, or None if the name is not a submodule, if Numba lacks it, or if the stand-in for `numba` is gone.
+            The specification; None if the name is not a submodule of Numba, or if the stand-in for `numba` is no longer in place.
         """
         del path, target
         if not name.startswith("numba.") or stand_in_of() is not self._module:
             return None
-        stand_in = module_named(name)
-        if stand_in is not None:
-            from importlib.machinery import ModuleSpec
-
-            stand_in_loader: Any = _StandInLoader(stand_in)
-            return ModuleSpec(name, stand_in_loader, is_package=True)
-        real_numba()
-        known = sys.modules.get(name)
-        if known is None:
-            return None
+        loader: Any
+        module = find_module(name)
+        if module is not None:
+            loader, is_package = _StandInLoader(module), True
+        else:
+            real_numba()
+            module = sys.modules.get(name)
+            if module is None:
+                return None
+            loader, is_package = _ImportedLoader(module), hasattr(module, "__path__")
         from importlib.machinery import ModuleSpec
 
-        loader: Any = _ImportedLoader(known)
-        return ModuleSpec(name, loader, is_package=hasattr(known, "__path__"))
+        return ModuleSpec(name, loader, is_package=is_package)
 
 
 class _StandInLoader:
-    """Loads a stand-in for one of Numba's modules."""
+    """The loader of a stand-in for one of Numba's modules."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -171,16 +170,16 @@ class _StandInLoader:
         return self._module
 
     def exec_module(self, module: Any) -> None:
-        """Do nothing: the stand-in is complete."""
+        """Do nothing, because the stand-in is complete."""
 
 
 class _ImportedLoader:
-    """Loads a submodule that was imported together with Numba."""
+    """The loader of a submodule that was imported together with Numba."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self._spec = module.__spec__
-        module.__spec__ = None  # otherwise importlib uses this spec and executes the module again
+        module.__spec__ = None  # otherwise importlib uses this specification, and executes the module again
 
     def create_module(self, spec: Any) -> Any:
         """Return the module."""

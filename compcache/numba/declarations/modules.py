@@ -1,7 +1,7 @@
 """Defines stand-ins for Numba's modules, which are used until Numba is imported.
 
-A stand-in offers types, warnings, and the functions and classes that the module's source defines. These objects import Numba when they are
-used. Any other attribute imports Numba at once.
+A stand-in provides types, warnings, and the functions and classes that the module's source defines. Using one of these objects imports
+Numba. Access to any other attribute imports Numba too.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import sys
 from importlib import import_module
 
 from compcache.numba.declarations.cuda import CUDA_STAND_INS, can_replace_cuda
-from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction, Reference, TypeConstructor, exception_named
+from compcache.numba.declarations.references import FAST_PATHS, FastPathFunction, Reference, TypeConstructor, find_exception_class
 from compcache.numba.declarations.registrations import EXTENDING_STAND_INS, WrapperAddressProtocol
 from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS, STRUCTREF_STAND_INS
-from compcache.numba.declarations.types import CONSTRUCTORS, type_named
+from compcache.numba.declarations.types import CONSTRUCTORS, find_type
 from compcache.numba.lazy.awaited import has_numba, stand_in_of
 from compcache.numba.lazy.c_helpers import configured_threads
 from compcache.numba.lazy.stand_ins import is_probe, real_numba
@@ -23,12 +23,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LazyModule", "attribute_of", "forget_modules", "module_named", "public_names"]
+__all__ = ["LazyModule", "find_attribute", "find_module", "forget_modules", "list_public_names"]
 
-#: Aliases of modules, with the modules whose attributes they have.
+#: The module for which each alias stands.
 _MODULE_ALIASES = {"numba.types": "numba.core.types", "numba.config": "numba.core.config", "numba.errors": "numba.core.errors"}
-#: For each package, the modules that define its names.
-_HOMES = {
+#: The modules that define the names of each package.
+_DEFINING_MODULES = {
     "numba.core.types": tuple(f"numba.core.types.{name}" for name in (
         "abstract", "common", "containers", "functions", "function_type", "iterators", "misc", "npytypes", "scalars",
     )),
@@ -46,31 +46,31 @@ _CONTEXTS = frozenset(("objmode", "parallel_chunksize"))
 _ALIASES = {"optional": "Optional"}
 _SUBMODULES = frozenset(("config", "core", "cuda", "errors", "experimental", "extending", "typed", "types"))
 #: Types that are not attributes of `numba`.
-_IN_TYPES_ONLY = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
-#: Prefixes of modules that only Numba can provide: modules with side effects on import, and programs.
+_NOT_IN_NUMBA = frozenset(("pyobject", "string", "unicode_type", "voidptr"))
+#: The prefixes of modules that only Numba can provide: modules with side effects on import, and programs.
 _WITHOUT_STAND_INS = ("numba.cuda", "numba.experimental", "numba.pycc", "numba.runtests", "numba.scripts", "numba.testing", "numba.tests")
-#: Modules with side effects on import. Some of their attributes have stand-ins while `numba` itself is replaced.
+#: Modules with side effects on import, whose attributes have stand-ins only while `numba` itself is replaced.
 _PARTLY_REPLACED = frozenset(("numba.experimental", "numba.experimental.structref"))
-#: Functions that register something. They work only while `numba` itself is replaced, because the import of Numba must be noticed.
+#: Stand-ins that register objects with Numba. They work only while `numba` itself is replaced, because they must notice Numba's import.
 _REGISTRATIONS = {
     "numba.core.extending": EXTENDING_STAND_INS, "numba.extending": EXTENDING_STAND_INS,
     "numba.cuda": CUDA_STAND_INS, "numba.core.types": {"WrapperAddressProtocol": WrapperAddressProtocol, **CONTAINER_STAND_INS},
     "numba.core.types.containers": CONTAINER_STAND_INS, "numba.experimental.structref": STRUCTREF_STAND_INS,
 }  # fmt: skip
 _SETTINGS = "numba.core.config"
-#: The file with settings that Numba reads in addition to the environment.
+#: The file from which Numba reads settings in addition to the environment.
 _CONFIGURATION = ".numba_config.yaml"
 _Module: Any = type(sys)
 _stand_ins: dict[tuple[str, str], Any] = {}
 
 
-def module_named(name: str) -> Any:
+def find_module(name: str) -> Any:
     """Return the stand-in for a module of Numba, or None if only Numba can provide the module."""
     name = _MODULE_ALIASES.get(name, name)
-    known = _stand_ins.get(("", name))
-    if known is None and name != "numba" and _may_replace(name) and _source_of(name):
-        known = _stand_ins.setdefault(("", name), LazyModule(name))
-    return known
+    module = _stand_ins.get(("", name))
+    if module is None and name != "numba" and _may_replace(name) and _find_source(name):
+        module = _stand_ins.setdefault(("", name), LazyModule(name))
+    return module
 
 
 def _may_replace(name: str) -> bool:
@@ -80,7 +80,7 @@ def _may_replace(name: str) -> bool:
     return not name.startswith(_WITHOUT_STAND_INS) or can_replace_cuda(name)
 
 
-def _source_of(name: str) -> str:
+def _find_source(name: str) -> str:
     """Return the path of the source of one of Numba's modules, or "" if the module has no source file."""
     from compcache.numba.registered.distributions import package_directory
 
@@ -94,23 +94,28 @@ def _source_of(name: str) -> str:
 _directory = ""
 
 
-def attribute_of(module: str, name: str) -> Any:
-    """Return the stand-in or the value of an attribute of a module of Numba, or None if only Numba can provide the attribute."""
+def find_attribute(module: str, name: str) -> Any:
+    """Return the stand-in for an attribute of one of Numba's modules, or the attribute's value.
+
+    Args:
+        module: the full name of the module.
+        name: the name of the attribute.
+
+    Returns:
+        The stand-in or the value; None if only Numba can provide the attribute.
+    """
     if module == _SETTINGS:
         return _setting_value(name)
-    known = _stand_ins.get((module, name))
-    if known is None:
-        known = _make_attribute(module, name)
-        if known is not None:
-            known = _stand_ins.setdefault((module, name), known)
-    return known
+    attribute = _stand_ins.get((module, name))
+    if attribute is None:
+        attribute = _make_attribute(module, name)
+        if attribute is not None:
+            attribute = _stand_ins.setdefault((module, name), attribute)
+    return attribute
 
 
 def _setting_value(name: str) -> int | str | None:
-    """Return a setting that packages read on import, with the value that Numba reads from the environment.
-
-    The result is None if only Numba can determine the value.
-    """
+    """Return the value that Numba would read from the environment for a setting, or None if only Numba can determine the value."""
     if os.path.exists(_CONFIGURATION):
         return None
     if name == "THREADING_LAYER":
@@ -122,66 +127,66 @@ def _setting_value(name: str) -> int | str | None:
 
 
 def _make_attribute(module: str, name: str) -> Any:
-    """Return a new stand-in for an attribute of a module, or its value; None if only Numba can provide it."""
+    """Return a new stand-in for an attribute of one of Numba's modules, or None if only Numba can provide the attribute."""
     if name in _ALIASES and module in ("numba", "numba.core.types"):
-        return attribute_of("numba.core.types", _ALIASES[name])
+        return find_attribute("numba.core.types", _ALIASES[name])
     if module == "numba":
         return _make_numba_attribute(name)
     if module == "numba.core.errors":
-        return exception_named(name)
-    known = None
+        return find_exception_class(name)
+    attribute = None
     if module == "numba.core.types":
-        known = TypeConstructor(name) if name in CONSTRUCTORS else type_named(name)
-    if known is None and stand_in_of() is not None:
-        known = _REGISTRATIONS.get(module, {}).get(name)
-    return known or module_named(f"{module}.{name}") or _find_definition(module, name)
+        attribute = TypeConstructor(name) if name in CONSTRUCTORS else find_type(name)
+    if attribute is None and stand_in_of() is not None:
+        attribute = _REGISTRATIONS.get(module, {}).get(name)
+    return attribute or find_module(f"{module}.{name}") or _find_definition(module, name)
 
 
 def _make_numba_attribute(name: str) -> Any:
     """Return a new stand-in for an attribute of the module `numba`, or None if only Numba can provide it."""
     if name in _SUBMODULES:
-        return module_named(f"numba.{name}")
+        return find_module(f"numba.{name}")
     if name in _CONTEXTS:
         return Reference("numba", name, "context")
     if name in FAST_PATHS:
         return _stand_ins.setdefault((FAST_PATHS[name][0], f"<{name}>"), FastPathFunction(name))
-    known = exception_named(name) or (type_named(name) if name not in _IN_TYPES_ONLY else None)
-    return _find_definition("numba", name) if known is None and name in _IMPORTED_BY_NUMBA else known
+    attribute = find_exception_class(name) or (find_type(name) if name not in _NOT_IN_NUMBA else None)
+    return _find_definition("numba", name) if attribute is None and name in _IMPORTED_BY_NUMBA else attribute
 
 
 def _find_definition(module: str, name: str) -> Any:
-    """Return a stand-in for a function or class that the source of a module defines, or None if the source defines no such name."""
+    """Return a stand-in for a function or class that a module's source defines, or None if the source does not define the name."""
     if FAST_PATHS.get(name, ("",))[0] == module:
-        return attribute_of("numba", name)
-    for home in _HOMES.get(module, (module,)):
-        path = _source_of(home)
+        return find_attribute("numba", name)
+    for defining_module in _DEFINING_MODULES.get(module, (module,)):
+        path = _find_source(defining_module)
         if not path:
             continue  # other versions of Numba have other modules
         with open(path, encoding="utf-8") as file:
             source = file.read()
-        for word, kind in (("def", "library function"), ("class", "class")):
-            if f"\n{word} {name}(" in source or f"\n{word} {name}:" in source:
-                return _stand_ins.setdefault((home, f"<{name}>"), Reference(home, name, kind))  # one object for all these modules
+        for keyword, kind in (("def", "library function"), ("class", "class")):
+            if f"\n{keyword} {name}(" in source or f"\n{keyword} {name}:" in source:
+                # Every module that provides the name provides the same stand-in.
+                return _stand_ins.setdefault((defining_module, f"<{name}>"), Reference(defining_module, name, kind))
     return None
 
 
 class LazyModule(_Module):  # type: ignore[misc]
-    """The stand-in for a module of Numba. A request for an unknown attribute imports Numba."""
+    """The stand-in for a module of Numba. Access to an attribute without a stand-in imports Numba."""
 
     def __getattr__(self, name: str) -> Any:
-        own = self.__name__
         if name == "__all__":
-            return public_names(self._compcache_original())
+            return list_public_names(self._compcache_original())
         if name.startswith("__") or (is_probe(name) and not has_numba()):
-            raise AttributeError(f"module {own!r} has no attribute {name!r}")
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         forget_modules()
-        stand_in = None if has_numba() else attribute_of(own, name)
+        stand_in = None if has_numba() else find_attribute(self.__name__, name)
         return getattr(self._compcache_original(), name) if stand_in is None else stand_in
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):
             super().__setattr__(name, value)
-        elif type(value) is not LazyModule:  # an import statement sets a submodule; `__getattr__` provides it
+        elif type(value) is not LazyModule:  # an import statement sets a submodule, which `__getattr__` provides anyway
             setattr(self._compcache_original(), name, value)
 
     def __dir__(self) -> list[str]:
@@ -193,18 +198,18 @@ class LazyModule(_Module):  # type: ignore[misc]
         return import_module(self.__name__)
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the identity of the module to a walk, as `Content` does for Numba's own modules."""
+        """Feed the identity of the module to a walk, as a walk feeds Numba's own module."""
         walk.feed_token("module", self.__name__)
 
 
-def public_names(module: Any) -> list[str]:
-    """Return the names that `from module import *` imports from Numba's own module. Its stand-in defines hardly any of them."""
+def list_public_names(module: Any) -> list[str]:
+    """Return the names that ``from module import *`` imports from Numba's own module. The stand-in itself defines only a few of them."""
     names: list[str] | None = getattr(module, "__all__", None)
     return [name for name in vars(module) if not name.startswith("_")] if names is None else names
 
 
 def forget_modules() -> None:
-    """Remove stand-ins for modules from `sys.modules`. Do nothing if other threads run, because one may be importing a stand-in."""
+    """Remove stand-ins for modules from `sys.modules`. Do nothing if other threads run, because a thread may be importing a stand-in."""
     if stand_in_of() is None or len(sys._current_frames()) > 1:
         return
     for name in [name for name in sys.modules if name.startswith("numba.")]:

@@ -1,11 +1,11 @@
-"""Defines stand-ins for Numba's functions, classes and exceptions, which import Numba when they are used."""
+"""Defines stand-ins for Numba's functions, classes and exceptions. Most uses of a stand-in import Numba."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from compcache.files import reraise_interrupt
-from compcache.numba.declarations.types import CONSTRUCTORS, type_of, type_of_dtype
+from compcache.numba.declarations.types import CONSTRUCTORS, infer_dtype_type, infer_type
 from compcache.numba.lazy.awaited import has_numba, when_imported
 from compcache.numba.lazy.c_helpers import number_of_threads, set_number_of_threads
 from compcache.numba.lazy.stand_ins import LazyObject, is_probe, original, real_numba
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["FAST_PATHS", "FastPathFunction", "Reference", "TypeConstructor", "exception_named"]
+__all__ = ["FAST_PATHS", "FastPathFunction", "Reference", "TypeConstructor", "find_exception_class"]
 
 
 class Reference:
-    """Refers to a function, class or object of Numba by its module and name. Any use imports Numba.
+    """A stand-in for a function, class or other object of Numba. Any use imports Numba.
 
     Args:
         module: the full name of the module.
         name: the name of the object in the module.
-        kind: the kind under which keys of functions contain the object; "" if only Numba can identify it.
+        kind: the kind of the object in functions' keys; "" if only Numba can identify the object.
     """
 
     __slots__ = ("__weakref__", "_kind", "_module", "_name")
@@ -55,12 +55,12 @@ class Reference:
         walk.feed_token(kind, object.__getattribute__(self, "_module"), object.__getattribute__(self, "_name"))
 
     def _compcache_context(self) -> str | None:
-        """Return the name of the context manager of Numba to which this refers, or None for any other object."""
+        """Return the name of the context manager for which this object is a stand-in, or None for any other object."""
         name: str = object.__getattribute__(self, "_name")
         return name if object.__getattribute__(self, "_kind") == "context" else None
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's object. Stand-ins among the arguments are replaced, because Numba tests for subclasses of its own classes."""
+        """Call Numba's object. Replace stand-ins among the arguments, because Numba tests for subclasses of its own classes."""
         real = self._compcache_original()
         return real(*map(original, args), **{name: original(value) for name, value in keywords.items()})
 
@@ -95,7 +95,7 @@ class Reference:
 
     def __instancecheck__(self, value: Any) -> bool:
         if not has_numba() and not _may_be_stand_in(value):
-            return False  # before Numba is imported, no object has a class of Numba
+            return False  # before Numba is imported, no object is an instance of one of its classes
         real = self._compcache_original()
         return isinstance(original(value), real)
 
@@ -128,7 +128,7 @@ class Reference:
 
 
 def _may_be_stand_in(value: Any) -> bool:
-    """Return whether a value may be a stand-in for a type, a class or a jitted function of Numba."""
+    """Return whether a value may be a stand-in for one of Numba's types, classes or jitted functions."""
     kind = type(value)
     return is_marked(kind, "_compcache_original") or is_marked(kind, "_compcache_is_declaration") or issubclass(kind, LazyObject)
 
@@ -139,7 +139,7 @@ def _import_named(module: str, name: str) -> Any:
 
 
 class TypeConstructor(Reference):
-    """A stand-in for a class of Numba types. Without Numba, it constructs types whose expression follows from the arguments.
+    """A stand-in for a class of Numba types. It constructs stand-ins for types whose expression follows from the arguments.
 
     Args:
         name: the name of the class, a key of `CONSTRUCTORS`.
@@ -148,12 +148,12 @@ class TypeConstructor(Reference):
     __slots__ = ("_make",)
 
     def __init__(self, name: str) -> None:
-        home, make = CONSTRUCTORS[name]
-        super().__init__(f"numba.core.types.{home}", name, "class")
+        module, make = CONSTRUCTORS[name]
+        super().__init__(f"numba.core.types.{module}", name, "class")
         object.__setattr__(self, "_make", make)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return a stand-in for the type; Numba constructs the type if its expression does not follow from the arguments."""
+        """Return a stand-in for a type, or Numba's type if its expression does not follow from the arguments."""
         make = object.__getattribute__(self, "_make")
         try:
             stand_in = None if has_numba() else make(*args, **keywords)
@@ -170,40 +170,40 @@ class FastPathFunction(Reference):
         name: the name of the function, a key of `FAST_PATHS`.
     """
 
-    __slots__ = ("_answer", "_count")
+    __slots__ = ("_count", "_fast_path")
 
     def __init__(self, name: str) -> None:
-        home, count, answer = FAST_PATHS[name]
-        super().__init__(home, name, "library function")
-        object.__setattr__(self, "_answer", answer)
+        module, count, fast_path = FAST_PATHS[name]
+        super().__init__(module, name, "library function")
+        object.__setattr__(self, "_fast_path", fast_path)
         object.__setattr__(self, "_count", count)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Return the result of Numba's function. Numba is imported only if the answer needs it."""
+        """Return the result of Numba's function. Import Numba only if the fast path does not support the arguments."""
         if len(args) == object.__getattribute__(self, "_count") and not keywords and not has_numba():
-            answer = object.__getattribute__(self, "_answer")(*args)
-            if answer is not NotImplemented:
-                return answer
+            result = object.__getattribute__(self, "_fast_path")(*args)
+            if result is not NotImplemented:
+                return result
         return super().__call__(*args, **keywords)
 
 
-def _answer_typeof(value: Any) -> Any:
-    type_ = type_of(value)
+def _try_typeof(value: Any) -> Any:
+    type_ = infer_type(value)
     return NotImplemented if type_ is None else type_
 
 
-def _answer_from_dtype(dtype: Any) -> Any:
-    type_ = type_of_dtype(dtype)
+def _try_from_dtype(dtype: Any) -> Any:
+    type_ = infer_dtype_type(dtype)
     return NotImplemented if type_ is None else type_
 
 
-#: For each function: its module, the supported number of arguments, and a function that returns the result, or `NotImplemented` if only
-#: Numba can compute the result.
+#: The module of each function, the number of arguments that the fast path supports, and the fast path: a function that returns the result,
+#: or `NotImplemented` if only Numba can compute the result.
 FAST_PATHS: dict[str, tuple[str, int, Callable[..., Any]]] = {
-    "from_dtype": ("numba.np.numpy_support", 1, _answer_from_dtype),
+    "from_dtype": ("numba.np.numpy_support", 1, _try_from_dtype),
     "get_num_threads": ("numba.np.ufunc.parallel", 0, number_of_threads),
     "set_num_threads": ("numba.np.ufunc.parallel", 1, set_number_of_threads),
-    "typeof": ("numba.misc.special", 1, _answer_typeof),
+    "typeof": ("numba.misc.special", 1, _try_typeof),
 }
 
 
@@ -211,7 +211,7 @@ FAST_PATHS: dict[str, tuple[str, int, Callable[..., Any]]] = {
 
 
 class _ExceptionClass(type):
-    """The metaclass of stand-ins for Numba's warnings and exceptions. A stand-in accepts instances and subclasses of Numba's class."""
+    """The metaclass of stand-ins for Numba's warnings and exceptions. Instances and subclasses of Numba's class count as the stand-in's."""
 
     def _compcache_original(cls) -> Any:
         real_numba()
@@ -236,7 +236,7 @@ class _ExceptionClass(type):
         return _import_named, ("numba.core.errors", cls.__name__)
 
 
-#: The bases of each warning and exception: classes, or names of other stand-ins.
+#: The bases of each warning and exception: classes, or the names of other stand-ins.
 _EXCEPTIONS: dict[str, tuple[Any, ...]] = {
     "NumbaError": (Exception,), "TypingError": ("NumbaError",), "LoweringError": ("NumbaError",), "UnsupportedError": ("NumbaError",),
     "NumbaTypeError": ("TypingError",), "NumbaValueError": ("TypingError",), "NumbaNotImplementedError": ("TypingError",),
@@ -249,22 +249,22 @@ _EXCEPTIONS: dict[str, tuple[Any, ...]] = {
 _exceptions: dict[str, Any] = {}
 
 
-def exception_named(name: str) -> Any:
+def find_exception_class(name: str) -> Any:
     """Return the stand-in for Numba's warning or exception with this name; None for any other name."""
     if name not in _EXCEPTIONS:
         return None
-    known = _exceptions.get(name)
-    if known is None:
-        bases = tuple([exception_named(base) if type(base) is str else base for base in _EXCEPTIONS[name]])
-        known = _ExceptionClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()})
-        _exceptions[name] = known
-        if not issubclass(known, Warning):
-            when_imported(lambda: _make_catchable(known))
-    return known
+    cls = _exceptions.get(name)
+    if cls is None:
+        bases = tuple([find_exception_class(base) if type(base) is str else base for base in _EXCEPTIONS[name]])
+        cls = _ExceptionClass(name, bases, {"__module__": "numba.core.errors", "__qualname__": name, "__slots__": ()})
+        _exceptions[name] = cls
+        if not issubclass(cls, Warning):
+            when_imported(lambda: _make_catchable(cls))
+    return cls
 
 
 def _make_catchable(cls: Any) -> None:
-    """Make `except` with a stand-in catch Numba's exceptions. This adds the stand-in to the bases of Numba's class."""
+    """Add a stand-in to the bases of Numba's exception class, so that `except` with the stand-in catches Numba's exceptions."""
     real = cls._compcache_original()
-    if not any(base is cls for base in real.__mro__):  # `in` would not do: the stand-in and the original are equal
+    if not any(base is cls for base in real.__mro__):  # `in` would use equality, and the stand-in equals the original
         real.__bases__ = (cls, *real.__bases__) if real.__bases__ == (Exception,) else (*real.__bases__, cls)

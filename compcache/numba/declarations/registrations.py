@@ -1,9 +1,9 @@
-"""Keeps what modules register with Numba on import until Numba is imported, and records later registrations.
+"""Delays registrations with Numba until Numba is imported, and records all registrations for the keys of functions.
 
-A registration is kept only if it affects just the functions that use its name. Such registrations make a plain Python function of the
-program callable by compiled code, or define an intrinsic. The key of a function contains the registrations of the names that it uses
-(`compcache.numba.registered`). `compcache.numba.declarations.structrefs` keeps types of `structref` in the same way. Any other registration
-imports Numba.
+A registration is delayed only if it affects no functions other than those that use its name. Such a registration makes a plain Python
+function of the program callable by compiled code, or defines an intrinsic. The key of a function contains the registrations of the names
+that the function uses (`compcache.numba.registered`). `compcache.numba.declarations.structrefs` delays the registration of `structref`
+types in the same way. Any other registration imports Numba.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["EXTENDING_STAND_INS", "WrapperAddressProtocol"]
 _Function = type(lambda: 0)
 _EXTENDING = "numba.core.extending"
 #: The optional positional parameters of `overload`.
-_OF_OVERLOAD = ("jit_options", "strict", "inline", "prefer_literal")
+_OVERLOAD_PARAMETERS = ("jit_options", "strict", "inline", "prefer_literal")
 
 
 def _import_real(name: str) -> Any:
@@ -36,7 +36,7 @@ def _import_real(name: str) -> Any:
 
 
 def _is_program_function(function: Any) -> bool:
-    """Return whether this is a plain function of the program. Compiled code can call such a function only if it is registered."""
+    """Return whether an object is a plain function of the program. Compiled code can call such a function only if it is registered."""
     return type(function) is _Function and not is_library_function(function)
 
 
@@ -47,8 +47,8 @@ def overload(func: Any, *args: Any, **options: Any) -> Any:
         return real(original(func), *args, **options)
 
     def decorate(implementation: Any) -> Any:
-        """Register an implementation, or keep the registration until Numba is imported."""
-        note_overload(func, implementation, {**options, **dict(zip(_OF_OVERLOAD, args, strict=False))})
+        """Register an implementation, or delay the registration until Numba is imported."""
+        note_overload(func, implementation, {**options, **dict(zip(_OVERLOAD_PARAMETERS, args, strict=False))})
         if has_numba():
             return _import_real("overload")(func, *args, **options)(implementation)
         when_imported(lambda: _import_real("overload")(func, *args, **options)(implementation))
@@ -61,14 +61,14 @@ def register_jitable(*args: Any, **options: Any) -> Any:
     """Replace `numba.extending.register_jitable`. The registration waits until Numba is imported."""
 
     def register(function: Any) -> Any:
-        """Register a function, or keep the registration until Numba is imported."""
+        """Register a function, or delay the registration until Numba is imported."""
         if not _is_program_function(function):
             return _register_with_numba(function, options)
-        given = dict(options)
-        note_jitable(function, given)
+        own_options = dict(options)
+        note_jitable(function, own_options)
         if has_numba():
-            return _register_with_numba(function, given)
-        when_imported(lambda: _register_with_numba(function, given))
+            return _register_with_numba(function, own_options)
+        when_imported(lambda: _register_with_numba(function, own_options))
         return function
 
     return register if options else register(*args)
@@ -164,10 +164,7 @@ class _ProtocolClass(ABCMeta):
 
 
 class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
-    """Replaces `numba.types.WrapperAddressProtocol`.
-
-    Subclasses of this class become subclasses of Numba's class when Numba is imported.
-    """
+    """The stand-in for `numba.types.WrapperAddressProtocol`. Its subclasses become subclasses of Numba's class when Numba is imported."""
 
     @abstractmethod
     def __wrapper_address__(self) -> Any:
@@ -180,16 +177,17 @@ class WrapperAddressProtocol(ABC, metaclass=_ProtocolClass):
 
 def _rebase_protocol_classes() -> None:
     """Make the program's subclasses of the stand-in subclasses of Numba's class."""
-    own: Any = WrapperAddressProtocol
-    real = own._compcache_original()
-    for cls in _descendants(own):
-        if own in cls.__bases__:
-            cls.__bases__ = tuple([real if base is own else base for base in cls.__bases__])
+    stand_in: Any = WrapperAddressProtocol
+    real = stand_in._compcache_original()
+    for cls in _list_descendants(stand_in):
+        if stand_in in cls.__bases__:
+            cls.__bases__ = tuple([real if base is stand_in else base for base in cls.__bases__])
         cls.__class__ = ABCMeta
 
 
-def _descendants(cls: Any) -> list[Any]:
-    return [descendant for child in cls.__subclasses__() for descendant in (child, *_descendants(child))]
+def _list_descendants(cls: Any) -> list[Any]:
+    """Return the direct and indirect subclasses of a class."""
+    return [descendant for child in cls.__subclasses__() for descendant in (child, *_list_descendants(child))]
 
 
 when_imported(_rebase_protocol_classes)

@@ -1,7 +1,7 @@
 """Looks up the code of functions with declared signatures.
 
-Numba compiles such a function when it is declared, with the values that globals have at that moment. Therefore its key is computed and its
-code is mapped at that moment too. If the code is not found, Numba compiles the function.
+Numba compiles such a function when the function is declared, with the present values of globals. Therefore the key is computed and the code
+is mapped when the function is declared. If the code is not found, Numba compiles the function.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Declared:
     """The code of a function for each of its declared signatures.
 
     Attributes:
-        rows: for each signature and parameter, the argument types that the parameter accepts. Each has a rank: 0 without conversion,
-            otherwise Numba's rank of the conversion (1 promoting, 2 safe, 3 unsafe).
+        rows: for each signature and parameter, the ranks of the argument types that the parameter accepts. A rank is 0 if no conversion is
+            necessary, otherwise Numba's rank of the conversion (1 promoting, 2 safe, 3 unsafe).
         loaded: the code for each signature.
         details: further data that depends on the decorator.
     """
@@ -47,7 +47,7 @@ class Declared:
         Numba compares the numbers of unsafe, safe and promoting conversions, in this order.
 
         Returns:
-            The code; None if Numba would choose no code, or if Numba's choice is ambiguous.
+            The code; None if no signature accepts the types, or if Numba's choice is ambiguous.
         """
         ratings = [rating for number, row in enumerate(self.rows) if (rating := _rate(row, types, number)) is not None]
         ratings.sort()
@@ -65,7 +65,7 @@ def _rate(row: Sequence[Mapping[str, int]], types: Sequence[str], number: int) -
 
 
 def declare_function(state: State) -> Any:
-    """Return a lazy function with its stored code. If the code is not stored, Numba's dispatcher has compiled it."""
+    """Return a lazy function with its stored code. If the code is not stored, compile the function with Numba now."""
     function = make_lazy_function(state)
     state.declared = load_declared(state)
     if state.declared is None:
@@ -74,14 +74,14 @@ def declare_function(state: State) -> Any:
 
 
 def load_declared(state: State, details: str = "?") -> Declared | None:
-    """Load the stored code of a declaration, and set the key of its state.
+    """Load the stored code of a declaration, and set `state.key`; if the code is found, set `state.compiled` too.
 
     Args:
-        state: the declaration. If its code is found, `state.compiled` is set too.
+        state: the state of the declaration.
         details: the shape of the stored details (`load_marshalled`).
 
     Returns:
-        The code; None if it is not stored, or if only Numba can use it.
+        The code; None if the code is not stored, or if only Numba can use it.
     """
     try:
         state.key = key_of(state.function, state.key_options, f"{state.decorator} {state.signatures}")
@@ -105,17 +105,17 @@ def load_declared(state: State, details: str = "?") -> Declared | None:
         count_hit()
     note_code(state.key.content.reads)
     declared = Declared(rows, usable, details)
-    state.compiled = _compiled_identities(state, state.key, declared)
+    state.compiled = _find_compiled_identities(state, state.key, declared)
     return declared
 
 
-def _compiled_identities(state: State, key: Key, declared: Declared) -> list[Compiled] | None:
-    """Return the identities of the compiled functions; None if Numba inlines the current version of the function."""
+def _find_compiled_identities(state: State, key: Key, declared: Declared) -> list[Compiled] | None:
+    """Return the identities of the compiled functions; None if Numba inlines the function, in its current version, into its callers."""
     if str(state.options.get("inline", "never")) != "never":
         return None
     if state.decorator in ("jit", "njit"):
         bases = [(code.record.entry, code.record.lines) for code in declared.loaded]
-    else:  # Numba compiles a loop from a function
+    else:  # a loop of a ufunc calls a compiled function, which has an entry of its own
         bases = declared.details[-1] if state.decorator != "cfunc" else []
     registered = tuple(key.content.registered)
     return [Compiled(name.rpartition("-")[2], lines, registered) for name, lines in bases]

@@ -16,12 +16,10 @@ _Code = type((lambda: 0).__code__)
 
 
 class LazyStencil(LazyObject):
-    """A stencil. Numba creates its own stencil when Python calls this object, or when a function that calls it is compiled.
-
-    Numba reads the function and the values of its globals when the stencil is declared. Therefore `declare_stencil` copies these values.
+    """A stencil. Numba creates its own stencil when Python calls this object, or when Numba compiles a function that calls it.
 
     Args:
-        function: the kernel, with its own copies of globals.
+        function: the kernel, with its own copies of globals (see `declare_stencil`).
         mode: the mode of the stencil.
         options: the options of the decorator.
     """
@@ -40,7 +38,7 @@ class LazyStencil(LazyObject):
         return stencil(mode, **options)(object.__getattribute__(self, "_function"))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the data of the stencil that compiled code can use: the function as it was declared, and the options."""
+        """Feed the data of the stencil that compiled code uses to a walk: the function as it was declared, and the options."""
         options = object.__getattribute__(self, "_options")
         walk.feed_stencil(object.__getattribute__(self, "_function"), object.__getattribute__(self, "_mode"), options)
 
@@ -56,7 +54,8 @@ LazyStencil.__name__ = "StencilFunc"  # Python's error messages show the name of
 def declare_stencil(function: Any, mode: str, options: dict[str, Any]) -> LazyStencil:
     """Return the stencil of a function.
 
-    The stencil keeps the present values of the globals and closure variables that the function names. Later changes do not affect it.
+    Numba reads the function and its variables when a stencil is declared. Therefore the stencil keeps the present values of the globals and
+    closure variables that the function names.
     """
     names: set[str] = set()
     _add_names(function.__code__, names)
@@ -80,7 +79,7 @@ def _add_names(code: Any, names: set[str]) -> None:
 
 
 def _copy_cell(cell: Any) -> Any:
-    """Return a new closure cell with the same content. An unset variable stays unset."""
-    with suppress(ValueError):  # the variable is not set yet
+    """Return a new closure cell with the same content, or an empty cell for a variable that is not set yet."""
+    with suppress(ValueError):  # raised by an empty cell
         return type(cell)(cell.cell_contents)
     return type(cell)()

@@ -1,8 +1,8 @@
 """Defines stand-ins for the base classes and functions of `structref`, which modules use on import.
 
 A class of Numba types derives from `types.StructRef`, and a class of values from `StructRefProxy`. Before Numba is imported, both classes
-derive from stand-ins. Numba's class becomes their base when Numba is imported, or when an attribute other than the name is requested from
-a class of Numba types. Only Numba creates values of these types.
+derive from stand-ins. When Numba is imported, Numba's class becomes the base. Access to an attribute of a class of Numba types, other than
+its name, imports Numba. Only Numba creates values of these types.
 """
 
 from __future__ import annotations
@@ -21,24 +21,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTAINER_STAND_INS", "STRUCTREF_STAND_INS"]
 
-#: Attributes of classes that do not depend on the bases; and `__self__`, which classes lack.
-_OWN = frozenset(("__doc__", "__module__", "__name__", "__qualname__", "__self__"))
+#: The attributes of a class that do not depend on its bases; and `__self__`, which classes do not have.
+_INDEPENDENT_ATTRIBUTES = frozenset(("__doc__", "__module__", "__name__", "__qualname__", "__self__"))
 
 
 class _LazyClass(ABCMeta):
-    """The metaclass of classes that derive from a class of Numba once Numba is imported."""
+    """The metaclass of classes that become subclasses of one of Numba's classes when Numba is imported."""
 
     def __new__(cls, name: str, bases: Any, namespace: dict[str, Any], **options: Any) -> Any:
-        """Create a class.
-
-        If its base is not the stand-in for `StructRef`, or if it has options, Numba is imported and the class has Numba's metaclass.
-        """
+        """Create a class. If the base is not the stand-in for `StructRef`, or options are given, import Numba and use its metaclass."""
         if not bases:
             return type.__new__(cls, name, bases, namespace)
         if bases[0] is not _StructRefStandIn or options:
             real = tuple([_real_class(base) if type(base) is _LazyClass else base for base in bases])
             return type(real[0])(name, real, namespace, **options)
-        namespace = {key: value for key, value in namespace.items() if key != "__orig_bases__"}  # a subclass of Numba's class lacks it
+        namespace = {key: value for key, value in namespace.items() if key != "__orig_bases__"}  # Numba's subclasses do not have it
         lazy = type.__new__(cls, name, bases, namespace)
         when_imported(lambda: _convert_to_real_class(lazy))
         return lazy
@@ -50,7 +47,7 @@ class _LazyClass(ABCMeta):
         return _real_class(cls)
 
     def __getattribute__(cls, name: str) -> Any:
-        if name in _OWN or is_probe(name):
+        if name in _INDEPENDENT_ATTRIBUTES or is_probe(name):
             return type.__getattribute__(cls, name)
         return getattr(_real_class(cls), name)
 
@@ -75,11 +72,11 @@ class _LazyClass(ABCMeta):
 
 
 class _StructRefStandIn(metaclass=_LazyClass):
-    """Replaces `numba.types.StructRef` as a base class."""
+    """The stand-in for `numba.types.StructRef` as a base class."""
 
 
 class _NumbaAttribute:
-    """An attribute that imports Numba and returns the value that Numba's class defines."""
+    """A descriptor that imports Numba, and returns the attribute that Numba's class defines."""
 
     def __set_name__(self, owner: Any, name: str) -> None:
         self._name = name
@@ -90,12 +87,12 @@ class _NumbaAttribute:
 
 
 class _ProxyStandIn:
-    """Replaces `StructRefProxy` as a base class.
+    """The stand-in for `StructRefProxy` as a base class.
 
-    Its metaclass is `type`, as for Numba's class, because a class cannot change its metaclass later.
+    The metaclass is `type`, like that of Numba's class, because a class cannot change its metaclass later.
     """
 
-    __slots__ = ("_meminfo", "_type")  # equal to the slots of Numba's class, as a change of the bases requires
+    __slots__ = ("_meminfo", "_type")  # a change of the bases requires the slots of Numba's class
     _numba_box_ = _NumbaAttribute()
     _numba_type_ = _NumbaAttribute()
 
@@ -124,11 +121,11 @@ def _rebase_proxies() -> None:
     for cls in type.__subclasses__(_ProxyStandIn):
         cls.__bases__ = tuple([real if base is _ProxyStandIn else base for base in cls.__bases__])
         if "__orig_bases__" in vars(cls):
-            delattr(cls, "__orig_bases__")  # a subclass of Numba's class lacks it
+            delattr(cls, "__orig_bases__")  # subclasses of Numba's class do not have it
 
 
 def _real_class(cls: Any) -> Any:
-    """Import Numba, and return the class after it was made a subclass of Numba's class; for a stand-in, return Numba's class."""
+    """Import Numba, make a class a subclass of Numba's class, and return the class. For the stand-in itself, return Numba's class."""
     if cls is _StructRefStandIn:
         return _import_real(cls)
     real_numba()
@@ -137,7 +134,7 @@ def _real_class(cls: Any) -> Any:
 
 
 def _convert_to_real_class(cls: Any) -> None:
-    """Change a class into the class that its statement would create if Numba were imported."""
+    """Change a class into the class that its class statement would create with Numba. Do nothing if the class was changed already."""
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
@@ -146,11 +143,11 @@ def _convert_to_real_class(cls: Any) -> None:
         from _abc import _abc_init  # type: ignore[import-not-found]
 
         base: Any = _import_real(_StructRefStandIn)
-        kind: Any = type(base)
+        metaclass: Any = type(base)
         type.__setattr__(cls, "__bases__", (base,))
-        type.__setattr__(cls, "__class__", kind)
+        type.__setattr__(cls, "__class__", metaclass)
         _abc_init(cls)
-        kind.__init__(cls, cls.__name__, (base,), dict(vars(cls)))
+        metaclass.__init__(cls, cls.__name__, (base,), dict(vars(cls)))
 
 
 class _Base(Reference):
@@ -165,7 +162,7 @@ class _Base(Reference):
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_compcache_") or name in _REFERENCE_ATTRIBUTES:
             return object.__getattribute__(self, name)
-        return Reference.__getattr__(self, name)  # includes `__new__`, which every object has
+        return Reference.__getattr__(self, name)  # also for names such as `__new__`, which every object has
 
     def __mro_entries__(self, bases: Any) -> tuple[Any, ...]:
         if len(bases) > 1 or has_numba() or not _is_plain_statement(sys._getframe(1)):
@@ -176,8 +173,8 @@ class _Base(Reference):
         return (stand_in,)
 
     def __instancecheck__(self, value: Any) -> bool:
-        own = self._compcache_original() if has_numba() else object.__getattribute__(self, "_stand_in")
-        return isinstance(value, own)
+        cls = self._compcache_original() if has_numba() else object.__getattribute__(self, "_stand_in")
+        return isinstance(value, cls)
 
     def __subclasscheck__(self, cls: Any) -> bool:
         stand_in = object.__getattribute__(self, "_stand_in")
@@ -186,15 +183,18 @@ class _Base(Reference):
         return super().__subclasscheck__(cls)
 
 
-#: Attributes that belong to the stand-in and not to the class.
+#: The attributes that belong to the stand-in, not to the class that it replaces.
 _REFERENCE_ATTRIBUTES = frozenset(("__class__", "__mro_entries__", "__reduce_ex__"))
 
 
 def _is_plain_statement(frame: Any) -> bool:
     """Return whether the class of a class statement can be converted when Numba is imported.
 
-    The statement must not be in the main program, whose classes are pickled by value. It must not name a metaclass, because that would have
-    to derive from Numba's metaclass.
+    The statement must be at module level, but not in the main program, whose classes are pickled by value. The statement must not name a
+    metaclass, because the metaclass would have to derive from Numba's metaclass.
+
+    Args:
+        frame: the frame that executes the statement.
     """
     code = frame.f_code
     if code.co_name != "<module>" or frame.f_globals.get("__name__") in (None, "__main__"):
@@ -207,7 +207,7 @@ class _Registration(Reference):
 
     Args:
         name: the name of the function.
-        can_wait: returns whether a call with these arguments can wait until Numba is imported.
+        can_wait: a function that returns whether a call with its arguments can wait until Numba is imported.
     """
 
     __slots__ = ("_can_wait",)
@@ -217,28 +217,30 @@ class _Registration(Reference):
         object.__setattr__(self, "_can_wait", can_wait)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call Numba's function; the call waits until Numba is imported if `can_wait` allows it."""
+        """Call Numba's function. Delay the call until Numba is imported if `can_wait` allows it."""
         if has_numba() or stand_in_of() is None or keywords or not object.__getattribute__(self, "_can_wait")(*args):
             return super().__call__(*args, **keywords)
-        given = [list(value) if type(value) is list else value for value in args]
-        when_imported(lambda: self._compcache_original()(*given))
+        own_args = [list(value) if type(value) is list else value for value in args]
+        when_imported(lambda: self._compcache_original()(*own_args))
         return args[0] if len(args) == 1 else None
 
 
 def _is_derived_from(stand_in: Any, value: Any) -> bool:
+    """Return whether a value is a class whose only base is a stand-in."""
     return type(value) is type(stand_in) and type.__getattribute__(value, "__bases__") == (stand_in,)
 
 
 def _can_register(*args: Any) -> bool:
+    """Return whether a call of `register` with these arguments can wait."""
     return len(args) == 1 and _is_derived_from(_StructRefStandIn, args[0])
 
 
 def _can_define(*args: Any) -> bool:
-    """Return whether Numba will accept the arguments of `define_proxy`."""
+    """Return whether a call of `define_proxy` with these arguments can wait, because Numba will accept the arguments."""
     if len(args) != len(_DEFINE_PROXY_PARAMETERS):
         return False
-    values, kind, fields = args
-    if not _is_derived_from(_ProxyStandIn, values) or not _is_derived_from(_StructRefStandIn, kind):
+    proxy_class, type_class, fields = args
+    if not _is_derived_from(_ProxyStandIn, proxy_class) or not _is_derived_from(_StructRefStandIn, type_class):
         return False
     if type(fields) not in (list, tuple) or not all(type(name) is str and name.isidentifier() for name in fields):
         return False

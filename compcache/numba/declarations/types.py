@@ -1,7 +1,7 @@
 """Defines stand-ins for Numba's types: ``float64``, ``float64[:, ::1]``, ``int64(float64, float64)``.
 
-Without Numba, they can be named, subscripted, called for signatures, printed, compared and hashed like Numba's types. Any other use imports
-Numba, and the stand-in becomes Numba's type. Its class changes, so no reference to a stand-in is left.
+Without Numba, a stand-in can be named, subscripted, called for a signature, printed, compared and hashed like Numba's type. Any other use
+imports Numba and converts the stand-in: its class and its attributes become those of Numba's type, so all references refer to Numba's type.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "type_named", "type_of", "type_of_dtype"]
+__all__ = ["CONSTRUCTORS", "LazySignature", "LazyType", "find_type", "infer_dtype_type", "infer_type"]
 
 _WORD = 64 if sys.maxsize > 1 << 32 else 32
 _LONG = 32 if sys.platform == "win32" else _WORD
 _SIZES = (("int", 8), ("int", 16), ("int", 32), ("int", 64), ("uint", 8), ("uint", 16), ("uint", 32), ("uint", 64))
-#: Numba's names of types, each with one canonical name. `_SHOWN` defines the names that differ when a type is printed.
+#: The canonical name for each of Numba's type names. `_SHOWN` contains the printed names that differ.
 _NAMES = {name: name for name in ("none", "unicode_type", "pyobject", "voidptr", "boolean")}
 _NAMES |= {f"{kind}{bits}": f"{kind}{bits}" for kind, bits in (*_SIZES, ("float", 32), ("float", 64), ("complex", 64), ("complex", 128))}
 _NAMES |= {f"{kind[0]}{bits // 8}": f"{kind}{bits}" for kind, bits in _SIZES}
@@ -43,11 +43,11 @@ class _Fields:
 
     Attributes:
         text: the expression of the type.
-        shown: the `str` and the `repr`; None if only Numba knows them.
-        key: the key of Numba's type; None if only Numba knows it.
+        shown: the `str` and the `repr` of the type; None if only Numba knows them.
+        key: the key of Numba's type; None if only Numba knows the key.
         attributes: the attributes of the type.
         is_scalar: whether array types may have items of this type.
-        real: Numba's type; None before it is requested.
+        real: Numba's type; None until it is requested.
     """
 
     __slots__ = ("attributes", "is_scalar", "key", "real", "shown", "text")
@@ -64,7 +64,7 @@ class _Fields:
 class LazyType:
     """A type of Numba, represented by its expression."""
 
-    # Its `__dict__` becomes the `__dict__` of Numba's type, so it must not contain any other attribute.
+    # The `__dict__` is replaced by that of Numba's type, so it must not contain any attribute.
 
     def __call__(self, *args: Any) -> Any:
         """Return a signature with this result type, or convert a single value to this type."""
@@ -73,33 +73,33 @@ class LazyType:
         fields = _fields[id(self)]
         if len(args) == 1 and fields.is_scalar and type(args[0]) in _VALUES and fields.text in _CASTS:
             return _CASTS[fields.text](args[0])
-        return become_real(self)(*args)
+        return convert_to_numba_type(self)(*args)
 
     def __getitem__(self, item: Any, /) -> Any:
         """Return an array type with items of this type."""
         spec = _parse_array_slices(item) if _fields[id(self)].is_scalar else None
-        return _array_type(self, *spec) if spec is not None else become_real(self)[item]
+        return _array_type(self, *spec) if spec is not None else convert_to_numba_type(self)[item]
 
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if isinstance(other, _StandIn) and all(_fields[id(type_)].key is not None for type_ in (self, other)):
-            return False  # equal types of this kind are one object
+            return False  # equal types with known keys are one object
         if not isinstance(other, _StandIn) and not _has_types():
             return False
-        return bool(become_real(self) == other)
+        return bool(convert_to_numba_type(self) == other)
 
     def __hash__(self) -> int:
         key = _fields[id(self)].key
-        return hash(become_real(self)) if key is None else hash(key)
+        return hash(convert_to_numba_type(self)) if key is None else hash(key)
 
     def __repr__(self) -> str:
         shown = _fields[id(self)].shown
-        return repr(become_real(self)) if shown is None else shown[1]
+        return repr(convert_to_numba_type(self)) if shown is None else shown[1]
 
     def __str__(self) -> str:
         shown = _fields[id(self)].shown
-        return str(become_real(self)) if shown is None else shown[0]
+        return str(convert_to_numba_type(self)) if shown is None else shown[0]
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
@@ -107,7 +107,7 @@ class LazyType:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The class of Numba's type once Numba is imported. Before that, no caller can test for Numba's class."""
-        return type(become_real(self)) if _has_types() else LazyType
+        return type(convert_to_numba_type(self)) if _has_types() else LazyType
 
     def __getattr__(self, name: str) -> Any:
         if (name.startswith("__") or is_probe(name)) and not _has_types():
@@ -117,28 +117,28 @@ class LazyType:
             return fields.attributes[name]
         if fields.key is not None and name in _ARRAY_ATTRIBUTES:
             raise AttributeError(f"{fields.text!r} object has no attribute {name!r}")
-        return getattr(become_real(self), name)
+        return getattr(convert_to_numba_type(self), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(become_real(self), name, value)
+        setattr(convert_to_numba_type(self), name, value)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return become_real(self).__reduce_ex__(protocol)
+        return convert_to_numba_type(self).__reduce_ex__(protocol)
 
     def __dir__(self) -> list[str]:
-        return dir(become_real(self))
+        return dir(convert_to_numba_type(self))
 
     def __lt__(self, other: Any) -> Any:
-        return become_real(self) < other
+        return convert_to_numba_type(self) < other
 
     def __le__(self, other: Any) -> Any:
-        return become_real(self) <= other
+        return convert_to_numba_type(self) <= other
 
     def __gt__(self, other: Any) -> Any:
-        return become_real(self) > other
+        return convert_to_numba_type(self) > other
 
     def __ge__(self, other: Any) -> Any:
-        return become_real(self) >= other
+        return convert_to_numba_type(self) >= other
 
     def _compcache_text(self) -> str:
         """Return the expression of the type, in the form in which a signature contains it."""
@@ -154,27 +154,27 @@ class LazyType:
 
 
 class LazyContainerType(LazyType):
-    """The type of a container. Its items can be requested if it is a tuple."""
+    """A container type. Only Numba knows the items of a tuple type."""
 
     def __len__(self) -> int:
-        return len(become_real(self))
+        return len(convert_to_numba_type(self))
 
     def __iter__(self) -> Any:
-        return iter(become_real(self))
+        return iter(convert_to_numba_type(self))
 
     def __contains__(self, item: Any) -> bool:
-        return item in become_real(self)
+        return item in convert_to_numba_type(self)
 
     def __bool__(self) -> bool:
-        return bool(become_real(self))
+        return bool(convert_to_numba_type(self))
 
 
 _StandIn = LazyType
-#: All stand-ins by expression, and their fields by id. Like Numba's types they are few, and they are never freed.
+#: All stand-ins by expression, and their fields by id. Like Numba's types, stand-ins are few and are never freed.
 _interned: dict[str, LazyType] = {}
 _fields: dict[int, _Fields] = {}
 _VALUES = frozenset((bool, int, float))
-#: The attributes by which programs recognize array types. Other types lack them, and no type has `shape`.
+#: The attributes by which programs recognize array types. Other types do not have them, and no type has `shape`.
 _ARRAY_ATTRIBUTES = frozenset(("dtype", "layout", "ndim", "shape"))
 
 
@@ -195,18 +195,18 @@ _CASTS: dict[str, Callable[[Any], Any]] = {"boolean": bool} | {
 
 
 def _intern(text: str, shown: tuple[str, str] | None = None, key: Any = None, *, is_scalar: bool = False, **attributes: Any) -> LazyType:
-    """Return the stand-in with this expression. Create the stand-in if necessary."""
+    """Return the stand-in with this expression. Create the stand-in if it does not exist. The arguments are described in `_Fields`."""
     with _lock:
-        known = _interned.get(text)
-        if known is None:
-            known = object.__new__(LazyType if key is not None else LazyContainerType)
-            _fields[id(known)] = _Fields(text, shown, key, attributes, is_scalar=is_scalar)
-            _interned[text] = known
-        return known
+        stand_in = _interned.get(text)
+        if stand_in is None:
+            stand_in = object.__new__(LazyType if key is not None else LazyContainerType)
+            _fields[id(stand_in)] = _Fields(text, shown, key, attributes, is_scalar=is_scalar)
+            _interned[text] = stand_in
+        return stand_in
 
 
-def type_named(name: str) -> Any:
-    """Return the type with this name in Numba's namespace, or None if this module does not define it."""
+def find_type(name: str) -> Any:
+    """Return the stand-in for the type with this name in Numba's namespace, or None if the type has no stand-in."""
     text = _NAMES.get(name)
     if text is None:
         return None
@@ -215,7 +215,7 @@ def type_named(name: str) -> Any:
 
 
 def _parse_array_slices(item: Any) -> tuple[int, str] | None:
-    """Return the number of dimensions and the layout that slices describe, by Numba's rules; None for slices that Numba rejects."""
+    """Return the number of dimensions and the layout for the slices of an array type; None for slices that Numba rejects."""
     slices = item if isinstance(item, (tuple, list)) else (item,)
     if not slices or any(type(s) is not slice or s.start is not None or s.stop is not None for s in slices):
         return None
@@ -237,45 +237,45 @@ def _array_type(dtype: Any, ndim: int, layout: str, *, readonly: bool = False) -
 _NAMES_BY_CLASS = {bool: "boolean", float: "float64", complex: "complex128", str: "unicode_type", type(None): "none"}
 
 
-def type_of(value: Any) -> Any:
-    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if only Numba can determine it."""
+def infer_type(value: Any) -> Any:
+    """Return the type of a plain value, an array of numbers, or a tuple of such values; None if only Numba can determine the type."""
     kind = type(value)
     if kind.__module__ == "numpy":
-        return _type_of_numpy(value)
+        return _infer_numpy_type(value)
     if kind is int:
-        return type_named("int64") if -(1 << 63) <= value < 1 << 63 else None
+        return find_type("int64") if -(1 << 63) <= value < 1 << 63 else None
     if kind is tuple:
-        types = [type_of(item) for item in value]
+        types = [infer_type(item) for item in value]
         return _make_tuple(types) if None not in types else None
-    return type_named(_NAMES_BY_CLASS.get(kind, ""))
+    return find_type(_NAMES_BY_CLASS.get(kind, ""))
 
 
-def _type_of_numpy(value: Any) -> Any:
-    """Return the type of a NumPy scalar or array, or None if only Numba can determine it."""
+def _infer_numpy_type(value: Any) -> Any:
+    """Return the type of a NumPy scalar or array, or None if only Numba can determine the type."""
     numpy: Any = sys.modules["numpy"]
     if isinstance(value, numpy.generic):
-        return type_of_dtype(value.dtype)
+        return infer_dtype_type(value.dtype)
     if type(value) is not numpy.ndarray or not value.flags.aligned:
         return None
     flags = value.flags
     order = "C" if flags.c_contiguous else "F" if flags.f_contiguous else "A"
-    dtype = type_of_dtype(value.dtype)
+    dtype = infer_dtype_type(value.dtype)
     return None if dtype is None else _array_type(dtype, value.ndim, order, readonly=not flags.writeable)
 
 
-def type_of_dtype(dtype: Any) -> Any:
-    """Return the type of the items of a NumPy dtype, or None if only Numba can determine it, or if the value is not a dtype."""
+def infer_dtype_type(dtype: Any) -> Any:
+    """Return the item type for a NumPy dtype; None if only Numba can determine the type, or if the value is not a dtype."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(dtype, numpy.dtype) or not dtype.isnative:
         return None
     name = "boolean" if dtype.name == "bool" else dtype.name
-    return type_named(name) if name in _ITEM_NAMES else None
+    return find_type(name) if name in _ITEM_NAMES else None
 
 
 _ITEM_NAMES = frozenset(name for name in _NAMES.values() if name[-1].isdigit()) | {"boolean"}
 
 
-# ------------------------------------------------------------------------------------------ becoming Numba's own
+# -------------------------------------------------------------------------------------- conversion to Numba types
 
 
 def _has_types() -> bool:
@@ -284,7 +284,7 @@ def _has_types() -> bool:
 
 
 def _real_type(fields: _Fields) -> Any:
-    """Return Numba's own type for a stand-in, after importing Numba if necessary."""
+    """Return Numba's own type for a stand-in. Import Numba if necessary."""
     if fields.real is None:
         real_numba()
         from numba.core import types
@@ -293,9 +293,9 @@ def _real_type(fields: _Fields) -> Any:
     return fields.real
 
 
-def become_real(lazy: Any) -> Any:
-    """Import Numba if necessary, turn a stand-in into Numba's own type, and return the type."""
-    real = _real_type(_fields[id(lazy)])  # the interned type, whose class and attributes the stand-in gets
+def convert_to_numba_type(lazy: Any) -> Any:
+    """Convert a stand-in to Numba's own type, and return it. Import Numba if necessary."""
+    real = _real_type(_fields[id(lazy)])  # Numba's interned type, whose class and attributes the stand-in gets
     with _lock:
         if hasattr(type(lazy), "_compcache_text"):
             object.__setattr__(lazy, "__dict__", vars(real))
@@ -303,22 +303,22 @@ def become_real(lazy: Any) -> Any:
     return lazy
 
 
-def _convert_all() -> None:
+def _convert_all_types() -> None:
     for lazy in list(_interned.values()):
         if hasattr(type(lazy), "_compcache_text"):
-            become_real(lazy)
+            convert_to_numba_type(lazy)
 
 
-when_imported(_convert_all)
+when_imported(_convert_all_types)
 
 
 # -------------------------------------------------------------------------------------------------- signatures
 
 
 class LazySignature:
-    """A signature. It becomes Numba's own when anything but its types is requested."""
+    """A signature. It is converted to Numba's own signature when the program uses anything but its types."""
 
-    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # equal to the slots of Numba's class, as the change of class requires
+    __slots__ = ("_args", "_pysig", "_recvr", "_return_type")  # a change of the class requires the slots of Numba's class
     _compcache_is_signature = True
 
     def __init__(self, return_type: Any, args: tuple[Any, ...]) -> None:
@@ -349,7 +349,7 @@ class LazySignature:
     def __eq__(self, other: object) -> Any:
         if isinstance(other, LazySignature):
             return self.args == other.args and self.return_type == other.return_type
-        return become_signature(self) == other if _has_types() else None
+        return convert_to_numba_signature(self) == other if _has_types() else None
 
     def __ne__(self, other: object) -> bool:
         return not (self == other)
@@ -364,7 +364,7 @@ class LazySignature:
     def __class__(self) -> Any:
         """The class of Numba's signatures once Numba is imported.
 
-        The property remains after the class has changed, because `isinstance` does not notice a class that changes during the test.
+        The property is still necessary after the class has changed, because `isinstance` does not notice a class that changes meanwhile.
         """
         templates = sys.modules.get("numba.core.typing.templates")
         return getattr(templates, "Signature", LazySignature) if _has_types() else LazySignature
@@ -372,21 +372,21 @@ class LazySignature:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and not _has_types():
             raise AttributeError(f"{self!r} has no attribute {name!r}")
-        return getattr(become_signature(self), name)
+        return getattr(convert_to_numba_signature(self), name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return become_signature(self).__reduce_ex__(protocol)
+        return convert_to_numba_signature(self).__reduce_ex__(protocol)
 
     def __dir__(self) -> list[str]:
-        return dir(become_signature(self))
+        return dir(convert_to_numba_signature(self))
 
     def _compcache_original(self) -> Any:
         """Import Numba if necessary, and return its own signature."""
-        return become_signature(self)
+        return convert_to_numba_signature(self)
 
 
-def become_signature(lazy: Any) -> Any:
-    """Import Numba if necessary, turn a stand-in into Numba's own signature, and return the signature."""
+def convert_to_numba_signature(lazy: Any) -> Any:
+    """Convert a stand-in to Numba's own signature, and return it. Import Numba if necessary."""
     real_numba()
     from numba.core.typing.templates import Signature
 
@@ -398,10 +398,10 @@ def become_signature(lazy: Any) -> Any:
     return lazy
 
 
-# ------------------------------------------------------------------------------------------- classes of types
+# -------------------------------------------------------------------------------------- classes of Numba types
 
 
-def _has_expression(type_: Any) -> bool:
+def _has_known_text(type_: Any) -> bool:
     """Return whether the expression of a type is known without Numba."""
     return text_of(type_) is not None
 
@@ -413,13 +413,13 @@ def _make_array(dtype: Any, ndim: Any, layout: Any, readonly: Any = False) -> An
 
 
 def _make_uniform_tuple(dtype: Any, count: Any) -> Any:
-    if not _has_expression(dtype) or type(count) is not int or count < 1:
+    if not _has_known_text(dtype) or type(count) is not int or count < 1:
         return None
     return _intern(tuple_text([str(text_of(dtype))] * count), dtype=dtype, count=count)
 
 
 def _make_tuple(types: Any) -> Any:
-    if not isinstance(types, (tuple, list)) or not all(map(_has_expression, types)):
+    if not isinstance(types, (tuple, list)) or not all(map(_has_known_text, types)):
         return None
     return _intern(tuple_text([str(text_of(type_)) for type_ in types]))
 
@@ -437,7 +437,7 @@ def _make_dict(key: Any, value: Any) -> Any:
 
 
 def _is_item(type_: Any) -> bool:
-    """Return whether lists and dictionaries may have items of this type. Numba rejects optional items."""
+    """Return whether typed lists and dictionaries may have items of this type. Numba rejects optional items."""
     return type(type_) is LazyType or (type(type_) is LazyContainerType and str(text_of(type_)).startswith(_ITEM_PREFIXES))
 
 
@@ -449,7 +449,7 @@ def _make_function(signature: Any) -> Any:
     return _intern(f"FunctionType({text})", signature=signature) if text is not None else None
 
 
-#: Classes of Numba types, each with its module and a function that returns a type, or None if only Numba can construct it.
+#: The module of each class of Numba types, and a function that returns a stand-in for a type, or None if only Numba can construct the type.
 CONSTRUCTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Array": ("npytypes", _make_array),
     "UniTuple": ("containers", _make_uniform_tuple),

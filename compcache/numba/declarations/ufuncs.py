@@ -1,7 +1,7 @@
 """Defines the objects that `vectorize` and `guvectorize` return: NumPy ufuncs of stored loops.
 
-Numba's extension module for ufuncs needs only NumPy, and no other module of Numba. If a ufunc has no loop for the types of the arguments,
-casts included, the ufunc requests a loop. Therefore the same calls get the same loops, in the same order, as with Numba.
+Numba's extension module for ufuncs needs NumPy, but no other module of Numba. If no loop of a ufunc accepts the types of the arguments,
+even with casts, the ufunc requests a new loop. Therefore the same calls add the same loops, in the same order, as with Numba.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key, Loaded
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyUfunc", "declare_ufunc", "loops_of"]
+__all__ = ["LazyUfunc", "added_loops", "declare_ufunc"]
 
 _LIBRARY = "numba.np.ufunc._internal"
 _IDENTITIES = {0: "PyUFunc_Zero", 1: "PyUFunc_One", None: "PyUFunc_None", "reorderable": "PyUFunc_ReorderableNone"}
-#: The attributes of a ufunc with declared signatures that need no Numba.
+#: The attributes of a ufunc with declared signatures that do not require Numba.
 _UFUNC_ATTRIBUTES = frozenset((
     "accumulate", "at", "identity", "nargs", "nin", "nout", "ntypes", "outer", "reduce", "reduceat", "signature", "types",
 ))  # fmt: skip
-#: The special attributes that Numba's ufuncs have in addition to NumPy's.
+#: The special attributes that Numba's ufuncs have, but NumPy's do not.
 _CLASS_ATTRIBUTES = frozenset(("__abstractmethods__", "__dict__"))
 
 
@@ -44,11 +44,11 @@ _creation_lock = allocate_lock()
 
 
 class _NotStored(Exception):  # noqa: N818 - a result, not a failure
-    """Raised, also through NumPy's C code, if a loop is not stored and Numba must create it."""
+    """Raised, also through NumPy's C code, if a loop is not stored, so that Numba must create it."""
 
 
 class LazyUfunc(LazyWrapper):
-    """A ufunc that is created from stored loops on first use. If a loop is not stored, Numba's own ufunc replaces it."""
+    """A ufunc that is created from stored loops on first use. If a loop is not stored, Numba's own ufunc is used from then on."""
 
     __slots__ = ("_loops", "_state", "_stored")
 
@@ -59,7 +59,7 @@ class LazyUfunc(LazyWrapper):
         object.__setattr__(self, "_loops", [])
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """Call the ufunc with stored loops. Numba's ufunc is called if a loop is not stored, or if an argument overrides ufuncs."""
+        """Call the ufunc of stored loops. If a loop is not stored, or if an argument overrides ufuncs, call Numba's ufunc."""
         if object.__getattribute__(self, "_made") is None and not _is_overridden((*args, *keywords.values())):
             state = object.__getattribute__(self, "_state")
             try:
@@ -75,10 +75,10 @@ class LazyUfunc(LazyWrapper):
     def _compcache_make(self) -> Any:
         from compcache.numba.takeover.ufuncs import make_ufunc
 
-        return make_ufunc(object.__getattribute__(self, "_state"), loops_of(self))
+        return make_ufunc(object.__getattribute__(self, "_state"), added_loops(self))
 
     def _compcache_content(self, walk: Any) -> None:
-        """Feed the data of the ufunc that compiled code can use.
+        """Feed the data of the ufunc that compiled code uses to a walk.
 
         Raises:
             NotLazy: the ufunc has no declared signatures, so its loops depend on earlier calls.
@@ -107,21 +107,21 @@ class LazyUfunc(LazyWrapper):
 
 
 class _LazyGufunc(LazyUfunc):
-    # The ufunc of `guvectorize`.
+    # A ufunc that `guvectorize` decorates.
     __slots__ = ()
 
 
 LazyUfunc.__name__, _LazyGufunc.__name__ = "DUFunc", "GUFunc"  # Python's error messages show the names of Numba's classes
 
 
-def loops_of(ufunc: LazyUfunc) -> list[Loop]:
+def added_loops(ufunc: LazyUfunc) -> list[Loop]:
     """Return the loops of a ufunc without signatures, in the order in which they were added."""
     loops: list[Loop] = object.__getattribute__(ufunc, "_loops")
     return loops
 
 
 #: The shapes of stored details (`load_marshalled`): for each loop, NumPy's type numbers and the entry of the compiled function. For
-#: `guvectorize`, the layout, the numbers of parameters and the parameters that are written to precede the loops.
+#: `guvectorize`, the layout, the numbers of arguments and results, and whether each argument is writable precede the loops.
 _DETAILS = {"vectorize": "([[i]][(uu)])", "guvectorize": "(uii[?][[i]][(uu)])"}
 _LOOP = {"vectorize": f"({RECORD}[i](uu))", "guvectorize": f"({RECORD}[i](uu)[?])"}
 
@@ -133,7 +133,7 @@ class Loop:
         types: the names of the argument types.
         key: the key of the loop at the time of the call.
         base: the name and the lines of the compiled function's entry.
-        loaded: the code.
+        loaded: the code of the loop.
         numbers: NumPy's type numbers.
     """
 
@@ -151,22 +151,22 @@ def _is_overridden(values: tuple[Any, ...]) -> bool:
     """Return whether an argument overrides calls of ufuncs."""
     for value in values:
         kind = type(value)
-        if kind.__module__ not in ("builtins", "numpy") and (_overrides(kind) or hasattr(kind, "__dask_graph__")):
+        if kind.__module__ not in ("builtins", "numpy") and (_overrides_ufuncs(kind) or hasattr(kind, "__dask_graph__")):
             return True
     return False
 
 
-def _overrides(kind: Any) -> bool:
+def _overrides_ufuncs(kind: Any) -> bool:
     """Return whether a class has an `__array_ufunc__` other than the method of NumPy's arrays."""
-    given = getattr(kind, "__array_ufunc__", None)
+    method = getattr(kind, "__array_ufunc__", None)
     numpy: Any = sys.modules.get("numpy")
-    return given is not None and (numpy is None or given is not numpy.ndarray.__array_ufunc__)
+    return method is not None and (numpy is None or method is not numpy.ndarray.__array_ufunc__)
 
 
 def declare_ufunc(state: State) -> Any:
-    """Return the ufunc of a decorated function. If it has declared signatures, its loops are stored or Numba compiles them now.
+    """Return the ufunc of a decorated function. If a loop of a declared signature is not stored, compile the loops with Numba now.
 
-    A ufunc with ``target="parallel"`` is a plain NumPy ufunc, as with Numba's decorators.
+    As with Numba's decorators, a ufunc with ``target="parallel"`` is a plain NumPy ufunc.
     """
     ufunc = _LazyGufunc(state) if state.decorator == "guvectorize" else LazyUfunc(state)
     if state.signatures is not None:
@@ -180,14 +180,13 @@ def declare_ufunc(state: State) -> Any:
 
 
 def _load_ufunc(lazy: LazyUfunc) -> Any:
-    """Return NumPy's ufunc of the stored loops, which is created on the first request; None if Numba is imported."""
+    """Return the NumPy ufunc of the stored loops, which the first call creates; None if there is none, and Numba is imported."""
     stored = object.__getattribute__(lazy, "_stored")
     if stored is None and not has_numba():
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
-        make_plain = _make_parallel if state.is_parallel else _make_ufunc
-        make = _make_gufunc if state.decorator == "guvectorize" else make_plain
+        make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if state.is_parallel else _make_ufunc
         with _creation_lock:  # all threads share one ufunc
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)
@@ -195,7 +194,7 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
 
 
 def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
-    """Return NumPy's ufunc of the stored loops of `guvectorize`."""
+    """Return the NumPy ufunc of a `guvectorize` function's stored loops."""
     declared: Declared = state.declared
     layout, nin, nout, writable, numbers = declared.details[:5]
     return library.fromfunc(
@@ -205,7 +204,7 @@ def _make_gufunc(_lazy: LazyUfunc, state: State, library: Any) -> Any:
 
 
 def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
-    """Return NumPy's ufunc of the stored loops of a ufunc with ``target="parallel"``."""
+    """Return the NumPy ufunc of a `vectorize` function's stored loops, for ``target="parallel"``."""
     declared: Declared = state.declared
     return library.fromfunc(
         state.function.__name__, state.function.__doc__, [code.address for code in declared.loaded],
@@ -215,18 +214,19 @@ def _make_parallel(_lazy: LazyUfunc, state: State, library: Any) -> Any:
 
 
 def _numpy_identity(state: State, library: Any) -> Any:
+    """Return the constant of NumPy's C interface for the identity of a ufunc."""
     return getattr(library, _IDENTITIES[state.options.get("identity")])
 
 
 class _Dispatcher:
-    """Has the attribute `py_func`, the only attribute of a dispatcher that the C code of a ufunc reads."""
+    """A replacement for a dispatcher. The C code of a ufunc reads only its attribute `py_func`."""
 
     def __init__(self, function: Any) -> None:
         self.py_func = function
 
 
 def _make_ufunc(lazy: LazyUfunc, state: State, library: Any) -> Any:
-    """Return a ufunc like Numba's `DUFunc`, which requests loops for types that it lacks."""
+    """Return a ufunc like Numba's `DUFunc`, which requests a loop if none of its loops accepts the types of the arguments."""
 
     class Ufunc(library._DUFunc):  # type: ignore[misc]
         """A ufunc that requests missing loops from `_add_loop`."""
@@ -254,13 +254,13 @@ def _add_loop(lazy: LazyUfunc, ufunc: Any, args: tuple[Any, ...], keywords: dict
     is_plain = set(keywords) <= {"out"} and len(args) + len(keywords) in (count, count + 1) and len(args) >= count
     if not is_plain:
         raise _NotStored
-    types = _element_types(args[:count])
+    types = _find_element_types(args[:count])
     key, fields, loaded = _find_loop(state, types)
     with _creation_lock:
-        if any(loop.types == types for loop in loops_of(lazy)):
-            return  # another thread has added it meanwhile
+        if any(loop.types == types for loop in added_loops(lazy)):
+            return  # another thread has added the loop in the meantime
         note_code(key.content.reads)
-        loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
+        added_loops(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
         ufunc._add_loop(loaded.address, list(fields[1]))
 
 
@@ -289,13 +289,13 @@ def _find_loop(state: State, types: tuple[str, ...]) -> tuple[Key, Any, Loaded]:
 
 
 def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
-    """Implement `DUFunc.at` without Numba if a loop serves the types; otherwise call Numba's method, which reports errors."""
+    """Implement `DUFunc.at` without Numba if a loop accepts the types; otherwise call Numba's method, which also reports errors."""
     stored = _load_ufunc(lazy)
     numpy: Any = sys.modules["numpy"]
     if stored is not None and not keywords and len(args) == stored.ufunc.nin + 1 and type(args[0]) is numpy.ndarray:
         operands = (args[0], *args[2:])  # without the indices
         try:
-            has_loop = _has_loop_for(stored.ufunc, _element_types(operands))
+            has_loop = _has_loop_for(stored.ufunc, _find_element_types(operands))
         except _NotStored:
             has_loop = False
         if has_loop:
@@ -304,7 +304,7 @@ def _call_at(lazy: LazyUfunc, *args: Any, **keywords: Any) -> Any:
 
 
 def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Call a ufunc of `guvectorize` without signatures. If none of its loops accepts the arguments, add the stored loop for their types.
+    """Call a `guvectorize` ufunc without signatures. If none of its loops accepts the arguments, add the stored loop for their types.
 
     Raises:
         _NotStored: no loop is stored, or Numba must interpret the arguments.
@@ -315,20 +315,20 @@ def _call_dynamic(lazy: LazyUfunc, state: State, args: tuple[Any, ...], keywords
     if len(args) != layout.count("("):
         raise _NotStored
     learn_numpy(is_needed=True)
-    types = _element_types(args)
+    types = _find_element_types(args)
     with _creation_lock:
         stored = object.__getattribute__(lazy, "_stored")
         if stored is None or not _has_loop_for(stored, types):
             key, fields, loaded = _find_loop(state, types)
             note_code(key.content.reads)
-            loops_of(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
-            stored = _make_dynamic(state, loops_of(lazy), tuple(fields[3]))
+            added_loops(lazy).append(Loop(types, key, tuple(fields[2]), loaded, tuple(fields[1])))
+            stored = _make_dynamic(state, added_loops(lazy), tuple(fields[3]))
             object.__setattr__(lazy, "_stored", stored)
     return stored(*args, **keywords)
 
 
 def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -> Any:
-    """Return NumPy's ufunc of the loops that calls have loaded so far."""
+    """Return the NumPy ufunc of a `guvectorize` function without signatures. Its loops are those that calls have loaded so far."""
     library = load_extension(_LIBRARY)
     layout = state.options["signature"]
     nin = layout.partition("->")[0].count("(")
@@ -339,13 +339,15 @@ def _make_dynamic(state: State, loops: list[Loop], writable: tuple[bool, ...]) -
 
 
 def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
-    """Return whether a ufunc has a loop for types of arguments, casts included. The types of results may follow.
+    """Return whether a loop of a ufunc accepts types of arguments, casts included, by the rules of `ufunc_find_matching_loop`.
 
-    For numbers, `numba.np.numpy_support.ufunc_find_matching_loop` defines the rules.
+    Args:
+        ufunc: the NumPy ufunc.
+        types: the names of the argument types. The names of result types may follow.
     """
     numpy: Any = sys.modules["numpy"]
-    given = [numpy.dtype(name) for name in types]
-    inputs, results = given[: ufunc.nin], given[ufunc.nin :]
+    dtypes = [numpy.dtype(name) for name in types]
+    inputs, results = dtypes[: ufunc.nin], dtypes[ufunc.nin :]
     kinds = {dtype.kind for dtype in inputs}
     is_mixed = bool(kinds & set("iu")) and bool(kinds & set("cf"))
 
@@ -361,20 +363,20 @@ def _has_loop_for(ufunc: Any, types: tuple[str, ...]) -> bool:
     return False
 
 
-def _element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the names of the types for which Numba compiles a loop.
+def _find_element_types(args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of the types for which Numba compiles a loop for these arguments.
 
     Raises:
         _NotStored: only Numba can determine one of the types.
     """
     try:
-        return tuple([_element_type(argument) for argument in args])
+        return tuple([_find_element_type(argument) for argument in args])
     except NotLazy:
         raise _NotStored from None
 
 
-def _element_type(argument: Any) -> str:
-    """Return the name of the type for which Numba compiles a loop.
+def _find_element_type(argument: Any) -> str:
+    """Return the name of the type for which Numba compiles a loop for an argument.
 
     Raises:
         NotLazy: only Numba can determine the type.

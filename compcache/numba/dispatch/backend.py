@@ -21,10 +21,11 @@ class Backend:
     """A backend for Numba's caching.
 
     Attributes:
-        cache: the cache that it stores in.
+        cache: the cache in which the backend stores.
         targets: the CPUs to store code for, as in `ModuleSource`; None for $COMPCACHE_TARGETS, or this host if that is not set.
-        hits, misses: the numbers of overloads that were found, and of overloads that were not found.
-        refused: {function and types: reason} of the overloads that cannot be cached.
+        hits: the number of overloads that were found.
+        misses: the number of overloads that were not found.
+        refused: the reason why an overload cannot be cached, by the function and its argument types, such as ``pkg.mod.f(int64)``.
     """
 
     def __init__(self, cache: Cache, targets: Iterable[str] | str | None = None) -> None:
@@ -36,29 +37,38 @@ class Backend:
         self._compacting_pid = 0  # the PID of the process whose exit handler compacts the index
 
     def count(self, *, hit: bool) -> None:
-        """Count a look-up in this object. The statistics of the directory already contain hits."""
+        """Count a look-up in this object only. The load itself has counted a hit in the statistics of the directory."""
         if hit:
             self.hits += 1
         else:
             self.misses += 1
 
-    def miss(self, name: str, *, refused: bool = False) -> None:
-        """Count a look-up that found no entry, in this object and in the directory.
+    def count_miss(self, name: str, *, refused: bool = False) -> None:
+        """Count a look-up that found no entry, in this object and in the statistics of the directory.
 
         Args:
             name: the name of the entry.
-            refused: whether the function, which Numba compiles now, cannot be cached.
+            refused: whether the function cannot be cached. Numba compiles it now.
         """
         self.count(hit=False)
         frontend.count_miss(self.cache, name, refused=refused)
 
     def record_refusal(self, label: str, reason: str) -> None:
-        """Record why a function is not cached for these types, in `refused` and for `compcache explain`."""
+        """Record why an overload is not cached, in `refused` and for `compcache explain`.
+
+        Args:
+            label: the function with its argument types.
+            reason: the reason.
+        """
         self.refused[label] = reason
         frontend.note_uncached(self.cache, label, reason)
 
     def record_stored(self, label: str) -> None:
-        """Record that a function is cached for these types. The index is compacted when the process exits."""
+        """Record that an overload is cached. When the process exits, the index is compacted.
+
+        Args:
+            label: the function with its argument types.
+        """
         self.refused.pop(label, None)
         frontend.forget_uncached(self.cache, label)
         if self._compacting_pid != os.getpid():
@@ -66,12 +76,12 @@ class Backend:
             atexit.register(self._compact, self._compacting_pid)
 
     def _compact(self, pid: int) -> None:
-        """Merge the files of the index if several have accumulated, because overloads are stored one by one."""
-        if pid == os.getpid():  # a forked child has inherited the exit handler
+        """Compact the index in the process with this PID. Storing overloads one by one has created many index files."""
+        if pid == os.getpid():  # a forked child inherits the exit handler
             frontend.compact_index(self.cache)
 
-    def note_failure(self, name: str, error: Exception) -> None:
-        """Issue a `CacheWarning` that a function was compiled but could not be stored."""
+    def warn_not_stored(self, name: str, error: Exception) -> None:
+        """Issue a `CacheWarning` that a function was compiled, but could not be stored because of an error."""
         import warnings
 
         warnings.warn(f"{name} was compiled, but could not be stored: {error}", CacheWarning, stacklevel=4)

@@ -15,7 +15,7 @@ from compcache import frontend
 from compcache.errors import StorageError
 from compcache.interrupts import suppress
 from compcache.numba.compilation import libraries
-from compcache.numba.entries.names import func_name_of, label_of
+from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.identity.key import Identity
 from compcache.numba.registered.refusals import Unidentifiable, Unrepeatable
 
@@ -27,35 +27,37 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheObject"]
 
-#: The kind of the entries that mark an overload as delegated to the other cache.
+#: The kind of the entries that mark an overload as delegated to the fallback cache.
 _DELEGATED = "numba left"
 
 
 class CacheObject(_Cache):  # type: ignore[misc]
-    """A cache object for one function: the backend, and the identities computed for the function's signatures.
+    """The cache object of one function: the backend, and the identities computed for the function's signatures.
+
+    The fallback cache is the cache object that the function would have without the backend.
 
     Args:
         backend: the backend that loads and stores.
         owner: the dispatcher or callback that has this cache object. Only a weak reference to it is kept.
         function: the Python function.
-        is_requested: whether the program has requested caching. Then a function that the backend refuses is delegated to the cache that
-            would have served the program otherwise. A function that Numba does not cache gets Numba's warning.
-        other: the other cache; None to create it when it is needed.
+        is_requested: whether the program has requested caching. In this case, functions that the backend refuses are delegated to the
+            fallback cache, and Numba's warning is issued for a function that Numba does not cache either.
+        fallback: the fallback cache; None to create it when it is needed.
     """
 
-    #: The class of the other cache, which would have served the function.
-    _other_class: Callable[[Any], Any] = FunctionCache
+    #: The class of the fallback cache.
+    _fallback_class: Callable[[Any], Any] = FunctionCache
 
-    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, other: Any = None) -> None:
+    def __init__(self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, fallback: Any = None) -> None:
         self._backend = backend
-        self._owner_reference = weakref.ref(owner)  # the owner refers to this object, and a cycle would delay its release
+        self._owner_reference = weakref.ref(owner)  # the owner refers to this object, and a reference cycle would delay its release
         self._function = function
         self._enabled = True
         self._is_requested = is_requested
         self._identities: dict[Any, Identity | Unidentifiable] = {}
         self._flushed: set[str] = set()
-        if other is not None:
-            self._other = other
+        if fallback is not None:
+            self._fallback = fallback
 
     @property
     def cache_path(self) -> str:
@@ -67,24 +69,24 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self.cache_path
 
     @functools.cached_property
-    def _other(self) -> Any:
-        """The cache that would have served the function. It stores nothing if the program has not requested caching."""
+    def _fallback(self) -> Any:
+        """The fallback cache. It stores nothing if the program has not requested caching, or if no directory is usable."""
         if not self._is_requested:
             return NullCache()
-        with suppress(RuntimeError, OSError):  # no locator has a usable directory for the function
-            return self._other_class(self._function)
+        with suppress(RuntimeError, OSError):  # raised if no locator has a usable directory for the function
+            return self._fallback_class(self._function)
         return NullCache()
 
     @functools.cached_property
     def _has_own_locator(self) -> bool:
-        """Whether a package's locator names the entries of the function. Then that name is its identity."""
-        locator = getattr(getattr(self._other, "_impl", None), "locator", None)
+        """Whether a package's locator names the entries of the function. In this case, that name is the identity of the function."""
+        locator = getattr(getattr(self._fallback, "_impl", None), "locator", None)
         return locator is not None and not type(locator).__module__.startswith("numba.")
 
     @property
     def _impl(self) -> Any:
-        """The corresponding attribute of Numba's own cache object. Packages rename its files, and disable caching if it is missing."""
-        return getattr(self._other, "_impl", None) or CompileResultCacheImpl(self._function)
+        """The same attribute of Numba's own cache object. Packages rename files through it, and disable caching if it is missing."""
+        return getattr(self._fallback, "_impl", None) or CompileResultCacheImpl(self._function)
 
     @property
     def _owner(self) -> Any:
@@ -95,7 +97,7 @@ class CacheObject(_Cache):  # type: ignore[misc]
         return self._backend.cache
 
     def enable(self) -> None:
-        """Load and store overloads from now on."""
+        """Load and store overloads from now on, as before `disable`."""
         self._enabled = True
 
     def disable(self) -> None:
@@ -103,52 +105,52 @@ class CacheObject(_Cache):  # type: ignore[misc]
         self._enabled = False
 
     def flush(self) -> None:
-        """Compile the known signatures again on their next use. Entries stay, because entries named by content cannot be stale."""
+        """Make Numba compile all known signatures again on their next use. Keep the entries: they are named by content and never stale."""
         self._flushed |= {identity.key for identity in self._identities.values() if isinstance(identity, Identity)}
-        self._other.flush()
+        self._fallback.flush()
 
-    def _may_delegate(self, why: BaseException | None) -> bool:
-        """Return whether the other cache may store a function that this cache refuses for the reason `why`."""
-        return self._is_requested and not isinstance(why, Unrepeatable)
+    def _may_delegate(self, refusal: BaseException | None) -> bool:
+        """Return whether the fallback cache may store a function that this cache refuses because of the error `refusal`."""
+        return self._is_requested and not isinstance(refusal, Unrepeatable)
 
-    def _load_from_other(self, sig: Any, target_context: Any) -> Any:
-        """Return the entry of the other cache, or None. Mark the entry as unidentifiable, because its content is unknown."""
-        entry = self._other.load_overload(sig, target_context)
+    def _load_from_fallback(self, sig: Any, target_context: Any) -> Any:
+        """Return the compile result from the fallback cache, or None; record that its dependencies are unknown."""
+        entry = self._fallback.load_overload(sig, target_context)
         if entry is not None:
             library = getattr(entry, "library", entry)
-            problem = Unidentifiable(f"the function calls {self._full_name()}, which another cache has served")
+            problem = Unidentifiable(f"the function calls {self._full_name()}, which was loaded from another cache")
             libraries.set_dependencies(library, libraries.Recorded(problem=problem))
         return entry
 
     def _mark_as_delegated(self, identity: Identity, sig: Any) -> None:
-        """Mark an overload as delegated to the other cache although the overload has an identity."""
-        if not isinstance(self._other, NullCache):
+        """Mark an overload that has an identity as delegated to the fallback cache, unless that cache stores nothing."""
+        if not isinstance(self._fallback, NullCache):
             with contextlib.suppress(StorageError):
-                frontend.put_entry(self._cache, func_name_of(identity, sig), b"", kind=_DELEGATED)
+                frontend.put_entry(self._cache, make_func_name(identity, sig), b"", kind=_DELEGATED)
 
     def _was_delegated(self, identity: Identity, sig: Any) -> bool:
-        """Return whether an overload is marked as delegated, and the program has requested caching."""
-        return self._is_requested and frontend.get_entry(self._cache, func_name_of(identity, sig), _DELEGATED) is not None
+        """Return whether the program has requested caching, and an overload is marked as delegated."""
+        return self._is_requested and frontend.get_entry(self._cache, make_func_name(identity, sig), _DELEGATED) is not None
 
     def _full_name(self) -> str:
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def _log(self, action: str, name: str) -> None:
-        """Print Numba's messages for NUMBA_DEBUG_CACHE=1. The index in these messages is the cache directory."""
+        """Print Numba's messages if $NUMBA_DEBUG_CACHE is 1. The index in these messages is the cache directory."""
         _cache_log(f"[cache] index {action} %r", self.cache_path)
         _cache_log(f"[cache] data {action} %r", name)
 
     def _record_stored(self, identity: Identity, sig: Any, name: str) -> None:
-        """Record that an overload is cached, and print Numba's message."""
+        """Record that an overload is cached, and print Numba's messages."""
         self._log("saved to", name)
-        self._backend.record_stored(label_of(identity.name, sig))
+        self._backend.record_stored(make_label(identity.name, sig))
 
     def _record_reason(self, sig: Any, reason: str) -> None:
-        """Record why the function is not cached. Issue no warning, because Numba itself would have cached it."""
-        self._backend.record_refusal(label_of(self._full_name(), sig), reason)
+        """Record why an overload is not cached. Issue no warning, because Numba would have cached it."""
+        self._backend.record_refusal(make_label(self._full_name(), sig), reason)
 
     def _record_reason_and_warn(self, sig: Any, reason: str) -> None:
-        """Record why the function is not cached. Issue Numba's warning, because Numba would not have cached it either."""
+        """Record why an overload is not cached. Issue Numba's warning, because Numba would not have cached it either."""
         self._record_reason(sig, reason)
         if not self._is_requested:
             return

@@ -1,4 +1,4 @@
-"""Defines the cache object for a function, a ufunc or a callback: compile results by signature."""
+"""Defines the cache object of a function, a ufunc or a callback, which loads and stores compile results by signature."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compcache.files import reraise_interrupt
 from compcache.numba.compilation import scopes
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load, starts
-from compcache.numba.entries.names import func_name_of, label_of
+from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
 from compcache.numba.fingerprints.numba_values import declared_locals, name_of_pipeline
@@ -34,21 +34,17 @@ __all__ = ["FunctionCache"]
 
 
 class FunctionCache(CacheObject):
-    """The cache object for one function.
+    """The cache object of one function.
 
     Args:
-        backend: the backend that loads and stores.
-        owner: the dispatcher or callback that has this cache object.
-        function: the Python function.
-        is_requested: whether the program has requested caching.
-        other: the other cache; None to create it when it is needed.
+        backend, owner, function, is_requested, fallback: as in `CacheObject`.
         explains_starts: whether to record why later processes must import Numba for the function.
     """
 
     def __init__(
-        self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, other: Any = None, explains_starts: bool = False
+        self, backend: Backend, owner: Any, function: Any, *, is_requested: bool = True, fallback: Any = None, explains_starts: bool = False
     ) -> None:
-        super().__init__(backend, owner, function, is_requested=is_requested, other=other)
+        super().__init__(backend, owner, function, is_requested=is_requested, fallback=fallback)
         self._stored_early: dict[Any, bool] = {}
         self._explains_starts = explains_starts
         self._keys: dict[Any, Key | NotLazy | None] = {}
@@ -58,43 +54,51 @@ class FunctionCache(CacheObject):
         if not self._enabled:
             return None
         if self._has_own_locator:
-            return self._load_from_other(sig, target_context)
-        requested, sig = sig, _parse_signature(sig)
+            return self._load_from_fallback(sig, target_context)
+        parsed = _parse_signature(sig)
         if getattr(self._owner, "_compiler", None) is None:
             target_context.refresh()  # a ufunc compiles its wrapper even if the function is found
-        identity = self._identify(sig, target_context)
+        identity = self._identify(parsed, target_context)
         if not isinstance(identity, Identity):
-            return self._count_delegated(sig, self._load_from_other(requested, target_context) if self._may_delegate(identity) else None)
+            return self._load_delegated(sig, target_context, identity)
         if identity.key in self._flushed:
             return None
-        cres = self._load(identity, sig, target_context)
-        if cres is None and self._was_delegated(identity, sig):
-            return self._count_delegated(sig, self._load_from_other(requested, target_context))
+        cres = self._load(identity, parsed, target_context)
         if cres is not None:
-            self._backend.count(hit=True)
-            self._log("loaded from", func_name_of(identity, sig))
-            history.note_code(identity.parts)  # the loaded code contains the code of its callees
-            self._record_compiled(sig, identity)
-            if self._explains_starts:
-                self._record_start(sig, self._start_key(sig), is_new=False)
+            self._record_loaded(identity, parsed)
+        elif self._was_delegated(identity, parsed):
+            return self._load_delegated(sig, target_context)
         else:
-            self._keys[_signature_key(sig)] = self._start_key(sig)
-            self._backend.miss(func_name_of(identity, sig))
-            _import_storing_modules()
-            scopes.note_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
+            self._record_not_found(identity, parsed)
         return cres
 
-    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        """Return the stored compile result, or None.
+    def _record_loaded(self, identity: Identity, sig: Any) -> None:
+        """Count a hit, and record the code and its identity."""
+        self._backend.count(hit=True)
+        self._log("loaded from", make_func_name(identity, sig))
+        history.note_code(identity.parts)  # the loaded code contains the code of its callees
+        self._record_compiled(sig, identity)
+        if self._explains_starts:
+            self._record_start(sig, self._make_start_key(sig), is_new=False)
 
-        An entry that cannot be loaded, and an entry whose callees this process has compiled from other values, count as missing.
+    def _record_not_found(self, identity: Identity, sig: Any) -> None:
+        """Count a miss, and prepare to store the overload as soon as Numba has compiled it."""
+        self._keys[_signature_key(sig)] = self._make_start_key(sig)
+        self._backend.count_miss(make_func_name(identity, sig))
+        _import_storing_modules()
+        scopes.record_miss(scopes.Miss(self._function, _argument_types(sig), partial(self._store_early, sig)))
+
+    def _load(self, identity: Identity, sig: Any, target_context: Any) -> Any:
+        """Return the stored compile result, or None if there is no usable entry.
+
+        An entry is unusable if it cannot be loaded, or if this process has compiled one of its callees with other values of globals.
         """
         if history.has_old_code(identity.parts[1:]):
-            return None  # Numba would link the older code that this process has compiled
+            return None  # Numba would link the code that this process has compiled earlier
         try:
-            name = func_name_of(identity, sig)
+            name = make_func_name(identity, sig)
             return load.load_result(self._cache, name, identity.lines, _argument_types(sig), self._function, target_context)
-        except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists: a miss
+        except Exception as error:  # noqa: BLE001 - the entry may refer to a name that no longer exists, which is a miss
             reraise_interrupt(error)
             self._record_reason(sig, f"the entry cannot be loaded: {type(error).__name__}: {error}")
             return None
@@ -104,24 +108,28 @@ class FunctionCache(CacheObject):
         self._stored_early[_signature_key(sig)] = self._enabled and self._save(sig, cres)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the compile result for a signature if it can be cached; otherwise delegate it to the other cache."""
+        """Store the compile result for a signature if it can be cached; otherwise delegate it to the fallback cache."""
         if not self._enabled:
             return
         is_stored = False
         if not self._has_own_locator:
             parsed = _parse_signature(sig)
-            kept = self._stored_early.pop(_signature_key(parsed), None)
-            is_stored = self._save(parsed, data) if kept is None else kept
+            stored_early = self._stored_early.pop(_signature_key(parsed), None)
+            is_stored = self._save(parsed, data) if stored_early is None else stored_early
         if not is_stored:
-            self._other.save_overload(sig, data)
+            self._fallback.save_overload(sig, data)
 
     def _save(self, sig: Any, data: Any) -> bool:
-        """Store a compile result, or record why it is not cached. Return False if it must be delegated to the other cache."""
+        """Store a compile result, or record why it is not cached.
+
+        Returns:
+            False if the result must be delegated to the fallback cache; True otherwise.
+        """
         from compcache.numba.entries import save
 
         seconds = scopes.pop_compile_seconds()
         identity = self._identities.get(_signature_key(sig)) or self._identify(sig, data.target_context)
-        reason = save.why_numba_does_not_cache(data)
+        reason = save.numba_refusal_reason(data)
         if reason:
             self._record_reason_and_warn(sig, reason)
             self._count_compiled(sig, seconds)
@@ -130,16 +138,16 @@ class FunctionCache(CacheObject):
             self._record_uncached_result(sig, str(identity), seconds)
             return not self._may_delegate(identity)
         is_stored = self._store(sig, data, identity, seconds)
-        if not scopes.is_compiling():  # one file for all functions of one compilation
-            with contextlib.suppress(CompcacheError):  # entries that cannot be written now wait until the process ends, which warns
+        if not scopes.is_compiling():  # one file for all functions of a compilation
+            with contextlib.suppress(CompcacheError):  # entries that cannot be written now are written, or warned of, at the process's exit
                 frontend.write_entries(self._cache)
         return is_stored
 
     def _store(self, sig: Any, data: Any, identity: Identity, seconds: float) -> bool:
-        """Store a compile result under its identity.
+        """Store a compile result under its identity, or record why it is not cached.
 
         Returns:
-            False if the result must be delegated to the other cache.
+            False if the result must be delegated to the fallback cache; True otherwise.
         """
         from compcache.numba.entries import save
 
@@ -148,9 +156,9 @@ class FunctionCache(CacheObject):
             stale = self._full_name()
         if stale:
             self._record_uncached_result(sig, f"{stale} reads a value that has changed since {stale} was compiled", seconds)
-            return True  # other processes would find code that was compiled with other values
+            return True  # an entry would give other processes code that was compiled with other values
         self._record_compiled(sig, identity)
-        name = func_name_of(identity, sig)
+        name = make_func_name(identity, sig)
         try:
             save.save_result(self._cache, identity, name, data, self._backend.targets, seconds)
             self._record_stored(identity, sig, name)
@@ -163,21 +171,22 @@ class FunctionCache(CacheObject):
             if self._may_delegate(error.__cause__):
                 self._mark_as_delegated(identity, sig)
                 return False
-        except Exception as error:  # noqa: BLE001 - the function works, so failing to store it must not fail the call
+        except Exception as error:  # noqa: BLE001 - the function works, so a failure to store it must not fail the call
             reraise_interrupt(error)
-            self._backend.note_failure(self._full_name(), error)
+            self._backend.warn_not_stored(self._full_name(), error)
         return True
 
-    def _start_key(self, sig: Any) -> Key | NotLazy | None:
-        """Return the present key for processes without Numba.
+    def _make_start_key(self, sig: Any) -> Key | NotLazy | None:
+        """Compute the present key for processes without Numba.
 
         Returns:
-            The key; the error that says why there is no key; or None for an overload that no process looks up by a key.
+            The key; the error that says why there is no key; or None for an overload that no process looks up by such a key.
         """
         if getattr(self._owner, "_compiler", None) is None or hasattr(sig, "return_type") or not getattr(self._owner, "_can_compile", True):
             return None
         try:
-            return starts.start_key(self._function, compiler_options(self._owner.targetoptions, self._owner.locals), _argument_types(sig))
+            options = compiler_options(self._owner.targetoptions, self._owner.locals)
+            return starts.make_start_key(self._function, options, _argument_types(sig))
         except NotLazy as error:
             return NotLazy(*error.args)
 
@@ -186,8 +195,8 @@ class FunctionCache(CacheObject):
 
         Args:
             sig: the signature of the overload.
-            key: the key from before the compilation. A key that compiling has changed is not recorded.
-            is_new: whether the overload was stored now. An error that prevents recording an older overload is ignored.
+            key: the key from before the compilation. If the compilation has changed the key, nothing is recorded.
+            is_new: whether the overload was stored now. A failure to record an older overload is ignored.
 
         Raises:
             CompcacheError: the record of a new overload could not be stored.
@@ -196,7 +205,7 @@ class FunctionCache(CacheObject):
             self._record_start_reason(sig, key)
         if not isinstance(key, Key) or (not is_new and starts.is_recorded(self._cache, key)):
             return
-        current = self._start_key(sig) if is_new else key
+        current = self._make_start_key(sig) if is_new else key
         if not isinstance(current, Key) or current.name != key.name:
             return
         try:
@@ -206,17 +215,17 @@ class FunctionCache(CacheObject):
         except CompcacheError:
             if is_new:
                 raise
-            # The overload that was found works, and the next start imports Numba for it, like this start.
+            # The loaded overload works, and the next start imports Numba for it, as this start did.
 
     def _record_start_reason(self, sig: Any, reason: NotLazy) -> None:
-        """Record why later processes import Numba for an overload, for `compcache explain`."""
-        label = label_of(self._full_name(), sig)
+        """Record for `compcache explain` why later processes import Numba for an overload."""
+        label = make_label(self._full_name(), sig)
         if self._explains_starts and label not in self._backend.refused:
             frontend.note_uncached(self._cache, label, f"was compiled, but starts import Numba for it: {reason}")
 
     def _store_deferred(self, sig: Any, data: Any, identity: Identity, seconds: float) -> None:
         if not self._store(sig, data, identity, seconds):
-            self._other.save_overload(sig, data)
+            self._fallback.save_overload(sig, data)
 
     def _record_uncached_result(self, sig: Any, reason: str, seconds: float) -> None:
         """Record why a compile result is not cached, and count the compilation."""
@@ -224,19 +233,26 @@ class FunctionCache(CacheObject):
         self._count_compiled(sig, seconds)
 
     def _count_compiled(self, sig: Any, seconds: float) -> None:
-        frontend.count_compilation(self._cache, label_of(self._full_name(), sig), seconds)
+        frontend.count_compilation(self._cache, make_label(self._full_name(), sig), seconds)
 
-    def _count_delegated(self, sig: Any, entry: Any) -> Any:
-        """Count a miss if the other cache has no entry, because the function is compiled then. Return the entry."""
-        if entry is None:
-            self._backend.miss(label_of(self._full_name(), sig), refused=True)
-        return entry
+    def _load_delegated(self, sig: Any, target_context: Any, refusal: Unidentifiable | None = None) -> Any:
+        """Return the compile result from the fallback cache. If there is none, count a miss and return None.
+
+        Args:
+            sig: the signature, as text or object.
+            target_context: Numba's target context.
+            refusal: the reason why the function has no identity; None if the overload is marked as delegated.
+        """
+        cres = self._load_from_fallback(sig, target_context) if self._may_delegate(refusal) else None
+        if cres is None:
+            self._backend.count_miss(make_label(self._full_name(), _parse_signature(sig)), refused=True)
+        return cres
 
     def _record_compiled(self, sig: Any, identity: Identity) -> None:
         note_compiled(self._owner, _argument_types(sig), Compiled(identity.key, identity.lines))
 
     def _identify(self, sig: Any, target_context: Any) -> Identity | Unidentifiable:
-        """Return the present identity of the function, or the error that says why it has none. Remember the result for the signature."""
+        """Return the present identity of the function for a signature, or the error that says why there is none; remember the result."""
         identity: Identity | Unidentifiable
         try:
             identity = identify(
@@ -249,7 +265,7 @@ class FunctionCache(CacheObject):
         return identity
 
     def inherits_options(self, identity: Identity) -> bool:
-        """Return whether the code was compiled with a caller's flags that differ from the function's flags."""
+        """Return whether the code with this identity was compiled with flags of a caller that differ from the function's own flags."""
         if getattr(self._owner, "_compiler", None) is None:
             return False
         stack = ConfigStack()._stk
@@ -262,22 +278,26 @@ class FunctionCache(CacheObject):
 
     @examines_program(Unidentifiable)
     def _compiler_flags(self) -> Any:
-        """Return the compiler flags of the function: its own flags, or the flags that a ufunc has pushed."""
+        """Return the function's own compiler flags, or the flags that a ufunc has pushed.
+
+        Raises:
+            Unidentifiable: an option of the program raised an error.
+        """
         compiler_ = getattr(self._owner, "_compiler", None)
-        if compiler_ is None:  # a ufunc, which has pushed its flags already
+        if compiler_ is None:  # a ufunc has pushed its flags already
             return ConfigStack.top_or_none()
         flags = compiler.Flags()
-        # Copies: Numba modifies dictionaries while it reads them.
+        # Numba modifies dictionaries while it reads them, so they are copied.
         options = {k: dict(v) if issubclass(type(v), dict) else v for k, v in compiler_.targetoptions.items()}
         compiler_.targetdescr.options.parse_as_flags(flags, options)
         return compiler_._customize_flags(flags)
 
     @examines_program(Unidentifiable)
     def _further_components(self) -> dict[str, str]:
-        """Return further components of the key: the kind of the function, the compiler pipeline, and the declared types of variables.
+        """Return the key's components for the kind of the function, the compiler pipeline, and the declared types of variables.
 
         Raises:
-            Unidentifiable: the compiler pipeline is not Numba's.
+            Unidentifiable: the compiler pipeline is not one of Numba's pipelines.
         """
         compiler_ = getattr(self._owner, "_compiler", None)
         types_of_locals = declared_locals(getattr(compiler_, "locals", None) or getattr(self._owner, "locals", None))
@@ -290,14 +310,14 @@ class FunctionCache(CacheObject):
 
 @functools.cache
 def _import_storing_modules() -> None:
-    """Import the modules that only a miss needs. They live as long as the process."""
+    """Import the modules that only misses use. The modules live as long as the process."""
     with few_collections(lasting=True):
         importlib.import_module("compcache.numba.entries.save")
         importlib.import_module("compcache.linker")
 
 
 def _parse_signature(sig: Any) -> Any:
-    """Return a signature as an object. A signature given as text is parsed."""
+    """Return a signature, parsed if it is text: Numba's signature object, or a tuple of argument types."""
     if not isinstance(sig, str):
         return sig
     args, result = sigutils.normalize_signature(sig)

@@ -1,4 +1,4 @@
-"""Defines the cache object for the wrapper of a gufunc: code libraries by signature."""
+"""Defines the cache object of a gufunc's wrapper, which loads and stores code libraries by signature."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compcache.errors import CompcacheError
 from compcache.numba.compilation import libraries
 from compcache.numba.dispatch.cache_object import CacheObject
 from compcache.numba.entries import load
-from compcache.numba.entries.names import func_name_of, label_of
+from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.identity.key import Identity, identify
 from compcache.numba.registered.refusals import Unidentifiable
 
@@ -18,52 +18,53 @@ __all__ = ["GufuncCache", "wrapper_symbol"]
 
 
 def wrapper_symbol(cres: Any) -> str:
-    """Return the symbol that Numba gives to the wrapper of a gufunc's function."""
+    """Return the symbol of the wrapper that Numba creates for a gufunc's compile result."""
     return f"__gufunc__.{cres.fndesc.mangled_name}"
 
 
 class GufuncCache(CacheObject):
-    """The cache object for the wrapper of a gufunc."""
+    """The cache object of a gufunc's wrapper."""
 
-    _other_class = GufWrapperCache
+    _fallback_class = GufWrapperCache
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored wrapper for a signature, or None. Count a hit or a miss."""
+        """Return the stored code library with the wrapper for a signature, or None. Count a hit or a miss."""
         if not self._enabled:
             return None
         identity = None if self._has_own_locator else self._identify()
         if identity is None:
-            return self._load_from_other(sig, target_context) if self._may_delegate(self._identity_error) else None
+            return self._load_from_fallback(sig, target_context) if self._may_delegate(self._identity_error) else None
         if identity.key in self._flushed:
             return None
         library = self._load_wrapper(identity, sig, target_context)
         if library is None and self._was_delegated(identity, sig):
-            return self._load_from_other(sig, target_context)
+            return self._load_from_fallback(sig, target_context)
         if library is None:
-            self._backend.miss(func_name_of(identity, sig))
+            self._backend.count_miss(make_func_name(identity, sig))
         else:
             self._backend.count(hit=True)
-            self._log("loaded from", func_name_of(identity, sig))
+            self._log("loaded from", make_func_name(identity, sig))
         return library
 
-    def find(self, sig: Any, target_context: Any) -> Any:
-        """Return the stored wrapper for a signature, or None.
-
-        Neither a hit nor a miss is counted, because the function itself was counted.
-        """
+    def find_wrapper(self, sig: Any, target_context: Any) -> Any:
+        """Return the stored code library with the wrapper for a signature, or None. The look-up of the function was counted already."""
         identity = self._identify() if self._enabled else None
         return self._load_wrapper(identity, sig, target_context) if identity is not None else None
 
     def _load_wrapper(self, identity: Identity, sig: Any, target_context: Any) -> Any:
-        return load.load_library(self._cache, identity, func_name_of(identity, sig), target_context)
+        return load.load_library(self._cache, identity, make_func_name(identity, sig), target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store the wrapper if it can be cached; otherwise delegate it to the other cache."""
+        """Store the wrapper if it can be cached; otherwise delegate it to the fallback cache."""
         if self._enabled and (self._has_own_locator or not self._store(sig, data)):
-            self._other.save_overload(sig, data)
+            self._fallback.save_overload(sig, data)
 
     def _store(self, sig: Any, data: Any) -> bool:
-        """Store the wrapper, or record why it is not cached. Return False if it must be delegated to the other cache."""
+        """Store the wrapper, or record why it is not cached.
+
+        Returns:
+            False if the wrapper must be delegated to the fallback cache; True otherwise.
+        """
         identity = self._identify()
         if identity is None:
             self._record_reason(sig, str(self._identity_error))
@@ -71,11 +72,11 @@ class GufuncCache(CacheObject):
         from compcache.numba.entries import save
 
         recorded = libraries.collect_dependencies(self._owner.cres.library)
-        name = func_name_of(identity, sig)
+        name = make_func_name(identity, sig)
         try:
             cres = self._owner.cres
             save.save_library(
-                self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), label_of(self._full_name(), sig)
+                self._cache, identity, name, cres.signature, data, recorded, wrapper_symbol(cres), make_label(self._full_name(), sig)
             )
             self._record_stored(identity, sig, name)
         except save.NotCacheable as error:
@@ -84,17 +85,18 @@ class GufuncCache(CacheObject):
                 self._mark_as_delegated(identity, sig)
                 return False
         except CompcacheError as error:
-            self._backend.note_failure(self._full_name(), error)
+            self._backend.warn_not_stored(self._full_name(), error)
         return True
 
     @property
     def _identity_error(self) -> BaseException | None:
+        """The error that says why the wrapper has no identity, after `_identify` has returned None."""
         return self._identities.get(None)  # type: ignore[return-value]
 
     def _identify(self) -> Identity | None:
-        """Return the identity of the wrapper; None if it has no identity. `_identity_error` is the reason then.
+        """Compute the identity of the wrapper, or return None and set `_identity_error`.
 
-        The identity consists of the layout and the symbol of the function that the wrapper calls, which contains a digest.
+        The identity contains the layout of the gufunc, and the symbol of the function that the wrapper calls. The symbol contains a digest.
         """
         cres = self._owner.cres
         try:

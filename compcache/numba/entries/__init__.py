@@ -1,1 +1,1 @@
-"""Entries: compile results of Numba as code that is stored, and back."""
+"""Entries: converts Numba's compile results to stored code, and stored code to compile results."""

@@ -1,7 +1,7 @@
-"""Restores the data that the compiler needs about a stored generator to compile its callers.
+"""Restores the data about a stored generator that the compiler needs to compile the generator's callers.
 
-Numba keeps these data in the context in which the generator was compiled. Numba's own cache does not restore them. A caller that is
-compiled after the generator was loaded from that cache fails with a `KeyError`.
+Numba keeps these data in the context in which the generator was compiled. Numba's own cache does not restore them: after a load from that
+cache, the compilation of a caller fails with a `KeyError`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ __all__ = ["next_symbol", "restore_generator"]
 
 
 def next_symbol(cres: Any) -> str:
-    """Return the symbol of the function that implements `next` for the generator that a compile result returns.
-
-    The symbol is "" if the result is not a generator.
-    """
+    """Return the symbol that implements `next` for the generator that compiled code returns, or "" if the code returns no generator."""
     kind = cres.signature.return_type
     if not isinstance(kind, types.Generator) or kind not in cres.target_context._generators:
         return ""
@@ -27,17 +24,22 @@ def next_symbol(cres: Any) -> str:
 
 
 def restore_generator(cres: Any, symbol: str, function: Any) -> Any:
-    """Register the generator that a stored compile result returns in its context, so that callers can be compiled.
+    """Register the generator of a loaded compile result in its context, so that callers can be compiled.
 
-    Numba distinguishes types of generators by their functions. Therefore the type is created again for the function of this process.
+    Numba distinguishes generator types by their functions. Therefore the type is created again for the function of this process.
+
+    Args:
+        cres: the loaded compile result. The result type in its descriptor is replaced.
+        symbol: the symbol that implements `next`.
+        function: the generator function of this process.
 
     Returns:
-        The compile result with this type.
+        The compile result with the new type.
     """
     context, stored = cres.target_context, cres.signature.return_type
     kind = types.Generator(function, stored.yield_type, stored.arg_types, stored.state_types, stored.has_finalizer)
     cres.fndesc.restype = kind
-    described = GeneratorDescriptor.from_generator_fndesc(None, cres.fndesc, kind, context.mangler)
-    described.mangled_name = symbol
-    context.insert_generator(kind, described, [cres.library])
+    descriptor = GeneratorDescriptor.from_generator_fndesc(None, cres.fndesc, kind, context.mangler)
+    descriptor.mangled_name = symbol
+    context.insert_generator(kind, descriptor, [cres.library])
     return cres._replace(signature=cres.signature.replace(return_type=kind))

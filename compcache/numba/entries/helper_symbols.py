@@ -23,26 +23,26 @@ def _validation_error(reason: str) -> GlobalValidationError:
 
 @register
 class HelperSymbol(GlobalDefinition):
-    """The address of a function that Numba registers with LLVM by name. The dynamic linker does not know this name."""
+    """The address of a function that Numba registers with LLVM under a name that the dynamic linker does not know."""
 
     __slots__ = ("name",)
     name: str
     kind = "numba-symbol"
 
     def encode(self) -> bytes:
-        """Encode the name."""
+        """Return the encoded name."""
         return self.name.encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> HelperSymbol:
-        """Decode the name."""
+        """Return the symbol with an encoded name."""
         return cls(payload.decode())
 
     def address(self) -> int:
-        """Return the address in this process.
+        """Return the address of the function in this process.
 
         Raises:
-            ImportError: this process has no such function.
+            ImportError: this process has no function with this name.
         """
         address = helper_address(self.name)
         if not address:
@@ -50,10 +50,10 @@ class HelperSymbol(GlobalDefinition):
         return address
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        """Return the address in this process, in little-endian order.
+        """Return the bytes of the function's address in this process, in little-endian order, and None.
 
         Raises:
-            GlobalValidationError: this process has no such function.
+            GlobalValidationError: this process has no function with this name.
         """
         del context
         try:
@@ -63,10 +63,10 @@ class HelperSymbol(GlobalDefinition):
 
 
 def helper_address(name: str) -> int:
-    """Return the address of a C function of Numba, or 0 if there is no such function. Start Numba's threads if it belongs to them.
+    """Return the address of one of Numba's C functions, or 0 if no function has this name. Start Numba's threads for their functions.
 
-    Functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
-    compilation. A hit avoids that. A process without Numba uses the helpers in `compcache.numba.lazy`.
+    The functions of the memory runtime are read from Numba's own table, because Numba registers them with LLVM only before its first
+    compilation, which a hit avoids. A process without Numba uses the helpers in `compcache.numba.lazy`.
     """
     if not has_numba():
         return c_helpers.helper_address(name)

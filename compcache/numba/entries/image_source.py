@@ -1,7 +1,7 @@
 """Converts the LLVM module of a compiled Numba function to a module that can be linked as a shared object.
 
-Numba registers Python's exception classes under the names of CPython's *pointers* to them. LLVM knows the addresses of Numba's C helpers,
-but the dynamic linker does not. A load assigns the environments to their slots.
+Numba registers Python's exception classes under the names of CPython's *pointers* to them, so each use becomes a load. Numba's C helpers,
+which the dynamic linker does not know, become imports (`HelperSymbol`). A load assigns the environments to their slots.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compcache import frontend
 from compcache.numba.entries.helper_symbols import HelperSymbol, helper_address
-from compcache.numba.entries.named_addresses import NAMED, PREFIX, functions_named
+from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, IMPORT_PREFIX, parse_imports
 from compcache.numba.entries.recursion import UNRESOLVED, resolve_recursion
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-__all__ = ["ADDRESS", "CannotLink", "ImageSource", "address_function", "load_exception_classes", "prepare_image"]
+__all__ = ["ADDRESS", "CannotLink", "ImageSource", "load_exception_classes", "make_address_function", "prepare_image"]
 
 ADDRESS = "compcache.numba.address"
 
@@ -44,17 +44,17 @@ _DECLARED_EXCEPTION = re.compile(r"^@(PyExc_\w+) = external (?:\w+ )*global i8\b
 
 
 class CannotLink(Exception):  # noqa: N818 - a result, not a failure
-    """Raised if a module cannot be linked as a shared object. The message says why."""
+    """Raised if a module cannot be linked as a shared object. The message gives the reason."""
 
 
 class ImageSource(NamedTuple):
     """The code of a shared object.
 
     Attributes:
-        text: the assembly.
-        symbols: the symbols whose addresses the address function returns, by number.
-        environments: the names of environment slots.
-        globals: the definitions of imports, by name.
+        text: the LLVM assembly.
+        symbols: the symbols whose addresses the address function returns. The index of a symbol is its number.
+        environments: the names of the environment slots.
+        globals: the definitions of the imports, by name.
     """
 
     text: str
@@ -64,37 +64,41 @@ class ImageSource(NamedTuple):
 
 
 def prepare_image(text: str, wanted: Iterable[str]) -> ImageSource:
-    """Convert the printed code of a finished Numba library for a shared object.
+    """Convert the code of a finished Numba library to the source of a shared object.
 
     Args:
-        text: the assembly.
-        wanted: the functions that the shared object provides, as far as the code defines them.
+        text: the LLVM assembly of the library.
+        wanted: the functions that the shared object provides. Functions that the code does not define are ignored.
 
     Raises:
         CannotLink: the code refers to a symbol that only Numba's own linker can provide.
     """
-    if f"@{PREFIX}" in text or f'@"{PREFIX}' in text:
+    if f"@{ADDRESS_PREFIX}" in text or f'@"{ADDRESS_PREFIX}' in text:
         raise CannotLink("the code contains an address that is valid only in this process")
     counts = frontend.symbol_counts(text)
-    # Read from the text: LLVM would need half of the storing time to return the names of hundreds of declarations.
+    # The names are read from the text, because asking LLVM for hundreds of declarations takes half of the time to store a function.
     declared = [frontend.unquote_name(name) for name in _DECLARED.findall(text)]
     unused = {name for name in declared if counts.get(name, 0) < _DECLARATION_AND_USE}
-    text = _DECLARATION.sub(lambda line: "" if frontend.unquote_name(line[1]) in unused else line[0], text)
+    text = _DECLARATION.sub(lambda match: "" if frontend.unquote_name(match[1]) in unused else match[0], text)
     defined = {frontend.unquote_name(name) for name in _DEFINED.findall(text)}
     environments = _find_environment_slots(text, defined)
     text = load_exception_classes(resolve_recursion(text, defined))
     used = [name for name in declared if name not in unused and not name.startswith("llvm.")]
     symbols = (*[name for name in wanted if name in defined], *environments)
-    text += address_function(symbols)
-    named = functions_named([frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if NAMED in text else ())
-    return ImageSource(text, symbols, tuple(environments), {**_helper_symbols(used), **named})
+    text += make_address_function(symbols)
+    imports = parse_imports([frontend.unquote_name(match[1]) for match in _VARIABLE.finditer(text)] if IMPORT_PREFIX in text else ())
+    return ImageSource(text, symbols, tuple(environments), {**_find_helper_symbols(used), **imports})
 
 
 def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
-    """Return the environment slots among the global variables of code.
+    """Return the names of the environment slots among the global variables of code.
+
+    Args:
+        text: the LLVM assembly.
+        defined: the functions that the code defines.
 
     Raises:
-        CannotLink: the dynamic linker cannot provide a variable.
+        CannotLink: the code refers to an external variable that no load provides, or defines a thread-local variable.
     """
     environments = []
     for match in _VARIABLE.finditer(text):
@@ -103,18 +107,18 @@ def _find_environment_slots(text: str, defined: Container[str]) -> list[str]:
             environments.append(name)
         elif name.removeprefix(UNRESOLVED) in defined:
             continue  # a recursive call, which `resolve_recursion` resolves
-        elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", NAMED)):
+        elif not _EXTERNAL.isdisjoint(words) and name not in _NATIVE_VARIABLES and not name.startswith(("PyExc_", IMPORT_PREFIX)):
             raise CannotLink(f"the code refers to the external variable {name!r}")
         elif any(word.startswith("thread_local") for word in words):
             raise CannotLink(f"the code defines the thread-local variable {name!r}")
     return environments
 
 
-def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
-    """Return the definitions of functions that the dynamic linker cannot provide, by name.
+def _find_helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
+    """Return the definitions of the declared functions that only Numba provides, by name.
 
     Raises:
-        CannotLink: neither Numba nor a library provides a function.
+        CannotLink: neither Numba nor a library provides one of the functions.
     """
     from llvmlite import binding
 
@@ -132,8 +136,11 @@ def _helper_symbols(declared: Iterable[str]) -> dict[str, HelperSymbol]:
     return helpers
 
 
-def address_function(symbols: Sequence[str]) -> str:
-    """Return the assembly of a function that returns the address of a symbol by number, and keeps all these symbols in the image."""
+def make_address_function(symbols: Sequence[str]) -> str:
+    """Return the LLVM assembly of a function that maps the number of a symbol to its address, and null for any other number.
+
+    The function also keeps the symbols in the image.
+    """
     cases = "\n".join(f"    i64 {n}, label %s{n}" for n in range(len(symbols)))
     blocks = "\n".join(f"s{n}:\n  ret ptr @{frontend.quote_name(name)}" for n, name in enumerate(symbols))
     return f"""
@@ -149,32 +156,33 @@ none:
 
 
 def load_exception_classes(text: str) -> str:
-    """Return the IR with each use of `@PyExc_X` replaced by a load from CPython's variable `PyExc_X`.
+    """Return LLVM assembly with each use of `@PyExc_X` replaced by a load from CPython's variable `PyExc_X`.
 
     Raises:
-        CannotLink: an exception class is used in a constant, where a load is not possible.
+        CannotLink: a constant or a phi instruction uses an exception class, where a load is impossible.
     """
     if not _DECLARED_EXCEPTION.search(text):
         return text
     text = _DECLARED_EXCEPTION.sub(r"@\1 = external global ptr", text)
     lines: list[str] = []
-    number = 0
-    inside = False
+    load_count = 0
+    is_in_function = False
     for line in text.split("\n"):
-        inside = line.startswith("define ") or (inside and line != "}")
-        changed = line
-        for name in _exceptions_in(line):
-            if not inside or " = phi " in line:
+        is_in_function = line.startswith("define ") or (is_in_function and line != "}")
+        instruction = line
+        for name in _find_exception_classes(line):
+            if not is_in_function or " = phi " in line:
                 raise CannotLink(f"the code uses the exception class {name} in a constant")
-            number += 1
-            value = f"%compcache.exception.{number}"
+            load_count += 1
+            value = f"%compcache.exception.{load_count}"
             lines.append(f"  {value} = load ptr, ptr @{name}, align 8")
-            changed = re.sub(rf"@{name}\b", value, changed)
-        lines.append(changed)
+            instruction = re.sub(rf"@{name}\b", value, instruction)
+        lines.append(instruction)
     return "\n".join(lines)
 
 
-def _exceptions_in(line: str) -> list[str]:
+def _find_exception_classes(line: str) -> list[str]:
+    """Return the names of the exception classes that a line of assembly uses, each once."""
     if "@PyExc_" not in line or line.startswith("@PyExc_"):
         return []
     return list(dict.fromkeys(_EXCEPTION.findall(line)))

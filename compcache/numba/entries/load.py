@@ -1,7 +1,7 @@
 """Finds stored overloads in a cache directory, and converts them to Numba's objects.
 
-Several entries may have the same key: racing processes, other source lines, or other implementations of an overload. The first entry that
-is valid in this process is used.
+Several entries may have the same key, because processes raced, or because source lines or implementations of an overload differ. The first
+entry that is valid in this process is used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from compcache import Cache, TypedCallTarget
     from compcache.numba.identity.key import Identity
 
-__all__ = ["find", "load_library", "load_result", "run_image", "with_types"]
+__all__ = ["find_entry", "load_library", "load_result", "replace_argument_types", "run_image"]
 
 
-def find(
+def find_entry(
     cache: Cache, name: str, lines: str, implementations: str = "", *, is_new: bool = False
 ) -> tuple[TypedCallTarget, Description] | None:
     """Return the first entry with a name that is valid in this process.
@@ -40,19 +40,19 @@ def find(
         cache: the cache.
         name: the name of the entry.
         lines: the digest of the source lines.
-        implementations: if not "", only an entry with these implementations is valid (`Description.implementations`).
+        implementations: the implementations that a valid entry has (`Description.implementations`); "" for any implementations.
         is_new: whether this process has just stored the entry.
 
     Returns:
-        The target of its image, and its description; None if no entry is valid.
+        The call target of the entry's image, and the entry's description; None if no entry is valid.
     """
-    request = Request(lines, requested_cpu(), implementations=implementations, outdated=_why_outdated)
+    request = Request(lines, requested_cpu(), implementations=implementations, outdated=_outdated_reason)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=is_new)
     return (target, request.found) if target is not None and request.found is not None else None
 
 
-def _why_outdated(description: Description) -> str:
-    """Return why the compiler would use other implementations now, or "" if it would use the same implementations."""
+def _outdated_reason(description: Description) -> str:
+    """Return why the compiler would use other implementations now; "" if it would use the implementations of the description."""
     for dependency in [Dependency(*row) for row in description.dependencies]:
         try:
             if not is_current(dependency):
@@ -80,7 +80,7 @@ def load_result(
     Returns:
         The compile result, or None if no entry is valid.
     """
-    entry = find(cache, name, lines, implementations)
+    entry = find_entry(cache, name, lines, implementations)
     if entry is None:
         return None
     target, description = entry
@@ -89,7 +89,7 @@ def load_result(
         scopes.record_token(token)
     if kind == KIND_OBJECT:
         for symbol in symbols:
-            helper_address(symbol)  # this starts the threads; without them the code would call address 0
+            helper_address(symbol)  # starts Numba's threads; without them the code would call address 0
         target_context.refresh()
         generator_symbol, reduced = payload
         cres = compiler.CompileResult._rebuild(target_context, *reduced)
@@ -100,14 +100,15 @@ def load_result(
     if cres is not None:
         libraries.set_dependencies(cres.library, _decode_dependencies(description))
         libraries.remember_library(cres.fndesc.llvm_func_name, cres.library)
-        cres = with_types(cres, args)
+        cres = replace_argument_types(cres, args)
     return cres
 
 
-def with_types(cres: Any, args: tuple[Any, ...]) -> Any:
-    """Return a compile result with the requested types, because Numba may treat types with equal content as different.
+def replace_argument_types(cres: Any, args: tuple[Any, ...]) -> Any:
+    """Return a compile result with the requested argument types. The types in its descriptor are replaced too.
 
-    For example, the type of an omitted argument equals only itself if the default cannot be hashed.
+    Numba may treat types with equal content as different. For example, the type of an omitted argument whose default value cannot be hashed
+    equals only itself.
     """
     if tuple(cres.signature.args) == args or len(cres.signature.args) != len(args):
         return cres
@@ -119,42 +120,69 @@ def _create_compile_result(
     target: TypedCallTarget, description: Description, symbols: tuple[str, ...], payload: Any, function: Any,
     target_context: Any,
 ) -> Any:  # fmt: skip
-    """Return the compile result for a mapped image, or None if this process has an environment with other constants."""
+    """Return the compile result for a mapped image, or None if the environment of this process has another number of constants."""
     library_name, fndesc, env_name, constants, signature, annotation, referenced, *lifted = payload
     environment = _find_environment(env_name, constants, function)
     if environment is None:
         return None
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    others = [_make_environment(*row) for row in referenced]
-    environments = {e.env_name: e for e in others} | {env_name: environment}
+    referenced_environments = [_find_referenced_environment(*row) for row in referenced]
+    environments = {e.env_name: e for e in referenced_environments} | {env_name: environment}
     library = MappedLibrary(target_context.codegen(), library_name, target, addresses, environments, description.bitcode)
-    # Numba registers an entry point for each overload, even if only compiled code calls it. Its address is 0 then.
+    # Numba registers an entry point for each overload. If only compiled code calls the overload, the address is 0.
     address = library.address_in_image(fndesc.llvm_cpython_wrapper_name)
     entry_point = make_entry_point(address, library, fndesc, environment)
     return compiler.CompileResult(
         target_context=target_context, typing_context=target_context.typing_context, library=library,
         environment=environment, entry_point=entry_point, fndesc=fndesc, type_annotation=annotation,
         signature=signature, objectmode=False, lifted=lifted[0] if lifted else (), typing_error=None, call_helper=None, metadata=None,
-        reload_init=[], referenced_envs=others,
+        reload_init=[], referenced_envs=referenced_environments,
     )  # fmt: skip
 
 
 def _find_environment(name: str, constants: list[Any], function: Any) -> Any:
-    """Return the environment of a function: the existing one, or a new one with the function's globals; None if the constants differ."""
-    known = lookup_environment(name)
-    if known is not None:
-        return known if len(known.consts) == len(constants) else None
-    environment = Environment(function.__globals__)
+    """Return the existing environment of a function, or a new environment with the function's globals.
+
+    Args:
+        name: the name of the environment.
+        constants: the constants of a new environment.
+        function: the Python function.
+
+    Returns:
+        The environment; None if the existing environment has another number of constants.
+    """
+    existing = lookup_environment(name)
+    if existing is not None:
+        return existing if len(existing.consts) == len(constants) else None
+    return _register_environment(name, function.__globals__, constants)
+
+
+def _find_referenced_environment(name: str, module: str | None, constants: list[Any]) -> Any:
+    """Return the existing or a new environment of a function that was inlined into another function, or linked with it.
+
+    Args:
+        name: the name of the environment.
+        module: the module with the globals of a new environment; None for no globals.
+        constants: the constants of a new environment.
+    """
+    existing = lookup_environment(name)
+    return existing if existing is not None else _register_environment(name, _environment_globals(module), constants)
+
+
+def _register_environment(name: str, globals_: dict[str, Any], constants: list[Any]) -> Any:
+    """Create an environment, and register it under its name."""
+    environment = Environment(globals_)
     environment.consts[:] = constants
     environment.env_name = name
     Environment._memo[name] = environment
     return environment
 
 
-def _globals_of(module: str | None) -> dict[str, Any]:
-    """Return the globals of an environment. Compiled code does not read them. Object mode reads them, but only in user code.
+def _environment_globals(module: str | None) -> dict[str, Any]:
+    """Return the globals of an environment: those of a module, which is imported unless it is one of Numba's modules.
 
-    Therefore Numba's own modules are not imported here. That would take a tenth of a second for the usual modules.
+    Compiled code does not read the globals of its environment. Only user code in object mode reads them. Importing Numba's usual modules
+    would take a tenth of a second.
     """
     if module is None:
         return {}
@@ -163,26 +191,24 @@ def _globals_of(module: str | None) -> dict[str, Any]:
     return import_module(module).__dict__
 
 
-def _make_environment(name: str, module: str | None, constants: list[Any]) -> Any:
-    """Return the environment of a function that was inlined into another function or linked with it: the existing one, or a new one."""
-    known = lookup_environment(name)
-    if known is not None:
-        return known
-    environment = Environment(_globals_of(module))
-    environment.consts[:] = constants
-    environment.env_name = name
-    Environment._memo[name] = environment
-    return environment
-
-
 def _decode_dependencies(description: Description) -> libraries.Recorded:
-    """Return the dependencies in the description of an entry."""
+    """Return the dependencies that an entry's description contains."""
     rows = [Dependency(*row) for row in description.dependencies]
     return libraries.Recorded(frozenset(rows), decode_names(description.asked))
 
 
 def run_image(cache: Cache, name: str, description: Description, symbols: tuple[str, ...], library: Any) -> None:
-    """Make this process run the stored code of a library that was just stored, so that no code is generated for it."""
+    """Make this process run the stored code of a library that it has just stored, so that no machine code is generated for the library.
+
+    Do nothing if the entry has no usable image.
+
+    Args:
+        cache: the cache with the entry.
+        name: the name of the entry.
+        description: the description of the entry.
+        symbols: the symbols of the image, by number.
+        library: the library.
+    """
     request = Request("", only=description)
     target = frontend.find(cache, name, request.accepts, kind=DESCRIPTION, is_new=True)
     if target is None or request.found is None:
@@ -196,7 +222,7 @@ def run_image(cache: Cache, name: str, description: Description, symbols: tuple[
 
 def load_library(cache: Cache, identity: Identity, name: str, target_context: Any) -> Any:
     """Return a stored code library, or None if no entry is valid."""
-    entry = find(cache, name, identity.lines)
+    entry = find_entry(cache, name, identity.lines)
     if entry is None:
         return None
     target, description = entry
@@ -207,7 +233,7 @@ def load_library(cache: Cache, identity: Identity, name: str, target_context: An
         return codegen.unserialize_library(payload)
     library_name, rows = payload
     addresses = {symbol: target(number) for number, symbol in enumerate(symbols)}
-    environments = {row[0]: _make_environment(*row) for row in rows}
+    environments = {row[0]: _find_referenced_environment(*row) for row in rows}
     library = MappedLibrary(codegen, library_name, target, addresses, environments, description.bitcode)
     library.stored = Stored(name, identity.lines, description, symbols, {env_name: constants for env_name, _, constants in rows})
     return library

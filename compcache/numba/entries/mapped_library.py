@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba.core.codegen import CodeLibrary, JITCodeLibrary
 
-from compcache.numba.entries.named_addresses import bind_named
+from compcache.numba.entries.named_addresses import bind_imports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = ["MappedLibrary", "Stored", "keep_mapped", "make_entry_point", "set_environments"]
 
-#: The targets whose images stay mapped, because Numba never frees machine code and raw addresses are in use.
-_mapped: dict[int, Any] = {}
+#: The call targets whose images stay mapped. Numba never frees machine code, so raw addresses in the images may be in use.
+_mapped_targets: dict[int, Any] = {}
 
 
 def keep_mapped(target: Any) -> None:
-    """Keep the image of a target mapped until the process ends."""
-    _mapped[id(target)] = target
+    """Keep the image of a call target mapped until the process ends."""
+    _mapped_targets[id(target)] = target
 
 
 def set_environments(addresses: Mapping[str, int], environments: Mapping[str, Any]) -> None:
     """Assign environments to the slots of an image.
 
     Args:
-        addresses: the addresses of the slots, by name. A missing name is ignored.
-        environments: the environments by name. None is ignored.
+        addresses: the addresses of the slots, by name.
+        environments: the environments by name. None, and an environment without a slot, are ignored.
     """
     for name, environment in environments.items():
         slot = addresses.get(name)
@@ -40,7 +40,7 @@ def set_environments(addresses: Mapping[str, int], environments: Mapping[str, An
 
 
 def make_entry_point(address: int, library: Any, fndesc: Any, environment: Any) -> Any:
-    """Return the callable through which Python runs the code at an address."""
+    """Return the callable through which Python runs the machine code at an address. It keeps the library alive."""
     from numba import _dynfunc
 
     doc = f"compiled wrapper for {fndesc.qualname!r}"
@@ -56,7 +56,7 @@ class Stored(NamedTuple):
         lines: the digest of the source lines.
         description: the description of the entry.
         symbols: the symbols of the image, by number.
-        constants: the constants of environments, by name.
+        constants: the constants of each environment, by the environment's name.
     """
 
     name: str
@@ -67,9 +67,10 @@ class Stored(NamedTuple):
 
 
 class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """A finished library. Its bitcode is parsed only if another function is linked with it.
+    """A finished library whose bitcode is parsed only if another function is linked with it.
 
-    `stored` is the entry of a library that contains a wrapper or loop; None for a library that contains a user's function.
+    Attributes:
+        stored: the entry of a library that contains a wrapper or a loop; None for a library that contains a user's function.
     """
 
     stored: Stored | None = None
@@ -100,11 +101,14 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         self._parsed = module
 
     def address_in_image(self, name: str) -> int:
-        """Return the address of a function in the image, or 0 if the image has no function of this name."""
+        """Return the address of a function in the image, or 0 if the image has no function with this name."""
         return self._addresses.get(name, 0)
 
     def get_pointer_to_function(self, name: str) -> int:
-        """Return the address of a function, which is compiled if only the bitcode contains it; 0 if it does not exist."""
+        """Return the address of a function, or 0 if the library has no function with this name.
+
+        If only the bitcode contains the function, compile it first.
+        """
         address = self.address_in_image(name)
         if not address and name in {f.name for f in self._get_module_for_linking().functions if not f.is_declaration}:
             return self._compile_from_bitcode(name)
@@ -120,29 +124,24 @@ class MappedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return address
 
     def _get_module_for_linking(self) -> Any:
-        """Return the parsed bitcode for linking.
-
-        This also defines the environments that code linked with the bitcode looks up.
-        """
+        """Return the parsed bitcode. On the first call, define the environments that code linked with the bitcode looks up."""
         if self._shared_module is None:
             from llvmlite import binding
 
             self._define_environments(binding)
-            module = binding.parse_bitcode(zlib.decompress(self._bitcode))
-            bind_named(module)
-            self._shared_module = module
+            self._shared_module = bind_imports(binding.parse_bitcode(zlib.decompress(self._bitcode)))
         return self._shared_module
 
     def _define_environments(self, binding: Any) -> None:
-        """Define the variables of environments in LLVM's execution engine, as far as it lacks them."""
+        """Define the variables of environments that LLVM's execution engine lacks."""
         engine = self._codegen._engine
-        wanted = {n: e for n, e in self._environments.items() if not engine.is_symbol_defined(n)}
-        if wanted:
-            text = "\n".join(f'@"{name}" = global ptr null' for name in wanted)
+        missing = {n: e for n, e in self._environments.items() if not engine.is_symbol_defined(n)}
+        if missing:
+            text = "\n".join(f'@"{name}" = global ptr null' for name in missing)
             module = binding.parse_assembly(text)
             module.triple = self._codegen._llvm_module.triple
             module.data_layout = self._codegen._data_layout
             engine.add_module(module)
             engine.finalize_object()
-        for name, environment in wanted.items():
+        for name, environment in missing.items():
             self._codegen.set_env(name, environment)

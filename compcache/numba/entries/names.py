@@ -1,4 +1,4 @@
-"""Defines the names of entries, for display and for the index."""
+"""Formats the names of entries and the signatures of functions, for the index and for display."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ from compcache.numba.identity.key import without_addresses
 if TYPE_CHECKING:
     from compcache.numba.identity.key import Identity
 
-__all__ = ["func_name_of", "label_of", "shown_signature"]
+__all__ = ["format_signature", "make_func_name", "make_label"]
 
 _MAX_SHOWN = 400  # characters
 
 
-def _shown_types(items: Any) -> str:
-    return without_addresses(", ".join(map(str, items)))
+def _format_types(types: Any) -> str:
+    return without_addresses(", ".join(map(str, types)))
 
 
-def label_of(name: str, signature: Any) -> str:
-    """Return the name of a function with its argument types, for display: ``pkg.mod.f(int64, float64)``. Long lists of types are cut."""
-    shown = _shown_types(getattr(signature, "args", signature))
-    if len(shown) > _MAX_SHOWN:
-        shown = f"{shown[:_MAX_SHOWN]}..."
-    return f"{name}({shown})"
+def make_label(name: str, signature: Any) -> str:
+    """Return a function's name with the argument types, ``pkg.mod.f(int64, float64)``. Types beyond 400 characters are cut.
+
+    Args:
+        name: the name of the function.
+        signature: a Numba signature, or the types of the arguments.
+    """
+    types = _format_types(getattr(signature, "args", signature))
+    if len(types) > _MAX_SHOWN:
+        types = f"{types[:_MAX_SHOWN]}..."
+    return f"{name}({types})"
 
 
-def func_name_of(identity: Identity, signature: Any) -> str:
+def make_func_name(identity: Identity, signature: Any) -> str:
     """Return the name of an entry, for example ``pkg.mod.f(int64, float64)-3f9c...``.
 
-    By this form `compcache explain` recognizes the variants of a function.
+    `compcache explain` recognizes the variants of a function by this format.
     """
-    return f"{label_of(identity.name, signature)}-{identity.key}"
+    return f"{make_label(identity.name, signature)}-{identity.key}"
 
 
-def shown_signature(signature: Any) -> str:
-    """Return a signature in the notation of Numba's users. A long signature is cut."""
-    result = "void" if str(signature.return_type) == "none" else _shown_types([signature.return_type])
-    text = f"{result}({_shown_types(signature.args)})"
+def format_signature(signature: Any) -> str:
+    """Return a signature in the notation of Numba's decorators, ``float64(int64)``. A signature is cut after 400 characters."""
+    result = "void" if str(signature.return_type) == "none" else _format_types([signature.return_type])
+    text = f"{result}({_format_types(signature.args)})"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Resolves Numba's slots for recursive calls before code is stored. Numba itself fills them at run time."""
+"""Resolves Numba's slots for recursive calls before code is stored. Numba itself fills the slots at run time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compcache.numba.compilation.libraries import library_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["UNRESOLVED", "MissingCallee", "lacks_callee", "resolve_recursion", "with_recursive_callees"]
+__all__ = ["UNRESOLVED", "MissingCallee", "lacks_callee", "link_recursive_callees", "resolve_recursion"]
 
 _MAX_CALLEES = 1000
 
@@ -22,14 +22,16 @@ _DECLARED_RECURSION = re.compile(r'^(@"\.numba\.unresolved\$([^"]+)") = external
 
 
 class MissingCallee(Exception):  # noqa: N818 - a result, not a failure
-    """Raised if code would call a function that other processes lack. The message names the function."""
+    """Raised if code would call a function that other processes do not have. The message names the function."""
 
 
-def with_recursive_callees(library: Any) -> Any:
-    """Return the library's module with the definitions of all recursive callees. If inlining has removed a callee, it is linked in again.
+def link_recursive_callees(library: Any) -> Any:
+    """Return the module of a library with the definitions of all recursive callees.
+
+    The result is the library's own module, or a copy in which callees that inlining has removed are linked again.
 
     Raises:
-        MissingCallee: no library of this process defines a callee.
+        MissingCallee: no library of this process defines one of the callees, or there are more than 1000 missing callees.
     """
     module = library._final_module
     for _ in range(_MAX_CALLEES):
@@ -46,20 +48,20 @@ def with_recursive_callees(library: Any) -> Any:
 
 
 def lacks_callee(library: Any) -> bool:
-    """Return whether a library alone, in another process, would lack a recursive callee.
+    """Return whether the module of a library lacks the definition of a recursive callee.
 
     Raises:
-        MissingCallee: no library of this process defines a callee.
+        MissingCallee: no library of this process defines the callee.
     """
     module = library._final_module
-    return with_recursive_callees(library) is not module
+    return link_recursive_callees(library) is not module
 
 
 def _find_defining_module(name: str) -> Any:
     """Return the module that defines a function.
 
     Raises:
-        MissingCallee: no library of this process defines it.
+        MissingCallee: no library of this process defines the function.
     """
     library = library_of(name)
     module = library._get_module_for_linking() if library is not None else None
@@ -68,28 +70,29 @@ def _find_defining_module(name: str) -> Any:
     raise MissingCallee(f"the function calls {name} recursively, but no library of this process defines {name} any more")
 
 
-#: The parts of Numba's function names: a name with a number, the length of the compiler options, and the options with all that follows.
+#: The parts of Numba's function names: the name with a number, the length of the compiler options, and the options with the remainder.
 _OPTIONS = re.compile(r"(.*B\d+v\d+)B(\d+)(c8t.*)")
 
 
 def _find_callee(name: str, defined: Collection[str]) -> str | None:
-    """Return the name of the function that belongs to a slot, or None. A slot's name contains the caller's options, which may differ."""
+    """Return the defined function for a slot, or None. The slot's name contains the caller's options, which the callee may not have."""
     if name in defined:
         return name
-    wanted = _without_options(name)
-    return next((other for other in defined if _without_options(other) == wanted != other), None)
+    plain_name = _strip_options(name)
+    return next((function for function in defined if _strip_options(function) == plain_name != function), None)
 
 
-def _without_options(name: str) -> str:
+def _strip_options(name: str) -> str:
+    """Return one of Numba's function names without the compiler options."""
     match = _OPTIONS.fullmatch(name)
     return name if match is None else match[1] + match[3][int(match[2]) :]
 
 
 def resolve_recursion(text: str, defined: Collection[str]) -> str:
-    """Define the variables through which recursive functions call themselves, as far as these functions are `defined`."""
+    """Return LLVM assembly in which the slots for recursive calls refer to the functions in `defined`. Other slots are left as they are."""
 
-    def define(match: re.Match[str]) -> str:
+    def define_slot(match: re.Match[str]) -> str:
         callee = _find_callee(match[2], defined)
         return match[0] if callee is None else f'{match[1]} = internal constant ptr @"{callee}"'
 
-    return _DECLARED_RECURSION.sub(define, text)
+    return _DECLARED_RECURSION.sub(define_slot, text)

@@ -1,8 +1,7 @@
 """Stores compiled overloads in a cache directory.
 
 An entry is a module of the cache with a readable name that ends with the overload's key. If the machine code can be linked as a shared
-object, the image of the module contains it. Otherwise the description, an entry of data that comes with the module, contains the object
-code as Numba serializes it.
+object, it is in the module's image. Otherwise it is in the description, the data entry of the module, as object code that Numba serialized.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from compcache.files import reraise_interrupt
 from compcache.numba.compilation import libraries, native_code, scopes
 from compcache.numba.entries import image_source, load, recursion
 from compcache.numba.entries.generators import next_symbol
-from compcache.numba.entries.held_objects import reason_for_copied_objects
-from compcache.numba.entries.named_addresses import with_names
-from compcache.numba.entries.names import shown_signature
+from compcache.numba.entries.held_objects import copied_objects_reason
+from compcache.numba.entries.named_addresses import replace_addresses_by_names
+from compcache.numba.entries.names import format_signature
 from compcache.numba.entries.sources import sources_of
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
@@ -42,26 +41,26 @@ if TYPE_CHECKING:
     from compcache.numba.identity.dependencies import Dependency
     from compcache.numba.identity.key import Identity
 
-__all__ = ["NotCacheable", "NotYetCacheable", "assembly_of", "publish", "save_library", "save_result", "why_numba_does_not_cache"]
+__all__ = ["NotCacheable", "NotYetCacheable", "assembly_of", "numba_refusal_reason", "publish_entry", "save_library", "save_result"]
 
-#: Pickled exceptions, which contain the line that raises the exception.
-_LINES = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
-#: Debug information, which contains the names of files.
-_FILES = re.compile(r"!DICompileUnit\(")
+#: A pickled exception. It contains the line that raises the exception.
+_PICKLED_EXCEPTION = re.compile(r'^@"?\.const\.(?:picklebuf|pickledata)\.', re.MULTILINE)
+#: Debug information. It contains the names of files.
+_DEBUG_INFORMATION = re.compile(r"!DICompileUnit\(")
 
 _DYNAMIC_GLOBALS = "it uses dynamic globals (such as ctypes pointers and large global arrays)"
 
 
 class NotCacheable(Exception):  # noqa: N818 - a result, not a failure
-    """Raised if a compiled overload cannot be stored. The message says why."""
+    """Raised if a compiled overload cannot be stored. The message gives the reason."""
 
 
 class NotYetCacheable(NotCacheable):
     """Raised if an overload calls a function that may not be compiled yet."""
 
 
-def why_numba_does_not_cache(cres: Any) -> str:
-    """Return why Numba itself does not cache a compile result, in Numba's words; "" if Numba caches it."""
+def numba_refusal_reason(cres: Any) -> str:
+    """Return the reason why Numba does not cache a compile result, in the words of Numba's warning; "" if Numba caches the result."""
     if any(not lifted.can_cache for lifted in cres.lifted or ()):
         return "it uses lifted code"
     if cres.library.has_dynamic_globals and assembly_of(cres.library, cres.library._final_module, _entry_symbols(cres.fndesc)) is None:
@@ -80,7 +79,7 @@ def save_result(
         name: the name of the entry.
         cres: Numba's compile result.
         targets: the CPUs to store code for, as in `ModuleSource`.
-        seconds: the time in seconds that Numba took to compile the code.
+        seconds: the CPU time that Numba took to compile the code, in seconds.
 
     Raises:
         NotCacheable: the code depends on objects that only this process has.
@@ -89,41 +88,41 @@ def save_result(
     library = cres.library
     recorded = libraries.collect_dependencies(library)
     text = _require_assembly(cres, library._final_module)
-    checked = _checked_fields(_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
-    token = _token_of(cres)
+    checked = _make_checked_fields(_digest_reported_lines(identity, text, shows_files=cres.objectmode or bool(cres.lifted)), recorded)
+    token = _find_token(cres)
     source, payload = _prepare_image_source(cres, text)
     if source is not None:
-        bitcode = zlib.compress(_linkable_bitcode(cres), 1)
+        bitcode = zlib.compress(_make_linkable_bitcode(cres), 1)
         pickled = _pickle((KIND_IMAGE, token, source.symbols, payload), cres, text)
         description = Description(*checked, pickled, bitcode)
         try:
-            publish(cache, identity, name, cres.signature, source, description, targets, seconds=seconds)
+            publish_entry(cache, identity, name, cres.signature, source, description, targets, seconds=seconds)
             if native_code.is_waiting(library):
                 load.run_image(cache, name, description, source.symbols, library)
         except (CompileError, LinkError):
-            source = None  # LLVM or the linker rejects it as a shared object, so object code is stored
+            source = None  # LLVM or the linker rejects the source of the image, so object code is stored
     if source is None:
         if library.has_dynamic_globals:
             raise NotCacheable(_DYNAMIC_GLOBALS)
         if recursion.lacks_callee(library):
             raise NotCacheable("the function calls a recursive function whose code is in another object")
-        needed = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
-        pickled = _pickle((KIND_OBJECT, token, needed, (next_symbol(cres), _reduce_result(cres))), cres, text)
-        publish(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
+        thread_functions = tuple(f.name for f in library._final_module.functions if f.is_declaration and f.name in THREADING)
+        pickled = _pickle((KIND_OBJECT, token, thread_functions, (next_symbol(cres), _reduce_result(cres))), cres, text)
+        publish_entry(cache, identity, name, cres.signature, None, Description(*checked, pickled, b""), seconds=seconds)
 
 
 def assembly_of(library: Any, module: Any, kept: Container[str]) -> str | None:
-    """Return the assembly of a module of a library, with names in place of addresses that are valid only in this process.
+    """Return the LLVM assembly of a library's module, with imports in place of addresses that are valid only in this process.
 
     Args:
         library: the library.
-        module: the LLVM module.
+        module: one of the library's LLVM modules.
         kept: the functions that other code may call.
 
     Returns:
-        The assembly, or None if it contains an address that has no name.
+        The assembly, or None if the code uses an address that has no name.
     """
-    return with_names(module, kept) if library.has_dynamic_globals else str(module)
+    return replace_addresses_by_names(module, kept) if library.has_dynamic_globals else str(module)
 
 
 def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
@@ -131,15 +130,23 @@ def _entry_symbols(fndesc: Any) -> tuple[str, ...]:
 
 
 def _require_assembly(cres: Any, module: Any) -> str:
-    """Return the assembly of a module, as `assembly_of` does. Raise `NotCacheable` if an address has no name."""
+    """Return the LLVM assembly of a module, as `assembly_of` does.
+
+    Raises:
+        NotCacheable: the code uses an address that has no name.
+    """
     text = assembly_of(cres.library, module, _entry_symbols(cres.fndesc))
     if text is None:
         raise NotCacheable(_DYNAMIC_GLOBALS)
     return text
 
 
-def _linkable_bitcode(cres: Any) -> bytes:
-    """Return the bitcode for linking, with names in place of addresses."""
+def _make_linkable_bitcode(cres: Any) -> bytes:
+    """Return the bitcode with which callers are linked, with imports in place of addresses.
+
+    Raises:
+        NotCacheable: the code uses an address that has no name.
+    """
     module = cres.library._get_module_for_linking()
     if cres.library.has_dynamic_globals:
         module = binding.parse_assembly(_require_assembly(cres, module))
@@ -147,11 +154,15 @@ def _linkable_bitcode(cres: Any) -> bytes:
     return bitcode
 
 
-def _checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
-    """Return the fields of the description that are checked when the entry is loaded.
+def _make_checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str, tuple[Dependency, ...], bytes, tuple[str, ...]]:
+    """Return the fields of the description that a load checks.
+
+    Args:
+        lines: the digest of the source lines, or "".
+        recorded: the dependencies of the code.
 
     Raises:
-        NotCacheable: a dependency has no identity.
+        NotCacheable: the dependencies are unknown.
     """
     if recorded.problem:
         raise NotCacheable(str(recorded.problem)) from recorded.problem
@@ -162,6 +173,11 @@ def _checked_fields(lines: str, recorded: libraries.Recorded) -> tuple[str, str,
 def _pickle(value: Any, cres: Any, text: str) -> bytes:
     """Return the pickled metadata of an entry.
 
+    Args:
+        value: the metadata.
+        cres: the compile result.
+        text: the LLVM assembly of the code.
+
     Raises:
         NotCacheable: the metadata cannot be pickled, or other processes would have copies of its objects.
     """
@@ -170,18 +186,18 @@ def _pickle(value: Any, cres: Any, text: str) -> bytes:
             pickled: bytes = serialize.dumps(value)
     except Exception as error:
         reraise_interrupt(error)
-        raise NotCacheable(f"the descriptor of the function cannot be pickled: {error}") from error
-    reason = reason_for_copied_objects(text, pickled, cres.environment.consts)
+        raise NotCacheable(f"the metadata of the function cannot be pickled: {error}") from error
+    reason = copied_objects_reason(text, pickled, cres.environment.consts)
     if reason:
         raise NotCacheable(reason)
     return pickled
 
 
-def publish(
+def publish_entry(
     cache: Cache, identity: Identity, name: str, signature: Any, source: Any, description: Description,
     targets: Iterable[str] | str | None = None, part_of: str | None = None, seconds: float = 0.0,
 ) -> None:  # fmt: skip
-    """Store an entry: its description, and its image if it has a source.
+    """Store an entry: its description, and its image if a source is given.
 
     Args:
         cache: the cache to store in.
@@ -191,18 +207,18 @@ def publish(
         source: the source of the image; None if the description contains the code.
         description: the description.
         targets: the CPUs to store code for, as in `ModuleSource`.
-        part_of: the function to which the code belongs if it is a wrapper or a loop.
-        seconds: the time in seconds that Numba took to compile the code.
+        part_of: the function to which a wrapper or a loop belongs; None for the code of a function.
+        seconds: the CPU time that Numba took to compile the code, in seconds.
 
     Raises:
         CompcacheError: the entry could not be stored.
     """
-    text = source.text if source else image_source.address_function(())
+    text = source.text if source else image_source.make_address_function(())
     cpu, features = requested_cpu_and_features()
     portable = not description.is_machine_code and not description.cpu and not frontend.passes_vectors(text)
     frontend.add_realizations(cache, ModuleSource(
         text,
-        {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=shown_signature(signature))},
+        {name: Function("ptr(i64)", symbol=image_source.ADDRESS, shown=format_signature(signature))},
         source.globals if source else None,
         entries={DESCRIPTION: description.encode()},
         optimize=0,
@@ -216,23 +232,29 @@ def publish(
     ), alone=True, seconds=seconds)  # fmt: skip  # the code calls only functions of Numba, Python and the platform
 
 
-def _token_of(cres: Any) -> str:
+def _find_token(cres: Any) -> str:
+    """Return the token in the symbols of compiled code, or "" if the symbols have no token, or a token with a number."""
     uid = getattr(cres.fndesc, "uid", None)
     return uid if isinstance(uid, str) and "x" not in uid else ""
 
 
-def _reported_lines(identity: Identity, text: str, *, shows_files: bool = False) -> str:
-    """Return the digest of the source lines that the code reports, or "" if it reports none.
+def _digest_reported_lines(identity: Identity, text: str, *, shows_files: bool = False) -> str:
+    """Return the digest of the source lines that the code reports, or "" if the code reports no lines.
 
-    Exceptions contain lines. A load finds their file by the module's name. Debug information and Python code also contain file names.
+    Debug information and Python code contain lines and file names. Exceptions contain only lines; a load finds the file by the module name.
+
+    Args:
+        identity: the identity of the function.
+        text: the LLVM assembly of the code.
+        shows_files: whether the code contains Python code.
     """
-    if shows_files or _FILES.search(text) is not None:
+    if shows_files or _DEBUG_INFORMATION.search(text) is not None:
         return identity.lines
-    return identity.lines[:SIZE_OF_LINES] if _LINES.search(text) is not None else ""
+    return identity.lines[:SIZE_OF_LINES] if _PICKLED_EXCEPTION.search(text) is not None else ""
 
 
 def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
-    """Return the source of the image and the payload of the description, or (None, None) if the code cannot be linked as an image.
+    """Return the image's source and the description's payload, or (None, None) if the code cannot be linked as an image.
 
     Raises:
         NotYetCacheable: a recursive callee is not compiled yet.
@@ -240,7 +262,7 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
     fndesc = cres.fndesc
     try:
         if recursion.UNRESOLVED in text:
-            text = _require_assembly(cres, recursion.with_recursive_callees(cres.library))
+            text = _require_assembly(cres, recursion.link_recursive_callees(cres.library))
     except recursion.MissingCallee as error:
         raise NotYetCacheable(str(error)) from error
     if (
@@ -254,23 +276,25 @@ def _prepare_image_source(cres: Any, text: str) -> tuple[Any, Any]:
         source = image_source.prepare_image(text, _entry_symbols(fndesc))
     except image_source.CannotLink:
         return None, None
-    own = cres.environment
-    referenced = _environment_rows([env_name for env_name in source.environments if env_name != own.env_name])
+    environment = cres.environment
+    referenced = _make_environment_rows([env_name for env_name in source.environments if env_name != environment.env_name])
     return source, (
-        cres.library.name, _drop_unpicklable_parts(fndesc), own.env_name, list(own.consts), cres.signature,
+        cres.library.name, _drop_unpicklable_parts(fndesc), environment.env_name, list(environment.consts), cres.signature,
         without_addresses(str(cres.type_annotation)),
         referenced, *([tuple(cres.lifted)] if cres.lifted else []),
     )  # fmt: skip
 
 
-def _environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
-    """Return the environments with these names, in the form from which other processes create them."""
+def _make_environment_rows(names: Iterable[str]) -> tuple[Any, ...]:
+    """Return the name, the module and the constants of each existing environment with one of these names.
+
+    The module is None for a function that was created from text. Its code reads no globals.
+    """
     rows = []
     for name in names:
         environment = lookup_environment(name)
         if environment is not None:
-            module = environment.globals.get("__name__")  # None for a function that was created from text; its code reads no globals
-            rows.append((name, module, list(environment.consts)))
+            rows.append((name, environment.globals.get("__name__"), list(environment.consts)))
     return tuple(rows)
 
 
@@ -280,7 +304,7 @@ def _requires_more_than_threads(cres: Any) -> bool:
 
 
 def _drop_unpicklable_parts(fndesc: Any) -> Any:
-    """Remove the type maps of a descriptor, and return a descriptor without parts that cannot be pickled, as Numba stores it."""
+    """Return a function descriptor without parts that cannot be pickled, as Numba stores it. Remove the argument's own type maps."""
     fndesc.typemap = fndesc.calltypes = None
     if fndesc.global_dict is None:
         return fndesc
@@ -292,7 +316,11 @@ def _drop_unpicklable_parts(fndesc: Any) -> Any:
 
 
 def _reduce_result(cres: Any) -> Any:
-    """Return a compile result in the form in which Numba pickles it. Raise `NotCacheable` if its module has no name."""
+    """Return a compile result in the form that Numba pickles.
+
+    Raises:
+        NotCacheable: the module of the function has no name.
+    """
     if not cres.environment.can_cache():
         raise NotCacheable("the module of the function has no name")
     return cres._reduce()
@@ -320,15 +348,15 @@ def save_library(
     if library.has_dynamic_globals:
         raise NotCacheable("it uses dynamic globals")
     library._ensure_finalized()
-    checked = _checked_fields(_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
+    checked = _make_checked_fields(_digest_reported_lines(identity, str(library._final_module)) or identity.lines[:SIZE_OF_LINES], recorded)
     try:
         source = image_source.prepare_image(str(library._final_module), (symbol,))
-        payload = library.name, _environment_rows(source.environments)
+        payload = library.name, _make_environment_rows(source.environments)
         bitcode = zlib.compress(library._get_module_for_linking().as_bitcode(), 1)
         description = Description(*checked, serialize.dumps((KIND_IMAGE, "", source.symbols, payload)), bitcode)
-        publish(cache, identity, name, signature, source, description, part_of=part_of)
+        publish_entry(cache, identity, name, signature, source, description, part_of=part_of)
         if native_code.is_waiting(library):
             load.run_image(cache, name, description, source.symbols, library)
     except (image_source.CannotLink, CompileError, LinkError):
         pickled = serialize.dumps((KIND_OBJECT, "", (), library.serialize_using_object_code()))
-        publish(cache, identity, name, signature, None, Description(*checked, pickled, b""), part_of=part_of)
+        publish_entry(cache, identity, name, signature, None, Description(*checked, pickled, b""), part_of=part_of)

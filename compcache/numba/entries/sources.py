@@ -1,7 +1,4 @@
-"""Reads the source text of compiled functions.
-
-An entry keeps the text so that `compcache explain` can show edits. No key contains it.
-"""
+"""Reads the source text of compiled functions. Entries keep the text so that `compcache explain` can show edits; no key contains it."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["sources_of"]
 
-#: The maximum number of characters of all functions together, because notes are read as a whole.
+#: The maximum number of characters of all functions together. A limit is necessary because the notes of an entry are read as a whole.
 _MAX_CHARACTERS = 1 << 15
 
 
 def sources_of(parts: Iterable[Part]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity.
 
-    Functions without a readable source, and functions beyond the maximum, are omitted.
+    Functions without readable source are omitted. The first function that exceeds the maximum length, and all later functions, are omitted.
     """
     texts: dict[str, str] = {}
     remaining = _MAX_CHARACTERS

@@ -1,6 +1,6 @@
 """Records stored overloads for processes that start without Numba.
 
-Every mode writes these records, so a process finds overloads that were compiled in any mode.
+These records are written in every mode, so a process finds overloads that were compiled in any mode.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
     "Entry",
     "are_settings_from_environment",
     "argument_text",
-    "environments_of",
-    "find_stored",
+    "find_stored_entry",
     "is_recorded",
+    "make_start_key",
+    "pickle_environments",
     "record_start",
-    "start_key",
     "store_fields",
 ]
 
@@ -43,49 +43,55 @@ _ENVIRONMENT = "_ZN08NumbaEnv"
 _ENVIRONMENT_FIELDS = object.__basicsize__
 
 
-def start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
-    """Return the present key of an overload for arguments of these types.
+def make_start_key(function: Any, options: Mapping[str, Any], args: Sequence[Any]) -> Key:
+    """Return the present key of an overload for starts without Numba.
 
     Args:
         function: the Python function.
-        options: the options, in the form of `registered.options`.
+        options: the compiler options, in the form of `registered.options`.
         args: the Numba types of the arguments.
 
     Raises:
         NotLazy: the overload needs Numba.
     """
-    given: list[Any] = []
-    texts = [argument_text(type_, given) for type_ in args]
-    return key_of(function, dict(options), ", ".join(texts), given)
+    functions: list[Any] = []
+    texts = [argument_text(type_, functions) for type_ in args]
+    return key_of(function, dict(options), ", ".join(texts), functions)
 
 
 def is_recorded(cache: Cache, key: Key) -> bool:
-    """Return whether the cache contains a record for starts without Numba under a key."""
+    """Return whether the cache contains the record with a key for starts without Numba."""
     return find_record(cache, key) is not None
 
 
 def record_start(cache_object: Any, cache: Cache, signature: Any, key: Key) -> None:
-    """Store the record by which processes without Numba find a stored overload. It is written together with later entries.
+    """Store the record by which processes without Numba find a stored overload. The record is written together with later entries.
+
+    Args:
+        cache_object: the cache object of the function.
+        cache: the cache to store in.
+        signature: the signature of the overload.
+        key: the key for starts without Numba.
 
     Raises:
         NotLazy: the overload needs Numba.
         CompcacheError: the record could not be stored.
     """
     if not are_settings_from_environment():
-        raise NotLazy("settings of Numba or installed packages differ from those at the start of this process")
-    entry = find_stored(cache_object, cache, signature, key)
+        raise NotLazy("Numba's settings or the installed packages have changed since this process started")
+    entry = find_stored_entry(cache_object, cache, signature, key)
     record = entry.create_record(entry.fndesc.llvm_cpython_wrapper_name) if entry is not None else None
     if entry is None or record is None:
-        raise NotLazy("the code or the constants of the function need Numba")
+        raise NotLazy("the code or a constant of the function needs Numba")
     store_fields(cache, key if entry.description.lines else key.without_lines(), record.fields, waits=True)
 
 
-def argument_text(type_: Any, given: list[Any] | None = None) -> str:
-    """Return the text that `type_text` returns for arguments of a type.
+def argument_text(type_: Any, functions: list[Any] | None = None) -> str:
+    """Return the text for a Numba type, which equals the text that `type_text` returns for an argument of this type.
 
     Args:
         type_: the Numba type.
-        given: a list to which jitted functions are appended; None to raise `NotLazy` for them.
+        functions: a list, to which the dispatcher of each jitted function is appended; None if jitted functions are not supported.
 
     Raises:
         NotLazy: only Numba supports arguments of this type.
@@ -98,9 +104,9 @@ def argument_text(type_: Any, given: list[Any] | None = None) -> str:
         return f"{'' if type_.mutable else 'readonly '}array({argument_text(type_.dtype)}, {type_.ndim}d, {type_.layout})"
     if isinstance(type_, types.BaseTuple):
         cls = getattr(type_, "instance_class", tuple)
-        return f"{class_text(cls)}({', '.join([argument_text(item, given) for item in type_.types])})"
-    if isinstance(type_, types.Dispatcher) and given is not None:
-        given.append(type_.dispatcher)
+        return f"{class_text(cls)}({', '.join([argument_text(item, functions) for item in type_.types])})"
+    if isinstance(type_, types.Dispatcher) and functions is not None:
+        functions.append(type_.dispatcher)
         return FUNCTION
     if isinstance(type_, types.Bytes):
         return "bytes"
@@ -114,9 +120,9 @@ _SCALAR_TEXTS = frozenset((*NUMBERS, "none", "unicode_type"))
 
 
 def are_settings_from_environment() -> bool:
-    """Return whether any other process with the same environment has the same settings and packages.
+    """Return whether another process with the same environment variables has the same Numba settings and packages.
 
-    The answer is False if code has changed a setting, or if a package was installed after the first key of this process.
+    The result is False if the program has changed a setting, or if a package was installed after this process computed its first key.
     """
     from numba.core import config
 
@@ -130,7 +136,7 @@ def are_settings_from_environment() -> bool:
     try:
         config._env_reloader.process_environ(dict(os.environ))
         from_environment = config_text()
-    except Exception as error:  # noqa: BLE001 - any exception means that other processes may differ
+    except Exception as error:  # noqa: BLE001 - after any exception, other processes may have other settings
         reraise_interrupt(error)
         return False
     finally:
@@ -147,7 +153,7 @@ class Entry(NamedTuple):
         description: the description in the entry.
         symbols: the symbols of the image, by number.
         fndesc: Numba's descriptor of the function.
-        constants: the constants of the environments, by symbol.
+        constants: the constants of each environment, by the environment's symbol.
     """
 
     name: str
@@ -158,56 +164,58 @@ class Entry(NamedTuple):
     constants: dict[str, list[Any]]
 
     def create_record(self, symbol: str) -> Record | None:
-        """Return the record by which processes without Numba call a symbol, or None if the constants need Numba."""
-        environments = environments_of(self.symbols, self.constants)
+        """Return the record by which processes without Numba call the function with this symbol, or None if a constant needs Numba."""
+        environments = pickle_environments(self.symbols, self.constants)
         if environments is None:
             return None
         return Record(self.name, self.identity.lines, self.description.implementations, self.symbols.index(symbol), environments)
 
 
-def find_stored(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
+def find_stored_entry(cache_object: Any, cache: Cache, signature: Any, key: Key | None = None) -> Entry | None:
     """Return the stored entry for a signature.
 
     Args:
         cache_object: the cache object of the function.
         cache: the cache.
         signature: the signature.
-        key: the key for starts without Numba. It must cover the user's implementations that the compiler used.
+        key: the key for starts without Numba, which must cover the user's implementations that the compiler used; None if the compiler
+            must have used none.
 
     Returns:
-        The entry, or None if it is missing, or if only Numba can use it.
+        The entry; None if there is no such entry, or if only Numba can use it.
 
     Raises:
-        NotLazy: the code was compiled with options of a caller.
+        NotLazy: a key is given, and the code was compiled with options of a caller.
     """
     from numba import _dynfunc
 
-    from compcache.numba.entries.load import find
-    from compcache.numba.entries.names import func_name_of
+    from compcache.numba.entries.load import find_entry
+    from compcache.numba.entries.names import make_func_name
     from compcache.numba.identity.key import Identity
     from compcache.numba.lazy.description import KIND_IMAGE
 
     args = tuple(getattr(signature, "args", signature))
-    known = cache_object._identities
-    identity = known.get(args) or known.get((args, getattr(signature, "return_type", None)))
+    identities = cache_object._identities
+    identity = identities.get(args) or identities.get((args, getattr(signature, "return_type", None)))
     if not isinstance(identity, Identity) or _dynfunc._impl_info["offsetof_env_body"] != _ENVIRONMENT_FIELDS:
         return None
     if key is not None and cache_object.inherits_options(identity):
         raise NotLazy("the function was compiled with the options of a caller")
-    name = func_name_of(identity, args)
-    entry = find(cache, name, identity.lines, is_new=True)
-    if entry is None or not _covers(key, entry[1]):
+    name = make_func_name(identity, args)
+    entry = find_entry(cache, name, identity.lines, is_new=True)
+    description = entry[1] if entry is not None else None
+    if description is None or not _covers_implementations(key, description):
         return None
-    kind, _, symbols, payload = pickle.loads(entry[1].pickled)  # noqa: S301 - the cache was opened for it
+    kind, _, symbols, payload = pickle.loads(description.pickled)  # noqa: S301 - the cache was opened for it
     if kind != KIND_IMAGE:
         return None
-    _, fndesc, own_name, own_constants, _, _, referenced = payload[:7]
-    constants = {symbol: values for symbol, _, values in referenced} | {own_name: own_constants}
-    return Entry(name, identity, entry[1], symbols, fndesc, constants)
+    _, fndesc, env_name, env_constants, _, _, referenced = payload[:7]
+    constants = {symbol: values for symbol, _, values in referenced} | {env_name: env_constants}
+    return Entry(name, identity, description, symbols, fndesc, constants)
 
 
-def _covers(key: Key | None, description: Description) -> bool:
-    """Return whether a key covers all of the user's implementations that the compiler used or asked."""
+def _covers_implementations(key: Key | None, description: Description) -> bool:
+    """Return whether a key covers all of the user's implementations that the compiler used or tried. None covers no implementation."""
     names = {name for name, _ in description.dependencies} | set(description.answered)
     if not names or key is None:
         return not names
@@ -217,8 +225,13 @@ def _covers(key: Key | None, description: Description) -> bool:
     return all(id(function) in covered or not covered.isdisjoint(map(id, wrapped_by(function))) for function in functions)
 
 
-def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
-    """Return the number of each environment's slot with its pickled constants, or None if the constants need Numba."""
+def pickle_environments(symbols: Sequence[str], constants: Mapping[str, list[Any]]) -> tuple[tuple[int, bytes], ...] | None:
+    """Return the slot number and the pickled constants of each environment, or None if a constant needs Numba.
+
+    Args:
+        symbols: the symbols of the image, by number.
+        constants: the constants of each environment, by the environment's symbol.
+    """
     rows = []
     for number, symbol in enumerate(symbols):
         if symbol.startswith(_ENVIRONMENT) and symbol in constants:
@@ -230,37 +243,37 @@ def environments_of(symbols: Sequence[str], constants: Mapping[str, list[Any]]) 
 
 
 def _pickle_constants(constants: list[Any]) -> bytes | None:
-    """Return the pickled constants of an environment, or None if unpickling them needs Numba."""
+    """Return the pickled constants of an environment, or None if unpickling the constants needs Numba."""
     if not constants:
         return b""
     try:
         data = pickle.dumps(list(constants), 4)
-    except Exception as error:  # noqa: BLE001 - any exception means that Numba must load the constants
+    except Exception as error:  # noqa: BLE001 - after any exception, only Numba can load the constants
         reraise_interrupt(error)
         return None
     return None if b"numba" in data or b"llvmlite" in data or b"__main__" in data else data
 
 
 def store_fields(cache: Cache, key: Key, fields: tuple[Any, ...], *, waits: bool = False) -> None:
-    """Store data for `find_fields` under a key.
+    """Store the fields of a record under a key for starts without Numba.
 
     Args:
         cache: the cache to store in.
         key: the key.
-        fields: the data.
-        waits: whether to write the data together with later entries.
+        fields: the fields of the record.
+        waits: whether the record may be written later, together with other entries.
 
     Raises:
-        CompcacheError: the data could not be stored.
+        CompcacheError: the record could not be stored.
     """
-    stored = frontend.find_stored(cache, _entries_in(fields))
+    stored = frontend.find_stored(cache, _entry_names(fields))
     frontend.put_entry(cache, key.name, dump_marshalled(fields), kind=START, requires=stored.module_ids if stored is not None else ())
     if not waits:
-        frontend.write_entries(cache)  # writing is fast compared to compiling, and workers may end without exit handlers
+        frontend.write_entries(cache)  # writing is fast compared to compiling, and worker processes may end without exit handlers
 
 
-def _entries_in(fields: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return the names of the entries in the data under a key: one for an overload or a loop, otherwise one for each signature."""
+def _entry_names(fields: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of the entries in a record's fields: one name for an overload or a loop, otherwise one for each signature."""
     first, second, *_ = fields
     if isinstance(first, str):
         return (first,)

@@ -11,22 +11,22 @@ import re
 from typing import TYPE_CHECKING
 
 from compcache.numba.entries import named_addresses
-from compcache.numba.entries.named_addresses import address_in, thread_functions_by_address
+from compcache.numba.entries.named_addresses import find_thread_functions, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MATHEMATICS", "known_functions", "with_own_hash_secret"]
+__all__ = ["MATHEMATICS", "find_cython_functions", "with_own_hash_secret"]
 
 
-def known_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+def find_cython_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """Return the known functions whose addresses these variables hold, by variable: module, name, and type in Cython's spelling."""
     names = tuple(variables)
     if not names:
         return {}
-    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in thread_functions_by_address(_THREADS).items()}
-    thread_functions = {name: threads[address_in(name)] for name in names if address_in(name) in threads}
-    return named_addresses.known_functions(names) | thread_functions
+    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in find_thread_functions(_THREADS).items()}
+    thread_functions = {name: threads[parse_address(name)] for name in names if parse_address(name) in threads}
+    return named_addresses.find_cython_functions(names) | thread_functions
 
 
 #: Functions of Numba that kernels call to start and count threads, with the functions of `_objects` that replace them.

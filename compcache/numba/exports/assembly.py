@@ -12,9 +12,9 @@ from llvmlite import binding
 
 from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
-from compcache.numba.entries.named_addresses import PREFIX, without_addresses, without_dead_code
-from compcache.numba.entries.recursion import MissingCallee, resolve_recursion, with_recursive_callees
-from compcache.numba.exports.addresses import MATHEMATICS, known_functions, with_own_hash_secret
+from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, null_addresses, remove_dead_code
+from compcache.numba.entries.recursion import MissingCallee, link_recursive_callees, resolve_recursion
+from compcache.numba.exports.addresses import MATHEMATICS, find_cython_functions, with_own_hash_secret
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
 from compcache.numba.exports.objects import HELPERS, objects_text
 from compcache.numba.exports.parameters import export_error
@@ -61,7 +61,7 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
     """
     context = cres.target_context
     try:
-        compiled = _with_known_functions(with_recursive_callees(cres.library))
+        compiled = _with_known_functions(link_recursive_callees(cres.library))
         services = _find_used_services(func_name, compiled)
         plan = _encode_plan_if_used(
             func_name, cres, parameters, result, is_needed=bool(services.helpers or services.functions or services.library)
@@ -120,10 +120,10 @@ def _with_known_functions(compiled: Any) -> Any:
 
     The code that Numba generates for a null address is removed.
     """
-    addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX)]
+    addresses = [v.name for v in compiled.global_variables if v.name.startswith(ADDRESS_PREFIX)]
     if not addresses:
         return compiled
-    return without_dead_code(without_addresses(str(compiled), known_functions(addresses)))
+    return remove_dead_code(null_addresses(str(compiled), find_cython_functions(addresses)))
 
 
 def _create_pass_builder(module: Any) -> Any:
@@ -140,8 +140,8 @@ def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
     """
     counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
-    addresses = [v.name for v in compiled.global_variables if v.name.startswith(PREFIX) and counts.get(v.name, 0) > 1]
-    functions = known_functions(addresses)
+    addresses = [v.name for v in compiled.global_variables if v.name.startswith(ADDRESS_PREFIX) and counts.get(v.name, 0) > 1]
+    functions = find_cython_functions(addresses)
     if len(functions) != len(addresses):
         raise export_error(
             func_name,

@@ -1,1 +1,1 @@
-"""Hooks into Numba: everything in it that is replaced while the backend is installed."""
+"""Hooks into Numba: replaces methods of Numba while the backend is installed."""

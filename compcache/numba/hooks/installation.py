@@ -41,7 +41,7 @@ class Hooks:
     """The replacements that one installation makes in Numba.
 
     Args:
-        backend: the backend that functions use from then on.
+        backend: the backend that functions use after the installation.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -51,13 +51,13 @@ class Hooks:
         self._has_functions = False
 
     def install(self, *, is_first: bool) -> None:
-        """Replace Numba's functions.
+        """Replace Numba's functions. If an error occurs, undo all replacements.
 
         Args:
             is_first: whether Numba is about to compile or load its first function.
 
         Raises:
-            AttributeError: this version of Numba lacks a function to replace. In this case, all replacements are undone.
+            AttributeError: this version of Numba lacks a function to replace.
         """
         try:
             self._install(is_first=is_first)
@@ -78,8 +78,8 @@ class Hooks:
     def remove(self) -> None:
         """Restore Numba's functions.
 
-        Functions that were decorated in the meantime keep using the directory. As long as such functions may exist, compilations are
-        recorded.
+        Functions that were decorated while the hooks were installed keep using the directory. If there may be such functions, compilations
+        are still recorded.
         """
         self._replaced.undo()
         for owner, attribute, original in self._adopted:
@@ -89,20 +89,20 @@ class Hooks:
             recorders.stop_recording()
 
     def _adopt_running_lookup(self) -> None:
-        """Serve the look-up that one of Numba's own cache objects is performing now, in a caller of this function."""
+        """Take over the look-up that one of Numba's own cache objects is performing in a caller of this function."""
         frame = sys._getframe()
         while frame.f_back is not None:
             cache, frame = frame.f_locals.get("self"), frame.f_back
             if isinstance(cache, dispatcher.Dispatcher):
-                note_running(cache, _identity_of_running(cache))
+                note_running(cache, _running_identity(cache))
             if isinstance(cache, caching.FunctionCache):
                 owner = frame.f_locals.get("self")
                 for cls, (attribute, function, _) in _OWNERS.items():
                     if isinstance(owner, cls) and getattr(owner, attribute) is cache:
                         self._adopt(owner, attribute, function)
-                        registering = few_collections(lasting=True)  # Numba registers its implementations before the look-up
-                        registering.__enter__()
-                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), registering)
+                        collections = few_collections(lasting=True)  # Numba registers its implementations before the look-up
+                        collections.__enter__()
+                        cache._load_overload = functools.partial(_load_once, cache, getattr(owner, attribute), collections)
 
     def _make_enable_caching(self, attribute: str, function: str) -> Callable[[Any], None]:
         """Return the replacement for `enable_caching`, which creates a cache object of the backend."""
@@ -115,7 +115,7 @@ class Hooks:
         return enable_caching
 
     def _make_compile_wrapper(self, attribute: str, function: str) -> Callable[[Any], Any]:
-        """Return a wrapper for `compile` that makes functions that were decorated earlier use the cache until `remove`."""
+        """Return a wrapper of `compile`. It makes functions that were decorated before the installation use the backend until `remove`."""
         adopt = self._adopt
 
         def wrap(original: Any) -> Any:
@@ -129,11 +129,17 @@ class Hooks:
         return wrap
 
     def _adopt(self, owner: Any, attribute: str, function: str) -> None:
-        """Replace the cache object that Numba created for a function until `remove`. Do nothing for other cache objects."""
+        """Replace a function's cache object until `remove` if Numba created it. Leave the backend's own cache objects.
+
+        Args:
+            owner: the dispatcher or callback.
+            attribute: the name of its attribute for the cache object.
+            function: the name of its attribute for the Python function.
+        """
         current = getattr(owner, attribute)
         if isinstance(current, caching.FunctionCache):
             self._adopted.append((owner, attribute, current))
-            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), other=current))
+            setattr(owner, attribute, FunctionCache(self._backend, owner, getattr(owner, function), fallback=current))
 
     def _wrap_gufunc_init(self, original: Any) -> Any:
         """Return the replacement for the constructor of a gufunc's wrapper, which creates a cache object of the backend."""
@@ -142,15 +148,15 @@ class Hooks:
         def __init__(  # noqa: N807 - it replaces this method
             self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
         ) -> None:
-            is_ours = isinstance(cache, Backend)
-            original(self, py_func, cres, sin, sout, cache if is_ours else False, is_parfors)
-            if cache and not is_ours:
+            is_backend = isinstance(cache, Backend)
+            original(self, py_func, cres, sin, sout, cache if is_backend else False, is_parfors)
+            if cache and not is_backend:
                 self.cache = GufuncCache(backend, self, py_func)
 
         return __init__
 
 
-def _identity_of_running(running: dispatcher.Dispatcher) -> Compiled | None:
+def _running_identity(running: dispatcher.Dispatcher) -> Compiled | None:
     """Return the identity of the code that a dispatcher is compiling, or None if the function has no identity."""
     try:
         options = fingerprint_of_value({**running.targetoptions}, "the options of a function that is being compiled")
@@ -160,11 +166,16 @@ def _identity_of_running(running: dispatcher.Dispatcher) -> Compiled | None:
     return Compiled(f"{content.content} {options}", content.lines)
 
 
-def _load_once(cache: Any, replacement: Any, registering: few_collections, sig: Any, target_context: Any) -> Any:
-    """Load an overload in place of `_load_overload` of a cache object, for the running call only.
+def _load_once(cache: Any, replacement: Any, collections: few_collections, sig: Any, target_context: Any) -> Any:
+    """Load an overload from the backend in place of Numba's cache object, for the running call only.
 
-    Before this call, Numba has registered its implementations, so garbage collections run as usual again.
+    Args:
+        cache: Numba's cache object, whose `_load_overload` this function replaces.
+        replacement: the backend's cache object.
+        collections: the limit on garbage collections, which ends now that Numba has registered its implementations.
+        sig: the signature.
+        target_context: Numba's target context.
     """
-    registering.__exit__(None, None, None)
+    collections.__exit__(None, None, None)
     del cache._load_overload
     return replacement.load_overload(sig, target_context)

@@ -1,7 +1,7 @@
-"""Records the compilations of Numba.
+"""Records Numba's compilations.
 
-Replaces the two entry points of the compiler, the function that numbers functions, and the functions that look up implementations. Such
-implementations may be the user's.
+This module wraps the two entry points of the compiler, the function that numbers functions, and the functions that look up implementations,
+which may be the user's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["start_recording", "stop_recording"]
 
-#: The recorders. There is one set per process, because functions that keep using the directory need it after `uninstall`.
+#: The installed recorders. One set serves the whole process, because functions that keep using the directory need it after `uninstall`.
 _recorders = Replacements()
 
 
@@ -43,7 +43,7 @@ def start_recording(*, from_the_start: bool) -> None:
     """Record compilations from now on. Do nothing if recording is on already.
 
     Args:
-        from_the_start: whether this process has compiled nothing yet.
+        from_the_start: whether this process has compiled nothing so far.
     """
     if _recorders:
         return
@@ -75,16 +75,16 @@ def stop_recording() -> None:
 
 
 def _postpone_code() -> None:
-    """Replace functions of Numba so that machine code is generated only when it is needed (`native_code`)."""
+    """Replace functions of Numba so that machine code is generated only when it is needed (see `native_code`)."""
     add_module = codegen.JITCPUCodegen._add_module
     finalize = codegen.JITCodeLibrary._finalize_specific
 
-    def make(library: Any) -> None:
+    def generate_code(library: Any) -> None:
         add_module(library.codegen, library._final_module)
         finalize(library)
 
     _recorders.replace(codegen.JITCPUCodegen, "_add_module", lambda _codegen, _module: None)
-    _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, make))
+    _recorders.replace(codegen.JITCodeLibrary, "_finalize_specific", lambda library: native_code.postpone(library, generate_code))
     _recorders.wrap(codegen.JITCodeLibrary, "get_pointer_to_function", _wrap_get_pointer)
     _recorders.wrap(codegen.JITCodeLibrary, "_get_compiled_object", _wrap_get_compiled_object)
     _recorders.wrap(codegen.JITCPUCodegen, "set_env", _wrap_set_env)
@@ -92,7 +92,7 @@ def _postpone_code() -> None:
 
 
 def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
-    """Return a function that wraps an entry point of the compiler, so that each compilation runs in a scope.
+    """Return a wrapper of one of the compiler's entry points that runs each compilation in a scope.
 
     Args:
         position: the position of the compiled function among the arguments.
@@ -103,13 +103,13 @@ def _make_scope_wrapper(position: int) -> Callable[[Any], Any]:
             if not _registered:
                 _register_implementations(args[:2])
             names = ("func", "args", "return_type", "flags", "locals")
-            given = dict(zip(names, args[position:], strict=False)) | {k: kwargs[k] for k in names if k in kwargs}
+            named = dict(zip(names, args[position:], strict=False)) | {k: kwargs[k] for k in names if k in kwargs}
             pipeline = kwargs.get("pipeline_class") or (args[8] if position == 2 and len(args) > 8 else None)  # noqa: PLR2004
-            extra = f"{sorted((k, str(v)) for k, v in declared_locals(given['locals']).items())} {getattr(pipeline, '__name__', '')}"
-            function = bytecode.get_function_object(given["func"])
+            extra = f"{sorted((k, str(v)) for k, v in declared_locals(named['locals']).items())} {getattr(pipeline, '__name__', '')}"
+            function = bytecode.get_function_object(named["func"])
             if plain_name(function.__name__) != function.__name__:
                 function.__name__ = function.__qualname__ = plain_name(function.__name__)
-            with scopes.compile_scope(function, given["args"], given["return_type"], given["flags"], extra) as scope:
+            with scopes.compile_scope(function, named["args"], named["return_type"], named["flags"], extra) as scope:
                 result = original(*args, **kwargs)
                 libraries.collect_dependencies(result.library, scope)
                 libraries.remember_library(result.fndesc.llvm_func_name, result.library)
@@ -125,7 +125,7 @@ _registered: list[bool] = []
 
 
 def _register_implementations(contexts: Iterable[Any]) -> None:
-    """Make Numba register its implementations, as it does before its first compilation."""
+    """Make Numba register its implementations in the typing and target contexts, as it does before its first compilation."""
     _registered.append(True)
     with few_collections(lasting=True):
         for context_ in contexts:
@@ -133,8 +133,13 @@ def _register_implementations(contexts: Iterable[Any]) -> None:
 
 
 def _store_result(miss: scopes.Miss, result: Any) -> Any:
-    """Store a compile result in its cache, and return the result with the entry point that its compilation omitted."""
-    miss.keep(result)
+    """Store a compile result, and return the result with the entry point that its compilation omitted.
+
+    Args:
+        miss: the look-up that did not find the overload.
+        result: the compile result without an entry point.
+    """
+    miss.store(result)
     context, placeholder = result.target_context, result.entry_point
     entry_point = context.get_executable(result.library, result.fndesc, result.environment)
     if placeholder in context._defns:
@@ -144,7 +149,7 @@ def _store_result(miss: scopes.Miss, result: Any) -> Any:
 
 
 def _wrap_get_executable(original: Any) -> Any:
-    """Return a wrapper that omits the entry point of a function that is about to be stored."""
+    """Return a wrapper that creates no entry point for a function that is about to be stored."""
 
     def get_executable(self: Any, library: Any, fndesc: Any, env: Any) -> Any:
         if scopes.has_miss(getattr(fndesc, "uid", None)):
@@ -156,7 +161,7 @@ def _wrap_get_executable(original: Any) -> Any:
 
 
 def _wrap_get_pointer(original: Any) -> Any:
-    """Return a wrapper that generates the machine code of a function when its address is requested, unless a stored image has it."""
+    """Return a wrapper that generates a function's machine code when its address is requested, unless a stored image contains it."""
 
     def get_pointer_to_function(self: Any, name: str) -> Any:
         self._ensure_finalized()
@@ -183,14 +188,14 @@ def _wrap_set_env(original: Any) -> Any:
     """Return a wrapper that assigns an environment only if its variable exists."""
 
     def set_env(self: Any, env_name: str, env: Any) -> None:
-        if self._engine.is_symbol_defined(env_name):  # otherwise the code will find it by its name
+        if self._engine.is_symbol_defined(env_name):  # otherwise the code finds the environment by its name later
             original(self, env_name, env)
 
     return set_env
 
 
 def _wrap_reducer(original: Any) -> Any:
-    """Return a wrapper that pickles the program's classes and intrinsics by name in code and entries."""
+    """Return a wrapper that pickles the program's classes and intrinsics by name."""
 
     def reducer_override(self: Any, obj: Any) -> Any:
         reduced = scopes.reduce_to_name(obj)
@@ -200,7 +205,7 @@ def _wrap_reducer(original: Any) -> Any:
 
 
 def _wrap_gufunc_init(original: Any) -> Any:
-    """Return a wrapper that accepts a backend as `cache`. The backend then stores the gufunc's wrapper."""
+    """Return a wrapper that accepts a backend as the argument `cache`, so that the backend stores the gufunc's wrapper."""
 
     def __init__(  # noqa: N807 - it replaces this method
         self: Any, py_func: Any, cres: Any, sin: Any, sout: Any, cache: Any, is_parfors: Any
@@ -214,7 +219,7 @@ def _wrap_gufunc_init(original: Any) -> Any:
 
 
 def _wrap_from_function(original: Any) -> Any:
-    """Return a wrapper that identifies each function by content, and replaces the path of its file by the name of its module."""
+    """Return a wrapper that identifies each function by its content, and the function's file by the name of its module."""
 
     def from_function(cls: Any, pyfunc: Any) -> Any:
         identity = original(cls, pyfunc)
@@ -230,22 +235,22 @@ def _wrap_from_function(original: Any) -> Any:
 
 
 def _wrap_resolve_attribute(original: Any) -> Any:
-    """Return a wrapper that records the name of an attribute and the templates that the compiler asks for the attribute."""
+    """Return a wrapper that records the name of an attribute, and the templates that the compiler tries for it."""
 
-    def resolve(self: Any, owner: Any, name: Any, *rest: Any) -> Any:
-        scopes.note_name(str(name))
+    def resolve(self: Any, owner: Any, name: Any, *args: Any) -> Any:
+        scopes.record_name(str(name))
         for template in self._get_attribute_templates(owner):
             _record_template(template)
-        return original(self, owner, name, *rest)
+        return original(self, owner, name, *args)
 
     return resolve
 
 
 def _wrap_get_call_type(original: Any) -> Any:
-    """Return a wrapper that records the name of a callable and the templates that the compiler asks for the call."""
+    """Return a wrapper that records the name of a callable, and the templates that the compiler tries for the call."""
 
     def get_call_type(self: Any, *args: Any, **kwargs: Any) -> Any:
-        scopes.note_name(key_name(self.typing_key))
+        scopes.record_name(key_name(self.typing_key))
         for template in self.templates:
             _record_template(template)
         return original(self, *args, **kwargs)
@@ -254,7 +259,7 @@ def _wrap_get_call_type(original: Any) -> Any:
 
 
 def _record_template(template: Any) -> None:
-    """Record a user's template that is not asked for its implementations individually."""
+    """Record that the compiler tries a template, if the template is the user's and its implementations are not tried one by one."""
     cls = template if isinstance(template, type) else type(template)
     try:
         function = _functions_of_templates[cls]
@@ -262,11 +267,11 @@ def _record_template(template: Any) -> None:
         function = None if is_asked_by_template(cls) else source_function(cls)
         _functions_of_templates[cls] = function
     if function is not None:
-        scopes.record_asked(function)
+        scopes.record_tried(function)
         scopes.record_accepted(function)
 
 
-#: The user's functions behind templates that are not asked individually; None for Numba's templates.
+#: The user's function behind each template; None for Numba's templates, and for templates whose implementations are tried one by one.
 _functions_of_templates: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
@@ -276,48 +281,48 @@ def _wrap_lookup(original: Any) -> Any:
     def lookup(self: Any, fetype: Any) -> Any:
         cls = type(fetype)
         if is_users_type(cls):
-            scopes.note_type(cls)
+            scopes.record_type(cls)
         return original(self, fetype)
 
     return lookup
 
 
 def _wrap_find(original: Any) -> Any:
-    """Return a wrapper that records the functions that generate code."""
+    """Return a wrapper that records the function that generates code."""
 
     def find(self: Any, sig: Any) -> Any:
         implementation = original(self, sig)
-        scopes.note_generator(implementation)
+        scopes.record_generator(implementation)
         return implementation
 
     return find
 
 
 def _wrap_add_address(original: Any) -> Any:
-    """Return a wrapper that records packages' code generators that put an address of this process into code."""
+    """Return a wrapper that records each package's code generator that puts an address of this process into code."""
 
     def add_dynamic_addr(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Numba looks for the variable in the optimized code. A package that puts further addresses into a constant array may not use the
-        # variable itself. Without this note, its code would be cached with those addresses.
+        # Numba looks for this variable in the optimized code. A package that puts further addresses into a constant array may not use the
+        # variable itself. Without this record, the code would be cached with those addresses.
         caller = sys._getframe(1)
         if not is_library_module(caller.f_globals.get("__name__")):
-            scopes.note_address(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_qualname}")
+            scopes.record_address(f"{caller.f_globals.get('__name__')}.{caller.f_code.co_qualname}")
         return original(self, *args, **kwargs)
 
     return add_dynamic_addr
 
 
 def _wrap_template(original: Any) -> Any:
-    """Return a wrapper that records that an implementation is asked, and whether it accepts the types."""
+    """Return a wrapper that records that the compiler tries an implementation, and whether the implementation accepts the types."""
 
-    def ask(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def resolve(self: Any, *args: Any, **kwargs: Any) -> Any:
         function = source_function(type(self))
         if function is None:
             return original(self, *args, **kwargs)
-        scopes.record_asked(function)
-        answer = original(self, *args, **kwargs)
-        if answer is not None:
+        scopes.record_tried(function)
+        result = original(self, *args, **kwargs)
+        if result is not None:
             scopes.record_accepted(function)
-        return answer
+        return result
 
-    return ask
+    return resolve

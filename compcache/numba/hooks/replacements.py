@@ -27,16 +27,16 @@ class Replacements:
         setattr(owner, name, value)
 
     def wrap(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Replace an attribute of a class or module by `wrap(original)`, and keep its original value.
+        """Replace a function of a class or module by `wrap(original)`, and keep the original.
 
         Raises:
-            AttributeError: the owner has no such attribute.
+            AttributeError: the owner has no attribute with this name.
         """
         original = getattr(owner, name)
         self.replace(owner, name, functools.wraps(original)(wrap(original)))
 
     def undo(self) -> None:
-        """Restore all attributes, the last replacement first."""
+        """Restore all attributes, in reverse order."""
         for owner, name, original, was_own in reversed(self._rows):
             if was_own:
                 setattr(owner, name, original)

@@ -1,1 +1,1 @@
-"""Kernels that were packaged with a module, for programs without Numba."""
+"""Kernels that were packaged with a module, for processes without Numba."""

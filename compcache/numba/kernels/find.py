@@ -1,4 +1,4 @@
-"""Finds kernels that were compiled into a package, for `njit` without Numba. `compcache.numba.exports.package` creates them."""
+"""Finds kernels that were compiled into a package, for `njit` without Numba. `compcache.numba.exports.package` creates the kernels."""
 
 from __future__ import annotations
 
@@ -37,25 +37,23 @@ class Kernels:
         Raises:
             TypeError: no kernel accepts the arguments.
         """
-        first: TypeError | None = None
+        first_error: TypeError | None = None
         for target in self._targets:
             try:
                 return target(*arguments, **named)
             except TypeError as error:
                 reraise_interrupt(error)
-                first = first or error
-        shown = ", ".join(type(argument).__name__ for argument in arguments)
-        known = "; ".join(str(target.signature) for target in self._targets)
-        raise TypeError(f"{self.__qualname__}() has no packaged kernel for ({shown}); it was compiled for {known}") from first
+                first_error = first_error or error
+        types = ", ".join(type(argument).__name__ for argument in arguments)
+        signatures = "; ".join(str(target.signature) for target in self._targets)
+        raise TypeError(f"{self.__qualname__}() has no packaged kernel for ({types}); it was compiled for {signatures}") from first_error
 
 
-def decorate_packaged(missing: ImportError) -> Any:
-    """Return a decorator for functions with a signature, for processes without Numba. It returns the packaged kernels of a function.
-
-    The decorator raises `ImportError` if no kernel was packaged.
+def decorate_packaged(numba_error: ImportError) -> Any:
+    """Return the decorator of functions with a signature in processes without Numba.
 
     Args:
-        missing: the error that the import of Numba raised.
+        numba_error: the error that the import of Numba raised.
     """
 
     def decorate(function: FunctionType) -> Any:
@@ -70,7 +68,7 @@ def decorate_packaged(missing: ImportError) -> Any:
                 f"{function.__module__}.{function.__qualname__} has no packaged kernel, and numba is not installed; "
                 "install numba, or package the kernels of its module",
                 name="numba",
-            ) from missing
+            ) from numba_error
         return kernels
 
     return decorate
@@ -79,8 +77,8 @@ def decorate_packaged(missing: ImportError) -> Any:
 def find_kernels(function: FunctionType) -> Any:
     """Return the packaged kernels of a function.
 
-    The directory beside the file of the function's module is trusted like that file, and must have the same owner. Code without a file (in
-    an interactive session, or from `exec`) has no such directory, even if the current directory contains one.
+    The directory of kernels beside the module's file is trusted like that file, and must have the same owner. Code without a file (in an
+    interactive session, or from `exec`) has no kernels, even if the current directory contains such a directory.
 
     Returns:
         A call target for one signature, or `Kernels` for several; None if no kernel was packaged.
@@ -94,13 +92,13 @@ def find_kernels(function: FunctionType) -> Any:
     file = function.__globals__.get("__file__")
     if not isinstance(file, str):
         return None
-    place = os.path.join(os.path.dirname(file), DIRECTORY)
-    if place not in _caches:
-        if not os.path.isdir(place):
+    directory = os.path.join(os.path.dirname(file), DIRECTORY)
+    if directory not in _caches:
+        if not os.path.isdir(directory):
             return None
-        _require_same_owner(place, file)
-        _caches[place] = Cache(place, readonly=True, trust=True, layers=())
-    cache, name = _caches[place], f"{function.__module__}.{function.__qualname__}"
+        _require_same_owner(directory, file)
+        _caches[directory] = Cache(directory, readonly=True, trust=True, layers=())
+    cache, name = _caches[directory], f"{function.__module__}.{function.__qualname__}"
     targets: list[Any] = []
     try:
         while True:
@@ -113,27 +111,30 @@ def find_kernels(function: FunctionType) -> Any:
     return Kernels(function, targets) if targets else None
 
 
-def _require_same_owner(place: str, file: str) -> None:
-    """Check that the directory of kernels is as trustworthy as the module. In /tmp, for example, anybody can create one beside a script.
+def _require_same_owner(directory: str, file: str) -> None:
+    """Check that a directory of kernels is as trustworthy as the file of the module.
+
+    For example, anybody can create a directory beside a script in /tmp.
 
     Raises:
-        ImportError: the owner of the directory is neither the owner of the module, nor this user, nor the superuser; or everybody can write
-            to the directory, but not to the module.
+        ImportError: the owner of the directory is neither the owner of the file, nor this user, nor the superuser; or everybody can write
+            to the directory, but not to the file.
     """
-    directory = os.stat(place)
+    status = os.stat(directory)
     try:
-        module = os.stat(file)
-    except OSError as error:  # the file is gone, so only this user and the superuser are trusted
+        file_status = os.stat(file)
+    except OSError as error:  # the file no longer exists, so only this user and the superuser are trusted
         reraise_interrupt(error)
-        module = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
-    owners = (module.st_uid, os.getuid(), 0)
-    if directory.st_uid not in owners or os.lstat(place).st_uid not in owners:
-        reason = f"it does not belong to the owner of {file}; correct its owner, or install numba"
-        raise ImportError(f"the kernels in {place} are not used: {reason}")
-    if directory.st_mode & ~module.st_mode & 0o002:
-        raise ImportError(f"the kernels in {place} are not used: everybody can write to it; run 'chmod -R o-w {place}', or install numba")
+        file_status = os.stat_result((0o600, 0, 0, 0, os.getuid(), 0, 0, 0, 0, 0))
+    owners = (file_status.st_uid, os.getuid(), 0)
+    if status.st_uid not in owners or os.lstat(directory).st_uid not in owners:
+        reason = f"the directory does not belong to the owner of {file}; correct its owner, or install numba"
+        raise ImportError(f"the kernels in {directory} are not used: {reason}")
+    if status.st_mode & ~file_status.st_mode & 0o002:
+        reason = f"everybody can write to the directory; run 'chmod -R o-w {directory}', or install numba"
+        raise ImportError(f"the kernels in {directory} are not used: {reason}")
 
 
 def kernel_name(name: str, number: int) -> str:
-    """Return the func_name of the kernel for a signature. Signatures are kernel_name from 0."""
+    """Return the func_name of the kernel for a signature of a function. The signatures are numbered from 0."""
     return f"{name}#{number}" if number else name

@@ -1,1 +1,1 @@
-"""Takes over when a lazy function needs Numba: creates its dispatcher, and records the code that the dispatcher compiles."""
+"""Takes over when a lazy function needs Numba: creates Numba's object for the function, and records the code that Numba compiles."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.entries.starts import find_stored
+from compcache.numba.entries.starts import find_stored_entry
 from compcache.numba.lazy.stand_ins import numba_decorator, real_numba
 from compcache.numba.registered.type_texts import NUMBERS
 from compcache.numba.takeover import lazy_dispatchers
@@ -17,45 +17,45 @@ __all__ = ["make_callback"]
 
 
 def make_callback(state: State) -> Any:
-    """Return Numba's callback for a decorated function. Import Numba if necessary."""
+    """Return Numba's callback for a decorated function, and record its code. Import Numba if necessary."""
     real_numba()
     signature = (state.signatures or ("",))[0]
-    backend = None if state.reason else lazy_dispatchers.backend_for_lazy()
+    backend = None if state.reason else lazy_dispatchers.find_lazy_backend()
     if backend is None:
         return numba_decorator("cfunc")(signature, **state.options)(state.function)
     from numba.core import entrypoints, sigutils
     from numba.core.ccallback import CFunc
 
-    from compcache.numba.takeover.declared import PinnedCache, compile_and_record, pinned_rows
+    from compcache.numba.takeover.declared import PinnedCache, compile_and_record, map_pinned_entries
 
     entrypoints.init_all()
     options = {name: value for name, value in state.options.items() if name != "cache"}
-    real = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
+    callback = CFunc(state.function, sigutils.normalize_signature(signature), locals={}, options=options)
     declared = state.declared
     bases = [code.record.base for code in declared.loaded] if declared is not None else []
-    pinned = pinned_rows([signature], bases) if bases else {}
-    real._cache = PinnedCache(backend, real, state, pinned)
-    compile_and_record(state, backend, real.compile, lambda: _callback_fields(real, backend))
-    return real
+    pinned = map_pinned_entries([signature], bases) if bases else {}
+    callback._cache = PinnedCache(backend, callback, state, pinned)
+    compile_and_record(state, backend, callback.compile, lambda: _make_callback_fields(callback, backend))
+    return callback
 
 
-def _callback_fields(real: Any, backend: Backend) -> tuple[Any, ...] | None:
-    """Return the data of a callback's record, or None if only Numba can use the callback."""
-    entry = find_stored(real._cache, backend.cache, real._sig)
+def _make_callback_fields(callback: Any, backend: Backend) -> tuple[Any, ...] | None:
+    """Return the fields of a callback's record, or None if only Numba can use the callback."""
+    entry = find_stored_entry(callback._cache, backend.cache, callback._sig)
     if entry is None:
         return None
     record = entry.create_record(entry.fndesc.llvm_cfunc_wrapper_name)
-    type_names = [_type_and_depth(type_) for type_ in (real._sig.return_type, *real._sig.args)]
+    type_names = [_type_and_depth(type_) for type_ in (callback._sig.return_type, *callback._sig.args)]
     if record is None or any(name not in _C_TYPES for name, _ in type_names):
         return None
-    return [], [record.fields], (real.native_name, type_names)
+    return [], [record.fields], (callback.native_name, type_names)
 
 
 _C_TYPES = frozenset(("none", "voidptr", *[name for name in NUMBERS if not name.startswith("complex")]))
 
 
 def _type_and_depth(type_: Any) -> tuple[str, int]:
-    """Return the name of a type, and its pointer depth."""
+    """Return the name of the type to which a pointer type refers in the end, and the number of pointers; 0 for other types."""
     from numba.core import types
 
     depth = 0

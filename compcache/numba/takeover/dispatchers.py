@@ -1,7 +1,7 @@
-"""Creates Numba's dispatcher for a lazy function when one is needed. The dispatcher gets all overloads that ran before.
+"""Creates Numba's dispatcher for a lazy function when a program needs the dispatcher.
 
 Overloads that ran without Numba are loaded into the dispatcher from the same entries. Therefore callers are linked with the code that ran,
-even if the program's globals have changed since.
+even if the program's globals have changed in the meantime.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
 from compcache.numba.takeover.lazy_dispatchers import (
     LazyDispatcher,
-    backend_for_lazy,
     dispatchers,
-    note_unfinished,
+    find_lazy_backend,
+    find_running_parts,
     numba_options,
-    parts_of,
+    register_unfinished,
     unfinished,
 )
 
@@ -30,13 +30,13 @@ __all__ = ["real_dispatcher"]
 
 
 def real_dispatcher(function: Any) -> Any:
-    """Return Numba's dispatcher of a lazy function, and create it if necessary.
+    """Return Numba's dispatcher of a lazy function. Create the dispatcher on the first call, importing Numba if necessary.
 
-    From then on, the lazy function passes every call to the dispatcher.
+    After that, the lazy function passes every call to the dispatcher.
     """
-    real = _dispatch.get_real(function)
-    if real is not None:
-        return real
+    existing = _dispatch.get_real(function)
+    if existing is not None:
+        return existing
     from compcache.numba.lazy import stand_ins
 
     stand_ins.real_numba()
@@ -44,9 +44,9 @@ def real_dispatcher(function: Any) -> Any:
     from numba.core.compiler_lock import global_compiler_lock
 
     with global_compiler_lock:
-        real = _dispatch.get_real(function) or unfinished.get(id(state))
-        if real is not None:
-            return real
+        existing = _dispatch.get_real(function) or unfinished.get(id(state))
+        if existing is not None:
+            return existing
         stand_ins.replace_stand_ins(state.function)
         try:
             dispatcher = _make_dispatcher(state)
@@ -59,11 +59,11 @@ def real_dispatcher(function: Any) -> Any:
 
 
 def _make_dispatcher(state: State) -> Any:
-    """Create Numba's dispatcher for the state of a lazy function."""
+    """Return a new dispatcher of Numba for the state of a lazy function, with the overloads that ran before."""
     from compcache.numba.lazy.stand_ins import numba_decorator
 
     decorator = numba_decorator(state.decorator)
-    backend = None if state.reason else backend_for_lazy()
+    backend = None if state.reason else find_lazy_backend()
     if backend is None:  # the backend cannot be used, so Numba compiles as without it
         return _apply_decorator(decorator, state.signatures, state.options, state.function)
     if state.signatures is not None:
@@ -71,67 +71,71 @@ def _make_dispatcher(state: State) -> Any:
 
         return make_declared(state, backend)
     options = {k: v for k, v in state.options.items() if k != "cache"}
-    real = _apply_decorator(decorator, None, options, state.function)
-    note_unfinished(state, real)
-    if hasattr(real, "_compile_for_args"):
+    dispatcher = _apply_decorator(decorator, None, options, state.function)
+    register_unfinished(state, dispatcher)
+    if hasattr(dispatcher, "_compile_for_args"):
         from compcache.numba.dispatch.function_cache import FunctionCache
 
-        real._cache = FunctionCache(backend, real, state.function, is_requested=state.requests_caching, explains_starts=True)
-        _load_earlier_overloads(state, real, backend)
-        dispatchers.append(LazyDispatcher(state, real, backend))
-    return real
+        dispatcher._cache = FunctionCache(backend, dispatcher, state.function, is_requested=state.requests_caching, explains_starts=True)
+        _load_earlier_overloads(state, dispatcher, backend)
+        dispatchers.append(LazyDispatcher(state, dispatcher, backend))
+    return dispatcher
 
 
 def _apply_decorator(decorator: Any, signatures: tuple[str, ...] | None, options: dict[str, Any], function: Any) -> Any:
+    """Return the result of one of Numba's decorators for a function. `signatures` is None if the function has no declared signatures."""
     options = numba_options(options)
     if signatures is not None:
         return decorator(list(signatures), **options)(function)
     return decorator(**options)(function) if options else decorator(function)
 
 
-# ---------------------------------------------------------------------------------------------- what ran before
+# -------------------------------------------------------------------------------------------- earlier overloads
 
 
-def _load_earlier_overloads(state: State, real: Any, backend: Backend) -> None:
+def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> None:
     """Load the overloads of a lazy function that ran before into its new dispatcher."""
     if not state.loaded:
         return
     from numba.core import entrypoints
     from numba.core.compiler_lock import global_compiler_lock
 
-    from compcache.numba.entries.load import load_result, with_types
+    from compcache.numba.entries.load import load_result, replace_argument_types
     from compcache.numba.fingerprints.history import note_code
 
     entrypoints.init_all()
     for loaded, key in state.loaded.values():
         with global_compiler_lock:
             record = loaded.record
-            cres = load_result(backend.cache, record.entry, record.lines, (), state.function, real.targetctx, record.implementations)
+            context = dispatcher.targetctx
+            cres = load_result(backend.cache, record.entry, record.lines, (), state.function, context, record.implementations)
             if cres is not None and key.given:
-                cres = with_types(cres, _replace_functions(cres.signature.args, iter(key.given)))
-            if cres is None or tuple(cres.signature.args) in real.overloads:
+                cres = replace_argument_types(cres, _replace_functions(cres.signature.args, iter(key.given)))
+            if cres is None or tuple(cres.signature.args) in dispatcher.overloads:
                 continue
-            real.targetctx.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
-            real.add_overload(cres)
+            context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])
+            dispatcher.add_overload(cres)
             state.loaded_signatures.add(tuple(cres.signature.args))
-        note_code(parts_of(state, key))
+        note_code(find_running_parts(state, key))
 
 
-def _replace_functions(types_: Iterable[Any], given: Iterator[Any]) -> tuple[Any, ...]:
-    """Replace the types of functions among the argument types of an entry.
+def _replace_functions(types_: Iterable[Any], functions: Iterator[Any]) -> tuple[Any, ...]:
+    """Return the argument types of an entry, with the types of this process's functions in place of the other process's.
 
-    An entry contains the types of another process's functions. They are replaced by the types of the functions `given`, in order.
+    Args:
+        types_: the argument types of the entry.
+        functions: the lazy functions of this process, in the order of the types that they replace.
     """
-    return tuple([_replace_function(type_, given) for type_ in types_])
+    return tuple([_replace_functions_in_type(type_, functions) for type_ in types_])
 
 
-def _replace_function(type_: Any, given: Iterator[Any]) -> Any:
-    """Replace the types of functions in one argument type."""
+def _replace_functions_in_type(type_: Any, functions: Iterator[Any]) -> Any:
+    """Return one argument type with the types of this process's functions, as `_replace_functions` does."""
     from numba.core import types
 
     if isinstance(type_, types.Dispatcher):
-        return types.Dispatcher(real_dispatcher(next(given)))
+        return types.Dispatcher(real_dispatcher(next(functions)))
     if isinstance(type_, types.BaseTuple):
-        items = _replace_functions(type_.types, given)
+        items = _replace_functions(type_.types, functions)
         return types.BaseTuple.from_types(items, getattr(type_, "instance_class", None))
     return type_

@@ -1,4 +1,4 @@
-"""Holds the dispatchers of lazy functions, finished or not, and the backend that serves them."""
+"""Defines the tables of the lazy functions' dispatchers, finished or not, and the backend that serves these dispatchers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from compcache.numba.lazy.entries import Key
     from compcache.numba.lazy.state import State
 
-__all__ = ["LazyDispatcher", "backend_for_lazy", "dispatchers", "note_unfinished", "numba_options", "parts_of", "unfinished"]
+__all__ = ["LazyDispatcher", "dispatchers", "find_lazy_backend", "find_running_parts", "numba_options", "register_unfinished", "unfinished"]
 
 
 class LazyDispatcher(NamedTuple):
-    """A lazy function with its dispatcher and its backend."""
+    """A lazy function with its dispatcher and its backend.
+
+    Attributes:
+        state: the state of the lazy function.
+        real: Numba's dispatcher.
+        backend: the backend that serves the dispatcher.
+    """
 
     state: State
     real: Any
@@ -29,14 +35,14 @@ class LazyDispatcher(NamedTuple):
 
 #: All dispatchers of lazy functions, because compiling one function compiles its callees.
 dispatchers: list[LazyDispatcher] = []
-#: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher while the dispatcher is created.
-#: Numba's compiler lock keeps other threads from reading this table.
+#: Unfinished dispatchers by the id of the state. A function that refers to itself needs its dispatcher before the dispatcher is finished.
+#: Numba's compiler lock prevents other threads from reading this table.
 unfinished: dict[int, Any] = {}
 
 
-def note_unfinished(state: State, real: Any) -> None:
-    """Register an unfinished dispatcher, for a function that refers to itself."""
-    unfinished[id(state)] = real
+def register_unfinished(state: State, dispatcher: Any) -> None:
+    """Register an unfinished dispatcher, which a function that refers to itself needs."""
+    unfinished[id(state)] = dispatcher
 
 
 def numba_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -49,11 +55,12 @@ def numba_options(options: dict[str, Any]) -> dict[str, Any]:
 _private_backend: Backend | None = None
 
 
-def backend_for_lazy() -> Backend | None:
-    """Return the installed backend, or else a backend for lazy functions only, which is created on the first call.
+def find_lazy_backend() -> Backend | None:
+    """Return the backend that serves lazy functions.
 
     Returns:
-        The backend; None if this version of Numba is not supported, or if the default cache cannot be opened.
+        The installed backend. If no backend is installed, a backend on the default cache, which is created on the first call; None if this
+        version of Numba is not supported, or if the default cache cannot be opened.
     """
     global _private_backend  # noqa: PLW0603 - Numba is one per process
     from compcache.numba.versions.supported import warn_if_unsupported
@@ -77,10 +84,10 @@ def backend_for_lazy() -> Backend | None:
     return _private_backend
 
 
-def parts_of(state: State, key: Key) -> list[Part]:
-    """Return the functions in the running code, each with the digest of its reads.
+def find_running_parts(state: State, key: Key) -> list[Part]:
+    """Return the functions in the code that runs under a key, each with the digest of the values that it reads.
 
-    If the reads of a function have changed since its code was compiled, the digest is a mark that equals no digest.
+    If a value has changed since the code was compiled, the digest of the function is a mark that equals no digest.
     """
     from compcache.numba.fingerprints.walk import Part, fingerprint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,20 @@ CARDS = """
             result.append((type(error).__name__, str(error)[:40]))
     result += [cuda.is_available(), same is cuda, type(cuda).__name__, type(more).__name__]
 """
+
+
+def test_the_command_imports_little_and_reads_sources_like_python(project: Project) -> None:
+    def run(source: bytes) -> str:
+        (project.source / "little.py").write_bytes(source)
+        ran = command(project, "run", "little.py")
+        return ran.stdout or ran.stderr.splitlines()[-1]
+
+    asked = b"twice(2), total(3)\n    print({'zipfile', 'shutil', 're', 'ast', 'threading'} & set(sys.modules), '\xe9', "
+    program = b"# coding: latin-1\n" + textwrap.dedent(PROGRAM).encode().replace(b"print(", asked)
+    run(program)
+    assert run(program).startswith("set() \u00e9 4 18 ")
+    assert "null bytes" in run(b"print(1)\0\n")
+    assert run(b"print(1\n") == run(b"\xef\xbb\xbfprint(1\n") == "SyntaxError: '(' was never closed"
 
 
 def test_functions_for_cards_are_declared_without_numba(project: Project) -> None:

@@ -61,6 +61,6 @@ def _print_result(result: Any, changed: dict[str, list[Any]], *, is_void: bool, 
     if not is_void:
         print_text(result_text(result))
     for name, elements in changed.items():
-        shown = ",".join(map(result_text, elements[:_MOST_ELEMENTS]))
+        first_elements = ",".join(map(result_text, elements[:_MOST_ELEMENTS]))
         omitted = f",... ({len(elements)} elements; --json prints all)" if len(elements) > _MOST_ELEMENTS else ""
-        print_text(f"{name}={shown}{omitted}")
+        print_text(f"{name}={first_elements}{omitted}")

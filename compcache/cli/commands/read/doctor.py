@@ -59,8 +59,8 @@ def _examine_settings() -> Iterator[_Result]:
         yield _Result(PROBLEM, name, message.removeprefix(f"{name}: "))
         if name == CONFIGURATION_VARIABLE:
             return
-    for name, near in misspelt_settings(os.environ):
-        yield _Result(PROBLEM, name, f"this variable is not a setting of compcache and is ignored; did you mean {near}?")
+    for name, suggestion in misspelt_settings(os.environ):
+        yield _Result(PROBLEM, name, f"this variable is not a setting of compcache and is ignored; did you mean {suggestion}?")
     in_environment = [row.name for row in SETTINGS if os.environ.get(row.name)]
     if in_environment:
         yield _Result(OK, "settings", f"from the environment: {', '.join(in_environment)}")
@@ -159,9 +159,9 @@ def _examine_rules(_: Cache, __: Session) -> Iterator[_Result]:
     if trusted:
         names = ", ".join(key.name for key in trusted)
         yield _Result(OK, "keys", f"code compiled elsewhere is used if one of these keys signed it: {names}")
-    own = from_environment("COMPCACHE_PUBLISH_KEY", read_publish_key)
-    if own is not None:
-        yield _Result(OK, "keys", f"the key {own.name} signs added modules for other users")
+    publish_key = from_environment("COMPCACHE_PUBLISH_KEY", read_publish_key)
+    if publish_key is not None:
+        yield _Result(OK, "keys", f"the key {publish_key.name} signs added modules for other users")
     oldest = setting("COMPCACHE_MIN_LLVM")
     if oldest:
         yield _Result(OK, "keys", f"code compiled by an LLVM older than {oldest} is not used")

@@ -97,10 +97,10 @@ def _module_sizes(cache: Cache, graph: FunctionGraph) -> dict[str, int]:
 
 def _functions_only(graph: FunctionGraph) -> FunctionGraph:
     """Return a graph without globals, variables and native symbols."""
-    kept = [number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
-    numbers = {old: new for new, old in enumerate(kept)}
+    selected = [number for number, node in enumerate(graph.nodes) if node.kind in ("function", "missing")]
+    numbers = {old_number: new_number for new_number, old_number in enumerate(selected)}
     edges = [(numbers[user], numbers[dependency]) for user, dependency in graph.edges if user in numbers and dependency in numbers]
-    return type(graph)(tuple(graph.nodes[number] for number in kept), tuple(edges))
+    return type(graph)(tuple(graph.nodes[number] for number in selected), tuple(edges))
 
 
 def _file_format(output: str | None) -> str:
@@ -130,10 +130,10 @@ def _write_graph(graph: FunctionGraph, format_: str, title: str, sizes: Mapping[
 
 def _nodes_with_edges(graph: FunctionGraph) -> Iterator[dict[str, Any]]:
     """Yield the fields of each node, with its number and the numbers of the nodes to which it refers."""
-    used: list[list[int]] = [[] for _ in graph.nodes]
+    users: list[list[int]] = [[] for _ in graph.nodes]
     for user, dependency in graph.edges:
-        used[user].append(dependency)
-    for number, (node, uses) in enumerate(zip(graph.nodes, used, strict=True)):
+        users[user].append(dependency)
+    for number, (node, uses) in enumerate(zip(graph.nodes, users, strict=True)):
         yield {"number": number, **fields_of(node), "edges": uses}
 
 

@@ -188,7 +188,7 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
         "identity": not any(identity for _, identity in names), "problem": not any(row.problem for row in rows), "in": not layers,
         "with": not any(row.parts or row.entries for row in rows),
     }  # fmt: skip
-    kept = [number for number, column in enumerate(columns) if not empty.get(column.head)]
+    shown_columns = [number for number, column in enumerate(columns) if not empty.get(column.head)]
     cells = [
         (
             label[len(prefix) :], identity, signature, str(copies), size_text(size), age_text(created), str(uses), age_text(used),
@@ -197,7 +197,7 @@ def _print_function_table(listed: Iterable[FunctionSummary | EntrySummary], laye
         for (label, identity), (_, signature, copies, size, created, problem, _, uses, used, directories, _, _, _, parts, entries)
         in zip(names, rows, strict=True)
     ]  # fmt: skip
-    print_rows([columns[number] for number in kept], [[row[number] for number in kept] for row in cells])
+    print_rows([columns[number] for number in shown_columns], [[row[number] for number in shown_columns] for row in cells])
 
 
 def _attachments_text(parts: int, entries: int) -> str:

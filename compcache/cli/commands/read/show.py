@@ -77,11 +77,11 @@ def command(
     if provenance:
         _print_provenance(reports, as_json=as_json)
         return
-    shown: list[GroupSummary | FunctionReport] = [*groups.values(), *reports]
+    summaries: list[GroupSummary | FunctionReport] = [*groups.values(), *reports]
     if as_json:
-        print_json(shown[0] if len(names) == len(shown) == 1 else shown)
+        print_json(summaries[0] if len(names) == len(summaries) == 1 else summaries)
         return
-    for number, report in enumerate(shown):
+    for number, report in enumerate(summaries):
         if number:
             click.echo()
         if isinstance(report, GroupSummary):

@@ -65,12 +65,12 @@ def command(session: Session, patterns: tuple[str, ...], by: str, limit: int, as
         print_note(f"{len(shown)} of {plural(matching, 'function')} shown; the whole cache took {seconds_text(total_seconds)} to compile")
 
 
-def _print_costs(shown: list[Cost]) -> None:
+def _print_costs(costs: list[Cost]) -> None:
     """Print a table of costs."""
     columns = [
         Column("function", flexible=True), Column("compiled in", True), Column("size", True), Column("misses", True, spare=1),
         Column("uses", True, spare=2), Column("copies", True, spare=3),
     ]  # fmt: skip
     seconds, size = (seconds_text, size_text) if is_terminal() else ("{:.6f}".format, str)
-    rows = [(row.name, seconds(row.seconds), size(row.size), str(row.misses), str(row.uses), str(row.realizations)) for row in shown]
+    rows = [(row.name, seconds(row.seconds), size(row.size), str(row.misses), str(row.uses), str(row.realizations)) for row in costs]
     print_rows(columns, rows)

@@ -268,7 +268,7 @@ def _names_text(cache: Cache, exported: Sequence[ExportedFunction]) -> str:
     Hidden functions and variables are such symbols. On a terminal, many names are replaced by their number.
     """
     functions = [function.func_name for function in exported if cache.has(function.func_name)]
-    words = [plural(len(functions), "function")] if is_terminal() and len(functions) > _MOST_NAMED else functions
+    texts = [plural(len(functions), "function")] if is_terminal() and len(functions) > _MOST_NAMED else functions
     if len(exported) > len(functions):
-        words = [*words, f"({plural(len(exported) - len(functions), 'symbol')} for other modules)"]
-    return " ".join(words)
+        texts = [*texts, f"({plural(len(exported) - len(functions), 'symbol')} for other modules)"]
+    return " ".join(texts)

@@ -41,6 +41,6 @@ def _print_report(report: CompactReport) -> None:
     """Print the number of packed modules, and the sizes before and after as a note."""
     removed = f", {plural(len(report.merged), 'duplicate')} removed" if report.merged else ""
     print_text(f"{plural(report.packed, 'module')} packed{removed}")
-    before = f"{size_text(report.size_before)} in {plural(report.files_before, 'file')} before"
-    after = f"{size_text(report.size_after)} in {plural(report.files_after, 'file')} now"
-    print_note(f"{plural(report.modules, 'module')}: {before}, {after}, in {seconds_text(report.seconds)}")
+    former_text = f"{size_text(report.size_before)} in {plural(report.files_before, 'file')} before"
+    current_text = f"{size_text(report.size_after)} in {plural(report.files_after, 'file')} now"
+    print_note(f"{plural(report.modules, 'module')}: {former_text}, {current_text}, in {seconds_text(report.seconds)}")

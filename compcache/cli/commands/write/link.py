@@ -48,7 +48,7 @@ def command(session: Session, names: tuple[str, ...], all_functions: bool, into:
 def _print_report(report: LinkReport, *, with_failures: bool) -> None:
     """Print the linked functions. With `with_failures`, also write the functions that were not linked to standard error."""
     for closure in report.linked:
-        shown = closure.functions[0] if len(closure.functions) == 1 else plural(len(closure.functions), "function")
-        print_text(f"linked {shown} with code of {plural(len(closure.parts), 'module')}")
+        functions_text = closure.functions[0] if len(closure.functions) == 1 else plural(len(closure.functions), "function")
+        print_text(f"linked {functions_text} with code of {plural(len(closure.parts), 'module')}")
     for name, reason in report.left.items() if with_failures else ():
         click.echo(printable(f"{name} was not linked: {reason}"), err=True)

@@ -80,19 +80,17 @@ def command(session: Session, /, dry_run: bool, yes: bool, as_json: bool, as_lin
     if as_lines:
         print_json_lines([*report.removed, *report.removed_packs, *report.leftovers])
     elif as_json:
-        after = {"modules_after": report.modules_after, "size_after": report.size_after}
-        print_json({**fields_of(report), "freed_size": report.freed_size, **after})
+        sizes_after = {"modules_after": report.modules_after, "size_after": report.size_after}
+        print_json({**fields_of(report), "freed_size": report.freed_size, **sizes_after})
     else:
         _print_report(report)
 
 
-def _confirm(planned: PruneReport, directory: str) -> None:
+def _confirm(plan: PruneReport, directory: str) -> None:
     """Ask whether to remove the modules of a planned prune. Raise the errors of `confirm_removal`."""
-    size = size_text(planned.size_before - planned.size_after)
-    packs = f" and {plural(len(planned.removed_packs), 'pack')} of data" if planned.removed_packs else ""
-    confirm_removal(
-        f"{plural(len(planned.removed), 'module')}{packs} ({size}) from {directory}", advice=", or --dry-run to list the modules"
-    )
+    size = size_text(plan.size_before - plan.size_after)
+    packs = f" and {plural(len(plan.removed_packs), 'pack')} of data" if plan.removed_packs else ""
+    confirm_removal(f"{plural(len(plan.removed), 'module')}{packs} ({size}) from {directory}", advice=", or --dry-run to list the modules")
 
 
 def _print_report(report: PruneReport) -> None:
@@ -121,8 +119,8 @@ def _print_report(report: PruneReport) -> None:
     if report.needed:
         print_note(f"{plural(len(report.needed), 'module')} kept, needed by other modules")
     if report.unknown_makers:
-        known = f"known makers: {', '.join(report.known_makers)}" if report.known_makers else "no module records its makers"
-        print_note(f"no module was made by {' or '.join(report.unknown_makers)}; {known}")
+        makers_text = f"known makers: {', '.join(report.known_makers)}" if report.known_makers else "no module records its makers"
+        print_note(f"no module was made by {' or '.join(report.unknown_makers)}; {makers_text}")
     if not report.within_limits:
         print_note(
             "the cache is still over the limits: every remaining module is pinned, kept or required; unpin functions or raise the limits"

@@ -48,11 +48,11 @@ def status(session: Session, url: str | None, as_json: bool) -> None:
         print_json(states)
         return
     for store in states:
-        shown = {
+        fields = {
             name.removesuffix(_SECONDS).replace("_", " "): f"{1000 * value:.1f} ms" if name.endswith(_SECONDS) else value
             for name, value in store.items()
         }
-        print_fields([(name, size_text(value) if name.endswith("size") else str(value)) for name, value in shown.items()])
+        print_fields([(name, size_text(value) if name.endswith("size") else str(value)) for name, value in fields.items()])
 
 
 @command.command("pull", epilog="Example: compcache remote pull kernels.scale-1f0e...")
@@ -64,13 +64,13 @@ def pull(session: Session, names: tuple[str, ...], url: str | None, as_json: boo
     """Fetch functions and the functions that they import. Exit status 1 if a function is not in the store."""
     with session.open_with_remote(url, "read") as cache:
         _require_remote(cache.remote)
-        present = [name for name in names if cache.has(name)]
+        stored = [name for name in names if cache.has(name)]
         fetched = cache.prefetch(names)
-    missing = [name for name in names if name not in present and name not in fetched]
+    missing = [name for name in names if name not in stored and name not in fetched]
     if as_json:
-        print_json({"fetched": list(fetched), "present": present, "missing": missing})
+        print_json({"fetched": list(fetched), "present": stored, "missing": missing})
     else:
-        print_text(f"{plural(len(fetched), 'function')} fetched, {len(present)} already in the cache")
+        print_text(f"{plural(len(fetched), 'function')} fetched, {len(stored)} already in the cache")
     for name in missing:
         click.echo(printable(f"the remote store has no realization of {name!r} for this host"), err=True)
     return 1 if missing else 0
@@ -160,8 +160,8 @@ def gc(
     verb = "would remove" if dry_run else "removed"
     for store, report in zip(stores, reports, strict=True):
         size = size_text(sum(item.size for item in report.removed))
-        left = f"; {plural(len(report.left), 'garbage object')} left for a later run" if report.left else ""
-        print_text(f"{_store_prefix(store, stores)}{verb} {plural(len(report.removed), 'object')}, {size}{left}")
+        remainder = f"; {plural(len(report.left), 'garbage object')} left for a later run" if report.left else ""
+        print_text(f"{_store_prefix(store, stores)}{verb} {plural(len(report.removed), 'object')}, {size}{remainder}")
 
 
 def _require_remote(remote: RemoteStore | None) -> RemoteStore:

@@ -47,12 +47,12 @@ def command(session: Session, names: tuple[str, ...], force: bool, derived: bool
     if not yes and any(name not in chosen for name in names):
         confirm_removal(f"{plural(len(chosen), 'function')} from {printable(str(session.directory))}")
     with session.open_existing() as cache:
-        removed, kept = _remove_functions(cache, chosen, force=force)
-    for message in kept.values():
+        removed, remaining = _remove_functions(cache, chosen, force=force)
+    for message in remaining.values():
         click.echo(printable(message), err=True)
     modules = sorted({module_id for module_ids in removed.values() for module_id in module_ids})
     _print_removed([name for name in chosen if name in removed], modules, "removed", as_json=as_json)
-    return 1 if kept else 0
+    return 1 if remaining else 0
 
 
 def _remove_derived(session: Session, names: list[str], *, as_json: bool) -> int:
