@@ -273,7 +273,7 @@ class Tree(Files):
             return self._beneath(parent.number, part, _ENTERING, 0)
         return _Opened(self.system, self.system.open(part, _ENTERING, dir_fd=parent.number))
 
-    def _act(self, path: str, act: Callable[[_Root, str], _T], *, current: bool = True, also: str = "") -> _T:
+    def _run_in_root(self, path: str, act: Callable[[_Root, str], _T], *, current: bool = True, also: str = "") -> _T:
         """Call `act` with the root and the relative path of a file; return its result.
 
         Args:
@@ -333,7 +333,7 @@ class Tree(Files):
         if self._is_outside(path):
             return self._open_outside(path, flags, mode)
         creates = bool(flags & os.O_CREAT)
-        opened = self._act(path, lambda root, at: self._open_at(root, at, flags, mode), current=creates)
+        opened = self._run_in_root(path, lambda root, at: self._open_at(root, at, flags, mode), current=creates)
         if creates:
             self._set_mode(opened.number, mode)
         return opened
@@ -354,7 +354,7 @@ class Tree(Files):
             parent, name = self._open_parent(root, relative)
             return self.system.lstat(name, dir_fd=parent.number)
 
-        return self._act(path, status, current=False)
+        return self._run_in_root(path, status, current=False)
 
     lstat = stat  # type: ignore[assignment]
 
@@ -387,7 +387,7 @@ class Tree(Files):
 
     def _open_directory(self, path: str) -> Opened:
         self.look_again()
-        return self._act(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
+        return self._run_in_root(path, lambda root, at: self._open_at(root, at, _LISTING), current=False)
 
     def mkdir(self, path: str, mode: int = DIRECTORY_MODE) -> None:  # type: ignore[override]
         """Create a directory as `os.mkdir` does, with this mode, independent of the umask. The root can also be created."""
@@ -399,7 +399,7 @@ class Tree(Files):
             self._set_mode(made.number, mode)
 
         if path != self.root and path.startswith(self._prefix):
-            self._act(path, make)
+            self._run_in_root(path, make)
             return
         if self._above is not None:
             self._above.mkdir(path, mode)
@@ -410,13 +410,13 @@ class Tree(Files):
 
     def rename(self, source: str, target: str) -> None:  # type: ignore[override]
         """Rename a file, replacing the target, as `os.replace` does."""
-        self._act_on_two(source, target, self.system.rename)
+        self._run_with_two_paths(source, target, self.system.rename)
 
     def link(self, source: str, target: str) -> None:  # type: ignore[override]
         """Create a hard link as `os.link` does. Symbolic links are not followed."""
-        self._act_on_two(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
+        self._run_with_two_paths(source, target, lambda *names, **at: self.system.link(*names, follow_symlinks=False, **at))
 
-    def _act_on_two(self, source: str, target: str, do: Callable[..., None]) -> None:
+    def _run_with_two_paths(self, source: str, target: str, do: Callable[..., None]) -> None:
         end = self._relative(target)
 
         def act(root: _Root, relative: str) -> None:
@@ -424,7 +424,7 @@ class Tree(Files):
             new, new_name = self._open_parent(root, end)
             do(old_name, new_name, src_dir_fd=old.number, dst_dir_fd=new.number)
 
-        self._act(source, act, also=target)
+        self._run_in_root(source, act, also=target)
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
         """Remove a file, as `os.unlink` does."""
@@ -439,14 +439,14 @@ class Tree(Files):
             parent, name = self._open_parent(root, relative)
             remove(name, dir_fd=parent.number)
 
-        self._act(path, act)
+        self._run_in_root(path, act)
 
     def chmod(self, path: str, mode: int) -> None:  # type: ignore[override]
         """Set the mode of a file or directory. Symbolic links raise `OSError`."""
         if path == self.root:
             (self._above or self.system).chmod(path, mode)
             return
-        opened = self._act(path, lambda root, at: self._open_at(root, at, READ_FLAGS))
+        opened = self._run_in_root(path, lambda root, at: self._open_at(root, at, READ_FLAGS))
         self.system.fchmod(opened.number, mode)
 
 

@@ -113,7 +113,7 @@ _taken: dict[int, list[list[Any]]] = {}
 def before(taken: list[Any]) -> None:
     """Wait for the imports of other threads, and acquire the locks. The list `taken` belongs to this fork, and collects the locks."""
     held = _taken.setdefault(get_ident(), [])
-    if not _is_in(taken, held):
+    if not _is_one_of(taken, held):
         held.append(taken)
     deadline = time.monotonic() + _IMPORT_SECONDS
     while True:
@@ -135,7 +135,7 @@ def after_in_parent(done: list[Any]) -> None:
         done.append(held[-1])
     for taken in done:
         _release(taken)
-    held[:] = [taken for taken in held if not _is_in(taken, done)]
+    held[:] = [taken for taken in held if not _is_one_of(taken, done)]
     if not held:
         _taken.pop(get_ident(), None)
 
@@ -159,11 +159,11 @@ def after_in_child(done: list[Any]) -> None:
 
 
 def _is_among(lock: Any, held: list[list[Any]]) -> bool:
-    return any(_is_in(lock, taken) for taken in held)
+    return any(_is_one_of(lock, taken) for taken in held)
 
 
-def _is_in(one: Any, several: list[Any]) -> bool:
-    return any(one is other for other in several)
+def _is_one_of(item: Any, items: list[Any]) -> bool:
+    return any(item is other for other in items)
 
 
 def _release(taken: list[Any]) -> None:

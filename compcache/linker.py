@@ -334,71 +334,104 @@ def _assemble_module(
     started: float,
 ) -> BuiltModule:  # fmt: skip
     """Return the module: the sections of its file, and the facts about it for the index. `started` is a time of `time_spent`."""
-    image, kind, places, libc, _ = made
-    prepared, entries, key = translated.prepared, translated.entries, translated.key
+    prepared, resolution = translated.prepared, translated.prepared.resolution
     platform = codegen.host_platform()
-    machine = translated.machine
     basic = basic_features(platform)
-    features = {symbol: requirement_of(names, basic, platform, machine.processor) for symbol, names in translated.requires.items()}
-    made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
-    header = ModuleRecord(
-        key, kind, platform, machine.cpu, tuple(dict.fromkeys(features.values())) or ("",), libc, machine.features, codegen.llvm_version(), made_for,  # noqa: E501
-        machine.processor if machine.is_exact else "", host.ABI_VERSION,
-    )  # fmt: skip
+    features = {
+        symbol: requirement_of(names, basic, platform, translated.machine.processor) for symbol, names in translated.requires.items()
+    }
+    header = _make_header(translated, made, platform, basic, tuple(dict.fromkeys(features.values())))
     symbols = table_symbols(prepared, translated.definitions, translated.stubs)
-    first_slot = len(symbols) + len(entries.points)
-    numbers = {name: first_slot + i for i, name in enumerate(translated.slots)}
-    if INITIALIZE in translated.definitions:
-        numbers[INITIALIZE] = len(prepared.exports)
     writer = RecordBuilder(
-        header, translated.definitions, prepared.resolution, numbers, translated.startup,
-        {name: payload for name, _, payload in prepared.globals}, places, translated.types,
+        header, translated.definitions, resolution, _number_slots(translated, len(symbols)), translated.startup,
+        {name: payload for name, _, payload in prepared.globals}, made.places, translated.types,
     )  # fmt: skip
     makers = _makers_text_of(translated, made.linker)
     writer.records.add(encode_makers(makers))
-    functions = []
-    for number, export in enumerate(prepared.exports):
-        entry = entries.numbers[number]
-        place = NO_ENTRY if entry is None else len(symbols) + entry
-        needed = header.requirement(features[export.symbol])
-        offset = writer.add_function(export, entries.signatures[number], number, place, host.target_id(needed))
-        functions.append((export.name, offset, needed))
-    stubs = {
-        (STUB, export.name): encode_stub(number, _required_by_machine(translated, export.symbol, basic, platform))
-        for export in prepared.exports
-        for number, symbol in enumerate(translated.stubs, len(symbols) - len(translated.stubs))
-        if symbol == export.symbol
-    }
-    data_of = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
-    records = [EntryRecord(kind_, name, 0, (), data, gone=False) for (kind_, name), data in data_of.items()]
-    records += more
+    functions = _add_functions(writer, header, translated, len(symbols), features)
+    stubs = _encode_stubs(translated, len(symbols), basic, platform)
+    contents = {**{key: data for key, data in entries_of_data.items() if key[0] != STUB}, **stubs}
+    records = [*[EntryRecord(kind, name, 0, (), data, gone=False) for (kind, name), data in contents.items()], *more]
     needed = header.requirement()
     indexed = [(index_name(record.kind, record.name), writer.records.add(encode_entry(record)), needed) for record in records]
-    signatures = dict(zip([export.symbol for export in prepared.exports], entries.signatures, strict=True))
-    names = {export.symbol: export.name for export in prepared.exports}
-    nodes = symbol_nodes(translated.definitions, names, prepared.resolution, signatures)
-    graph = encode_graph(with_inlined(nodes, prepared.inlined))
+    graph = _encode_symbols(translated)
     bitcode = translated.bitcode
-    resolution = prepared.resolution
     if bitcode:
         storage = {name: offset for name, offset in writer.globals.items() if name in resolution.storage}
         libraries = [library.name for library in resolution.libraries]
         bitcode += write_recipe(translated.level, prepared.exports, resolution.imported(), storage, libraries, prepared.code)
         bitcode += encode_bodies(prepared.bodies)
     seconds = time_spent() - started
-    contents = [
-        exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
-        for export, signature in zip(prepared.exports, entries.signatures, strict=True)
-    ]
-    notes = encode_notes(seconds, identity, translated.digests, b"".join(contents) if any(map(any, contents)) else b"")
-    sections = image, writer.records.content(), graph, bitcode, notes
+    sections = made.image, writer.records.content(), graph, bitcode, _encode_notes(translated, identity, seconds)
     own = {name for name, *_ in functions}
     return BuiltModule(
-        sections, (*functions, *indexed), host.target_id(header.requirement()), image_flag(kind), key, seconds, header,
-        tuple(entries.signatures), tuple([name for name in writer.imports if name not in own]),
+        sections, (*functions, *indexed), host.target_id(needed), image_flag(made.kind), translated.key, seconds, header,
+        tuple(translated.entries.signatures), tuple([name for name in writer.imports if name not in own]),
         translated.digests.get("code", ""), entries=tuple(records), defined=_defined_types(translated), used=_used_types(translated),
         null=resolution.null, makers=makers,
     )  # fmt: skip
+
+
+def _make_header(
+    translated: Translated, made: ModuleImage, platform: str, basic: frozenset[str], features: tuple[str, ...]
+) -> ModuleRecord:
+    """Return the header of the module's records. `features` are the requirements of its functions."""
+    machine = translated.machine
+    made_for, _ = words_of(machine.requires - basic - architecture(platform).system_features.keys(), platform.partition("-")[0])
+    return ModuleRecord(
+        translated.key, made.kind, platform, machine.cpu, features or ("",), made.libc, machine.features, codegen.llvm_version(), made_for,
+        machine.processor if machine.is_exact else "", host.ABI_VERSION,
+    )  # fmt: skip
+
+
+def _number_slots(translated: Translated, symbols: int) -> dict[str, int]:
+    """Return the numbers of the slots, and of the start function, in the module's table, whose first part has `symbols` symbols."""
+    first_slot = symbols + len(translated.entries.points)
+    numbers = {name: number for number, name in enumerate(translated.slots, first_slot)}
+    if INITIALIZE in translated.definitions:
+        numbers[INITIALIZE] = len(translated.prepared.exports)
+    return numbers
+
+
+def _add_functions(
+    writer: RecordBuilder, header: ModuleRecord, translated: Translated, symbols: int, features: Mapping[str, str]
+) -> list[tuple[str, int, str]]:
+    """Add the records of the exports. Return their (name, record offset, requirement)."""
+    entries, functions = translated.entries, []
+    for number, export in enumerate(translated.prepared.exports):
+        entry = entries.numbers[number]
+        place = NO_ENTRY if entry is None else symbols + entry
+        needed = header.requirement(features[export.symbol])
+        offset = writer.add_function(export, entries.signatures[number], number, place, host.target_id(needed))
+        functions.append((export.name, offset, needed))
+    return functions
+
+
+def _encode_stubs(translated: Translated, symbols: int, basic: frozenset[str], platform: str) -> dict[tuple[str, str], bytes]:
+    """Return the entries of the stubs, which are the last symbols of the table's first part."""
+    numbers = {symbol: number for number, symbol in enumerate(translated.stubs, symbols - len(translated.stubs))}
+    return {
+        (STUB, export.name): encode_stub(numbers[export.symbol], _required_by_machine(translated, export.symbol, basic, platform))
+        for export in translated.prepared.exports
+        if export.symbol in numbers
+    }
+
+
+def _encode_symbols(translated: Translated) -> bytes:
+    """Return the encoded graph of the module's symbols, and of the functions that were inlined into them."""
+    prepared = translated.prepared
+    signatures = dict(zip([export.symbol for export in prepared.exports], translated.entries.signatures, strict=True))
+    names = {export.symbol: export.name for export in prepared.exports}
+    return encode_graph(with_inlined(symbol_nodes(translated.definitions, names, prepared.resolution, signatures), prepared.inlined))
+
+
+def _encode_notes(translated: Translated, identity: Any, seconds: float) -> bytes:
+    """Return the encoded notes of the module, with the content digests of its exports if any is known."""
+    contents = [
+        exported_content(translated.beside_code, translated.contents.get(export.symbol), f"{signature} {export.nogil}")
+        for export, signature in zip(translated.prepared.exports, translated.entries.signatures, strict=True)
+    ]
+    return encode_notes(seconds, identity, translated.digests, b"".join(contents) if any(map(any, contents)) else b"")
 
 
 def _makers_text_of(translated: Translated, linker: Linker | None) -> str:

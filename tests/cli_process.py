@@ -1,17 +1,14 @@
 """Runs the command line as a process of its own, in a pipe or on a terminal.
 
-Starting an interpreter and importing LLVM costs more than most commands. So the commands run in forks of one process
-that has imported everything and done nothing (`_Nursery`); `fresh` starts an interpreter, for tests that are about
-what a command imports or how it is started.
+The commands run in forks of one process that has imported everything and done nothing (`nursery`); `fresh` starts an
+interpreter, for tests that are about what a command imports or how it is started.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import shutil
-import socket
 import struct
 import subprocess
 import sys
@@ -22,15 +19,15 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from helpers import PACKAGE_ROOT
+from nursery import Nursery
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _SECONDS = 60
-_LONGEST = 1 << 20
 KERNELS = PACKAGE_ROOT / "examples" / "kernels"
-_NURSERY = """\
-import gc, json, os, pkgutil, socket, sys, warnings
+_PREPARATION = """\
+import pkgutil, warnings
 from importlib import import_module
 import llvmlite.binding
 import compcache.cli, compcache.errors, compcache.linker
@@ -38,31 +35,9 @@ for module in pkgutil.walk_packages(compcache.cli.__path__, "compcache.cli."):
     import_module(module.name)
 warnings.simplefilter("error")
 warnings.simplefilter("always", compcache.errors.CacheWarning)
-gc.freeze()  # else each fork would copy what its collector looks at
 
-def serve(channel):
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(channel, 1 << 20, 3)
-        if not message:
-            return 0
-        request = json.loads(message)
-        child = os.fork()
-        for number, descriptor in enumerate(descriptors):
-            if child == 0:
-                os.dup2(descriptor, number)
-            os.close(descriptor)
-        if child == 0:
-            channel.close()
-            sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)
-            sys.__stdout__ = sys.stdout
-            os.environ.clear()
-            os.environ.update(request["environment"])
-            return compcache.cli.main(request["arguments"])
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        channel.send(str(status).encode())
-
-with socket.socket(fileno=int(sys.argv[1])) as channel:
-    sys.exit(serve(channel))
+def work(request):
+    return compcache.cli.main(request["arguments"])
 """
 
 
@@ -74,39 +49,9 @@ class Outcome(NamedTuple):
     err: str
 
 
-class _Nursery:
-    """The process whose forks run the commands; it ends when this process does."""
-
-    def __init__(self) -> None:
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _NURSERY, str(theirs.fileno())],
-            env=environment({}),
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-        theirs.close()
-
-    def run(self, arguments: Sequence[str], variables: Mapping[str, str], streams: Sequence[int]) -> int:
-        request = json.dumps({"arguments": arguments, "environment": environment(variables)}).encode()
-        assert len(request) < _LONGEST
-        socket.send_fds(self._channel, [request], list(streams))
-        for stream in set(streams):
-            os.close(stream)
-        return int(self._channel.recv(64))
-
-    def close(self) -> None:
-        self._channel.close()
-        self._process.wait(_SECONDS)
-
-
 @cache
-def _nursery() -> _Nursery:
-    import atexit
-
-    started = _Nursery()
-    atexit.register(started.close)
-    return started
+def _nursery() -> Nursery:
+    return Nursery(_PREPARATION, environment({}))
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -123,7 +68,7 @@ def compcache(*arguments: object, input: str | bytes = b"", **variables: str) ->
         given.write(data)
         given.seek(0)
         streams = [os.dup(file.fileno()) for file in (given, out, err)]
-        status = _nursery().run([*map(str, arguments)], variables, streams)
+        status = _nursery().run(streams, environment(variables), arguments=[*map(str, arguments)])
         out.seek(0)
         err.seek(0)
         return Outcome(status, out.read().decode(), err.read().decode())
@@ -136,7 +81,7 @@ def on_terminal(*arguments: object, columns: int = 100, typed: str = "", **varia
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     os.write(ours, typed.encode())
     # What a terminal takes before its reader must hurry is little, but more than any of these commands shows.
-    status = _nursery().run([*map(str, arguments)], variables, [theirs] * 3)
+    status = _nursery().run([theirs] * 3, environment(variables), arguments=[*map(str, arguments)])
     shown = b"".join(iter(lambda: _read(ours), b""))
     os.close(ours)
     return Outcome(status, shown.decode().replace("\r\n", "\n"), "")

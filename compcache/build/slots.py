@@ -199,21 +199,19 @@ def resolve_declarations(
     _fit_values(resolver.storage, module)
     missing = _keep_optimizer_copies(resolver.missing, module, functions, variables)
     _check_no_thread_locals([*resolver.imports, *missing], thread_locals)
+    missing = _used_names(missing, symbol_counts(text)) if missing else []
     if assumed is not None and missing:
-        assumed |= resolver.assume(_used_names(missing, symbol_counts(text)), functions)
+        assumed |= resolver.assume(missing, functions)
         missing = []
-    if missing:
-        _require_same_thread_locality(_used_names(missing, symbol_counts(text)), cached_among)
+    _require_same_thread_locality(missing, cached_among)
+    _check_use(text, requests, functions, variables, missing)
     for name in resolver.imports:
         if name in functions and _attributes_are_of_functions():
             module.get_function(name).add_function_attribute("nonlazybind")  # an indirect call, instead of a call to a jump
     slots, storage = resolver.slots, resolver.storage
-    _check_use(text, requests, functions, variables, missing)
+    _check_no_defined_thread_locals(storage, thread_locals)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
-    support = ""
-    if thunks or storage:
-        _check_no_defined_thread_locals(storage, thread_locals)
-        support = _support_text(module, variables, slots, storage, thunks, target_data)
+    support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
     static = resolver.static
     if any(isinstance(library, Archive) for library in resolver.libraries):  # members of archives may use any of these symbols
         static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
@@ -445,17 +443,10 @@ class _Resolver:
 
 
 def _check_use(text: str, requests: Requests, functions: Collection[str], variables: Collection[str], missing: list[str]) -> None:
-    given = {*requests.imports, *requests.globals}
-    if not given and not missing:
-        return
-    counts = symbol_counts(text)
-    unused = sorted(
-        name
-        for name in given
-        if counts.get(name, 0) < 2  # noqa: PLR2004 - the declaration and one use
-        or (name not in functions and name not in variables)
-    )
-    missing = _used_names(missing, counts)
+    """Raise the error about `missing` symbols, and about symbols that the source provides and the module does not use."""
+    provided = {*requests.imports, *requests.globals}
+    used = _used_names(provided, symbol_counts(text)) if provided else []
+    unused = sorted(provided.difference([name for name in used if name in functions or name in variables]))
     if missing or unused:
         raise undefined_symbols_error(missing, functions, unused)
 

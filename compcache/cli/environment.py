@@ -72,7 +72,7 @@ def setting_source(name: str) -> str:
 # ------------------------------------------------------------------- values
 
 
-def _lazy(reader: str) -> Callable[[str], Any]:
+def _import_when_called(reader: str) -> Callable[[str], Any]:
     """Return a function that imports a reader, given as ``module:function``, and calls it with the text of a setting."""
 
     def read(text: str) -> Any:
@@ -90,12 +90,12 @@ def _check_linker(_: str) -> None:
 
 SETTINGS = (
     Setting("COMPCACHE_DIR", "the cache directory", "compcache in the user's cache directory", str),
-    Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _lazy("usage.limits:parse_size")),
+    Setting("COMPCACHE_MAX_SIZE", "the size limit of the cache; 0: no limit", "5G", _import_when_called("usage.limits:parse_size")),
     Setting(
         "COMPCACHE_LOCK_TIMEOUT",
         "seconds to wait for another process that compiles the same function",
         "60",
-        _lazy("usage.limits:read_seconds"),
+        _import_when_called("usage.limits:read_seconds"),
     ),
     Setting("COMPCACHE_LOCKS", "0: work without lock files", "1", read_switch),
     Setting(
@@ -110,7 +110,7 @@ SETTINGS = (
         "COMPCACHE_MIN_LLVM",
         "ignore code compiled by an LLVM older than this version, like 22",
         "code of every LLVM is used",
-        _lazy("formats.records:version_numbers"),
+        _import_when_called("formats.records:version_numbers"),
     ),
     Setting("COMPCACHE_DEBUG", "1: log hits, misses, compilations, waits and refusals on standard error", "0", read_switch),
     Setting("COMPCACHE_LAYERS", "read-only caches below the cache directory, paths separated by colons", "none", str),
@@ -124,40 +124,40 @@ SETTINGS = (
         "COMPCACHE_SIGNING_KEY",
         "the key that signs added modules, or @ and its file; modules without its signature are misses",
         "no signatures",
-        _lazy("signing.rules:read_signing_key"),
+        _import_when_called("signing.rules:read_signing_key"),
         secret=True,
     ),
     Setting(
         "COMPCACHE_REMOTE",
         "the URL of a remote store for misses, like s3://bucket/prefix, or @ and its file; several with spaces, the nearest first",
         "no remote store",
-        _lazy("remote.address:read_url"),
+        _import_when_called("remote.address:read_url"),
         secret=True,
     ),
     Setting(
         "COMPCACHE_REMOTE_MODE",
         "read, write (upload compiled modules too) or off, for all stores or one for each",
         "read",
-        _lazy("remote.address:read_mode"),
+        _import_when_called("remote.address:read_mode"),
     ),
     Setting(
         "COMPCACHE_TRUSTED_KEYS",
         "public keys; code from elsewhere without a signature by one is a miss",
         "none",
-        _lazy("signing.keys:read_trusted_keys"),
+        _import_when_called("signing.keys:read_trusted_keys"),
     ),
     Setting(
         "COMPCACHE_PUBLISH_KEY",
         "the secret key that signs added modules for others, or @ and its file",
         "none",
-        _lazy("signing.keys:read_publish_key"),
+        _import_when_called("signing.keys:read_publish_key"),
         secret=True,
     ),
     Setting(
         "COMPCACHE_TARGETS",
         "the CPUs that modules are compiled for, like x86-64-v2,x86-64-v3,native",
         "native",
-        _lazy("targets.machine:parse_targets"),
+        _import_when_called("targets.machine:parse_targets"),
     ),
     Setting(CONFIGURATION_VARIABLE, "the configuration file; none: no file is read", "the files of the user and of the system", str),
     Setting("COMPCACHE_NUMBA", "1: cache functions that Numba compiles with cache=True", "0", read_switch),

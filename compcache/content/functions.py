@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.source import check_name
 from compcache.content.definitions import Unreadable, read_definitions, whole_text
-from compcache.content.names import digest_of, given_parts, has_archives, option_parts, text_of_export
+from compcache.content.names import digest_of, has_archives, option_parts, parts_given_by_name, text_of_export
 from compcache.depgraph import DependencyGraph
 from compcache.digest import digest
 from compcache.formats.index import CONTENT_SIZE
@@ -74,7 +74,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         text: its code as LLVM prints it, before optimization.
         functions: the export options of each function, with its symbol, by plain name.
     """
-    provided, options = given_parts(source), [*option_parts(source), *_stored_data(source)]
+    provided, options = parts_given_by_name(source), [*option_parts(source), *_stored_data(source)]
     exports = {name: text_of_export(name, function).encode("utf-8", "surrogatepass") for name, function in functions.items()}
     try:
         definitions = read_definitions(text)

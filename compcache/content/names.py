@@ -22,8 +22,24 @@ if TYPE_CHECKING:
     from compcache.store import Store
 
 __all__ = [
-    "NAMES", "NamedSource", "SealedSource", "as_source", "content_digest", "digest_beside_code", "digest_of", "encode_names", "exported_as",
-    "freeze", "given_parts", "has_archives", "option_parts", "read_names", "seal", "source_digests", "source_of", "text_of_export",
+    "NAMES",
+    "NamedSource",
+    "SealedSource",
+    "as_source",
+    "content_digest",
+    "digest_beside_code",
+    "digest_of",
+    "encode_names",
+    "exported_as",
+    "freeze",
+    "has_archives",
+    "option_parts",
+    "parts_given_by_name",
+    "read_names",
+    "seal",
+    "source_digests",
+    "source_of",
+    "text_of_export",
 ]  # fmt: skip
 
 #: The kind of entries of data with the names of a source's functions.
@@ -216,18 +232,18 @@ def content_digest(source: ModuleSource) -> bytes:
     It covers the code, the functions with their signatures, the definitions of globals, the imports, the options, and the requested CPU.
     If no CPU is requested, the digest is the same on all hosts, although hosts with different CPUs have different realizations.
     """
-    return digest(_with_lengths([*_code_parts(source), *option_parts(source)]), size=_NAME_BYTES, person=_PERSON)
+    return digest(_frame_parts([*_code_parts(source), *option_parts(source)]), size=_NAME_BYTES, person=_PERSON)
 
 
 def digest_of(parts: Iterable[bytes]) -> bytes:
     """Return a digest of parts for a content name."""
     versioned = (_VERSION, *parts)
     if sum(map(len, versioned)) > _MOST_COPIED:
-        return digest(_with_lengths(versioned), size=_NAME_BYTES, person=_PERSON)
+        return digest(_frame_parts(versioned), size=_NAME_BYTES, person=_PERSON)
     return blake2b(b"".join([b"%d:%b" % (len(part), part) for part in versioned]), digest_size=_NAME_BYTES, person=_PERSON).digest()
 
 
-def given_parts(source: ModuleSource) -> dict[str, list[bytes]]:
+def parts_given_by_name(source: ModuleSource) -> dict[str, list[bytes]]:
     """Return the imports and the globals of a frozen source as parts for a digest, by symbol."""
     parts: dict[str, list[bytes]] = {}
     for symbol, name in _import_pairs(source.imports):
@@ -279,17 +295,17 @@ def _archive_digests(source: ModuleSource) -> list[str]:
 def source_digests(source: ModuleSource) -> tuple[bytes, bytes]:
     """Return a digest of a frozen source without options, CPU and identity, and its `content_digest`. The code is hashed only once."""
     state = blake2b(digest_size=_NAME_BYTES, person=_PERSON)
-    for part in _with_lengths(_code_parts(source)):
+    for part in _frame_parts(_code_parts(source)):
         state.update(part)
     code = state.digest()
-    for part in _with_lengths(option_parts(source)):
+    for part in _frame_parts(option_parts(source)):
         state.update(part)
     return code, state.digest()
 
 
 def digest_beside_code(source: ModuleSource) -> bytes:
     """Return a digest of a frozen source's imports, globals and libraries, which affect its functions but are not in its code."""
-    provided = given_parts(source)
+    provided = parts_given_by_name(source)
     parts = [part for symbol in sorted(provided) for part in [*_encode_texts([symbol]), *provided[symbol]]]
     return digest_of([*_encode_texts([*map(str, _as_tuple(source.libraries)), "archives", *_archive_digests(source)]), *parts])
 
@@ -302,7 +318,7 @@ def _code_parts(source: ModuleSource) -> Iterator[bytes]:
     yield from _encode_texts(_import_texts(source.imports))
 
 
-def _with_lengths(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _frame_parts(parts: Iterable[bytes]) -> Iterator[bytes]:
     for part in parts:
         yield b"%d:" % len(part)
         yield part
@@ -378,7 +394,7 @@ def _compared_components(source: ModuleSource) -> dict[str, str]:
         code = f"digest {digest([raw]).hex()} of {len(raw)} bytes"
     components = {"code": code, "optimize": str(source.optimize), "cpu": str(source.cpu), "features": str(source.features)}
     if source.globals:
-        components["globals"] = digest(_with_lengths(_global_parts(source.globals))).hex()
+        components["globals"] = digest(_frame_parts(_global_parts(source.globals))).hex()
     if source.imports:
         components["imports"] = " ".join(_import_texts(source.imports))
     return components

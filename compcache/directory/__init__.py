@@ -166,7 +166,7 @@ class Directory:
 
     def fans(self) -> list[str]:
         """Return the possible two-digit prefixes of module_ids: those with a directory, or all if there are volumes."""
-        return [f"{number:02x}" for number in range(256)] if self.volumes.are_there() else self.directories()
+        return [f"{number:02x}" for number in range(256)] if self.volumes.has_volumes() else self.directories()
 
     def directories(self) -> list[str]:
         """Return the sorted names of the directories with module files. Each name has two digits."""

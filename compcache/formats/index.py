@@ -379,7 +379,7 @@ class Index:
             if (module_id, offset, number) not in seen:
                 seen.add((module_id, offset, number))
                 if number not in ranks:
-                    self._look_for_native(segment, number)
+                    self._rank_if_native(segment, number)
                 if ranks.get(number, UNUSABLE) < NATIVE:
                     lower_ranked.append((segment, number, (module_id, offset)))
                     continue
@@ -405,7 +405,7 @@ class Index:
         rows = []
         for (module_id, offset, number), (order, segment, content) in newest.items():
             if number not in self._ranks:
-                self._look_for_native(segment, number)
+                self._rank_if_native(segment, number)
             rows.append((order, self._rank(segment, number), module_id, offset, content))
         return rows
 
@@ -424,7 +424,7 @@ class Index:
             for value in values:
                 yield segment, value
 
-    def _look_for_native(self, segment: Segment, number: bytes) -> None:
+    def _rank_if_native(self, segment: Segment, number: bytes) -> None:
         """Set the rank of the requirement with a number if it belongs to code for exactly this host."""
         text = self._read_requirements(segment).get(number)
         if text is not None and (self._processor is None or self._processor().is_native(text)):

@@ -124,7 +124,7 @@ class SortedKeys:
         self._firsts: list[bytes] = self._index[::3]
         self._blocks: dict[bytes, tuple[int, list[bytes]]] = {}
 
-    def _unpack(self, offset: int, length: int) -> Any:
+    def _read_checked(self, offset: int, length: int) -> Any:
         data = self._read(offset, length)
         if len(data) != length or check(data[CHECK_SIZE:]) != data[:CHECK_SIZE]:
             raise FormatError("a block of sorted keys is damaged: its checksum does not match")
@@ -136,12 +136,12 @@ class SortedKeys:
 
     def _read_index(self, offset: int, length: int) -> list[Any]:
         """Return the first key, the offset and the length of each block. Offsets and lengths are checked when blocks are read."""
-        index = self._unpack(offset, length)
+        index = self._read_checked(offset, length)
         if not isinstance(index, list) or len(index) % 3 or {*map(type, index[::3])} - {bytes}:
             raise FormatError("the index of a file of sorted keys is not a list of keys and places")
         return index
 
-    def _load(self, number: int, key: bytes) -> list[bytes]:
+    def _load_block(self, number: int, key: bytes) -> list[bytes]:
         """Return the keys and values of a block, alternating.
 
         The last block for each first byte of requested keys is kept, because the next request often needs the same block.
@@ -152,7 +152,7 @@ class SortedKeys:
         offset, size = self._index[3 * number + 1 : 3 * number + 3]
         if type(offset) is not int or type(size) is not int or not (CHECK_SIZE <= size <= _MAX_BLOCK and 0 <= offset < 1 << 60):
             raise FormatError("the index of a file of sorted keys contains an invalid place of a block")
-        block: list[bytes] = self._unpack(offset, size)
+        block: list[bytes] = self._read_checked(offset, size)
         if not isinstance(block, list) or len(block) % 2 or not block or {*map(type, block)} != {bytes}:
             raise FormatError("a block of sorted keys is not a list of keys and values")
         self._blocks[key[:1]] = number, block
@@ -161,7 +161,7 @@ class SortedKeys:
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """Yield the items with `start` <= key < `end`, in order."""
         for number in range(max(bisect_right(self._firsts, start) - 1, 0), bisect_left(self._firsts, end)):
-            block = self._load(number, start)
+            block = self._load_block(number, start)
             keys = block[::2]
             first = 0 if keys[0] >= start else bisect_left(keys, start)
             last = len(keys) if keys[-1] < end else bisect_left(keys, end)
@@ -172,7 +172,7 @@ class SortedKeys:
         number = bisect_right(self._firsts, key) - 1
         if number < 0:
             return None
-        block = self._load(number, key)
+        block = self._load_block(number, key)
         keys = block[::2]
         position = bisect_left(keys, key)
         return block[2 * position + 1] if keys[position : position + 1] == [key] else None

@@ -230,18 +230,18 @@ class UsesInSum:
             reraise_interrupt(error)
             raise FormatError(f"the counters of the statistics file are damaged: {error}") from error
 
-    def of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
+    def uses_of(self, module_id: bytes, key: bytes = b"") -> Iterator[tuple[bytes, tuple[int, float]]]:
         """Yield (name key, (number of uses, time of the last use)) of a module, for all name keys or only for `key`."""
         start = module_id + key
-        for (_, name), count, last_time in self.between(start, start + (b"\0" if key else _BEHIND_ALL)):
+        for (_, name), count, last_time in self.uses_between(start, start + (b"\0" if key else _BEHIND_ALL)):
             yield name, (count, last_time)
 
-    def between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
+    def uses_between(self, start: bytes, end: bytes) -> Iterator[tuple[tuple[bytes, bytes], int, float]]:
         """Yield ((module_id, name key), number of uses, time of the last use) from `start` to before `end`, in order.
 
         The bounds are prefixes of a module_id followed by a name key.
         """
-        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_of) - 1, 0)
+        page = max(bisect_left(range(-(-self._count // _PAGE)), start, key=self._first_place) - 1, 0)
         while page * _PAGE < self._count:
             data = self._read(self._start + page * _PAGE * _USE.size, min(_PAGE, self._count - page * _PAGE) * _USE.size)
             for name, module, count, last_time in _USE.iter_unpack(data[: len(data) // _USE.size * _USE.size]):
@@ -252,7 +252,7 @@ class UsesInSum:
                     yield (module, name), count, last_time
             page += 1
 
-    def _first_of(self, page: int) -> bytes:
+    def _first_place(self, page: int) -> bytes:
         """Return the module_id and the name key, joined, of the first use on a page."""
         first = self._firsts.get(page)
         if first is None:

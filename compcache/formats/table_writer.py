@@ -37,7 +37,7 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
     shift = 32 - bits
     ends = [0] * (1 << bits)
     first_of = Struct(f">I{width - 4}x")
-    for content in _pieces(read, size, width):
+    for content in _read_in_chunks(read, size, width):
         for (first,) in first_of.iter_unpack(content):
             ends[first >> shift] += 1
     buckets = []
@@ -47,10 +47,10 @@ def table_parts(read: Read, size: int, width: int) -> Iterator[bytes]:
         buckets.append(_BUCKET.pack(end, check(read(start * width, length * width), number)))
         start = end
     yield b"".join(buckets)
-    yield from _pieces(read, size, width)
+    yield from _read_in_chunks(read, size, width)
 
 
-def _pieces(read: Read, size: int, width: int) -> Iterator[bytes]:
+def _read_in_chunks(read: Read, size: int, width: int) -> Iterator[bytes]:
     step = _AT_ONCE * width
     for start in range(0, size, step):
         yield read(start, min(step, size - start))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     #: Offset, length of the stream, size of the module file, size of its signatures, modification time.
     Member = tuple[int, int, int, int, float]
 
-__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_gone", "reraise_interrupt"]
+__all__ = ["LARGEST", "MAGIC", "MEMBER", "NAME_SIZE", "TAIL", "Volume", "encode_removed", "reraise_interrupt"]
 
 MAGIC = b"CCVOLUM1"
 CHECK_SIZE, DIGEST_SIZE = 8, 16  # as `compcache.digest` has them
@@ -50,7 +50,7 @@ _LARGEST_DICTIONARY, _MOST_REPLACED, _LARGEST_LIST = 1 << 15, 1 << 16, 1 << 26
 _RAW = -15
 
 
-def encode_gone(module_id: bytes) -> bytes:
+def encode_removed(module_id: bytes) -> bytes:
     """Encode a removed module as a row of a volume's list."""
     return module_id + _checksum(module_id)
 
@@ -162,7 +162,7 @@ class Volume:
         """The name of the list of removed modules."""
         return self.name.removesuffix(self._suffixes[0]) + self._suffixes[1]
 
-    def gone(self) -> frozenset[bytes]:
+    def removed_ids(self) -> frozenset[bytes]:
         """Return the module_ids of removed modules. The list is read again if it has changed.
 
         An unreadable list, or a list of a user whose files are not used, is treated as empty.
@@ -174,7 +174,7 @@ class Volume:
         try:
             status = self._files.stat(path)
             if (status.st_ino, status.st_size) != self._gone_state:
-                self._gone = self._read_gone(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
+                self._gone = self._read_removed(path) if status.st_size or not S_ISREG(status.st_mode) else frozenset()
                 self._gone_state = status.st_ino, status.st_size
         except OSError as error:
             reraise_interrupt(error)
@@ -183,10 +183,10 @@ class Volume:
             return frozenset()  # no user whose files are used has removed a module
         return self._gone
 
-    def _read_gone(self, path: str) -> frozenset[bytes]:
+    def _read_removed(self, path: str) -> frozenset[bytes]:
         from compcache.files import read_file
 
-        return frozenset(_decode_gone(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
+        return frozenset(_decode_removed(read_file(self._files, path, _LARGEST_LIST, owners=self._owners)))
 
     def find(self, module_id: bytes) -> "Member | None":
         """Return the place of a module in this volume, or None if the volume does not contain the module or it was removed.
@@ -196,7 +196,7 @@ class Volume:
             FormatError: the volume's table is damaged.
         """
         rows = self.table.find(module_id)
-        if not rows or module_id in self.gone():
+        if not rows or module_id in self.removed_ids():
             return None
         member: Member = _FIELDS.unpack(rows[0])
         return member
@@ -206,7 +206,7 @@ class Volume:
 
         `first_byte` limits the result to module_ids that begin with this byte.
         """
-        removed = self.gone()
+        removed = self.removed_ids()
         for number in range(256) if first_byte is None else (first_byte,):
             for row in self.table.entries_of_range(number, 8):
                 if row[:DIGEST_SIZE] not in removed:
@@ -234,7 +234,7 @@ class Volume:
         return data[:size], data[size:]
 
 
-def _decode_gone(data: bytes) -> "Iterator[bytes]":
+def _decode_removed(data: bytes) -> "Iterator[bytes]":
     offset = 0
     while offset + _GONE <= len(data):
         module_id = data[offset : offset + DIGEST_SIZE]

@@ -218,7 +218,7 @@ class Volumes:
         place = self.find(module_id)
         return None if place is None else (place[1][1] + place[0].share, place[1][4])
 
-    def are_there(self) -> bool:
+    def has_volumes(self) -> bool:
         """Return whether the directory contains volumes. A failure to read calls `tell_unreadable`, and the result is False."""
         return bool(self._query_readable(lambda _: True))
 

@@ -21,7 +21,7 @@ _POINTER_SIZE = 8
 _ADDRESSES = frozenset("POzZX&")
 
 
-def _pack_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
+def _encode_span(data: bytes, count: int, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
     """Return the bytes for a variable whose value is a block of memory, and an object that keeps the block alive, or None.
 
     Args:
@@ -66,7 +66,7 @@ class Bytes(GlobalDefinition):
         return cls(payload)
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        return _pack_span(self.value, len(self.value), storage, context)
+        return _encode_span(self.value, len(self.value), storage, context)
 
 
 @register
@@ -90,7 +90,7 @@ class Text(GlobalDefinition):
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
         data = self.encode()
-        return _pack_span(data, len(data), storage, context)
+        return _encode_span(data, len(data), storage, context)
 
 
 def _without_names(format_: str) -> str:
@@ -152,4 +152,4 @@ class Buffer(GlobalDefinition):
         return cls(data, format_.decode())
 
     def load(self, storage: Storage, context: LoadContext) -> tuple[bytes, object]:
-        return _pack_span(self.data, len(self.data) // self.itemsize, storage, context)
+        return _encode_span(self.data, len(self.data) // self.itemsize, storage, context)

@@ -46,7 +46,7 @@ def check_elements(definition: GlobalDefinition, llvm_type: str, size: int) -> N
     if isinstance(definition, Buffer):
         data, actual = definition.data, _kind_and_size(definition)
         value_text = f"a buffer of {len(data) // definition.itemsize} elements of format {definition.format!r}"
-        fits = len(data) == size and (actual == (kind, width) or _letter(definition.format) in ("B", "c"))
+        fits = len(data) == size and (actual == (kind, width) or _format_letter(definition.format) in ("B", "c"))
     else:
         data = definition.encode()
         value_text = f"a value of {len(data)} bytes"
@@ -66,10 +66,10 @@ def _flatten_type(llvm_type: str) -> tuple[int, str]:
 
 def _kind_and_size(buffer: Buffer) -> tuple[str, int]:
     """Return the kind and the size of a buffer's elements. The kind is "" unless they are numbers in native byte order."""
-    letter = _letter(buffer.format)
+    letter = _format_letter(buffer.format)
     kinds = [kind for kind, letters in _KINDS.items() if len(letter) == 1 and letter in letters]
     return kinds[0] if kinds else "", buffer.itemsize
 
 
-def _letter(format_: str) -> str:
+def _format_letter(format_: str) -> str:
     return format_[1:] if format_[:1] in _NATIVE_ORDER else format_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn
 
 from compcache.errors import ArgumentBufferError, NotCachedError, TargetUnloadedError, UntrustedDirectoryError
@@ -46,7 +47,7 @@ def describe(target: TypedCallTarget) -> str:
 def _explain(parameter: Parameter) -> str:
     """Return the description of a parameter: the values that it accepts."""
     if parameter.is_buffer:
-        shape = f" of {_dimensions(parameter.dimensions)}" if parameter.dimensions else ""
+        shape = f" of {_count_text(parameter.dimensions, 'dimension')}" if parameter.dimensions else ""
         return f"a C-contiguous buffer of {parameter.type} elements{shape}"
     if parameter.type.kind == CSTR:
         return "str (passed as UTF-8) or bytes, without NUL"
@@ -80,12 +81,12 @@ def raise_arity(target: TypedCallTarget, given: int, names: tuple[str, ...] | No
         The number of the argument for each parameter, if there are names; otherwise None.
     """
     parameters = target.signature.parameters
-    who = _shown_name(target)
+    function = _shown_name(target)
     if names:
         return _match_names(target, given, names)
     if given != len(parameters):
-        expected = f"{_count_arguments(target)}, {_list_parameters(target)}" if parameters else "no arguments"
-        raise TypeError(f"{who}() takes {expected}; {given} given{_hint_at_length(target, given)}")
+        expected = f"{_count_text(len(parameters), 'argument')}, {_list_parameters(target)}" if parameters else "no arguments"
+        raise TypeError(f"{function}() takes {expected}; {given} given{_length_hint(target, given)}")
     return None
 
 
@@ -95,33 +96,35 @@ def _match_names(target: TypedCallTarget, given: int, names: tuple[str, ...]) ->
     Raises:
         TypeError: the parameters have no names, or an argument is superfluous, repeated or missing, or a name is unknown.
     """
-    who = _shown_name(target)
-    known = [parameter.name for parameter in target.signature.parameters]
-    if not any(known):
+    function = _shown_name(target)
+    parameters = [parameter.name for parameter in target.signature.parameters]
+    if not any(parameters):
         raise TypeError(
-            f"{who}() takes no keyword arguments: the parameters of {target.signature.text()} have no names "
+            f"{function}() takes no keyword arguments: the parameters of {target.signature.text()} have no names "
             "(a signature can name them: 'f64(x: f64)')"
         )
-    if given > len(known):
-        raise TypeError(f"{who}() takes {_count_arguments(target)}, {_list_parameters(target)}; {given + len(names)} given")
+    if given > len(parameters):
+        raise TypeError(
+            f"{function}() takes {_count_text(len(parameters), 'argument')}, {_list_parameters(target)}; {given + len(names)} given"
+        )
     places = {number: number for number in range(given)}
     for number, name in enumerate(names, given):
-        if name not in known:
-            raise TypeError(f"{who}() has no parameter {name!r}: it takes {_list_parameters(target)}")
-        if known.index(name) in places:
-            raise TypeError(f"{who}() got two values for {name}")
-        places[known.index(name)] = number
-    missing = [_name_parameter(target, number) for number in range(len(known)) if number not in places]
+        if name not in parameters:
+            raise TypeError(f"{function}() has no parameter {name!r}: it takes {_list_parameters(target)}")
+        if parameters.index(name) in places:
+            raise TypeError(f"{function}() got two values for {name}")
+        places[parameters.index(name)] = number
+    missing = [_name_parameter(target, number) for number in range(len(parameters)) if number not in places]
     if missing:
-        raise TypeError(f"{who}() is missing {' and '.join(missing)}")
-    return tuple([places[number] for number in range(len(known))])
+        raise TypeError(f"{function}() is missing {' and '.join(missing)}")
+    return tuple([places[number] for number in range(len(parameters))])
 
 
-def _hint_at_length(target: TypedCallTarget, given: int) -> str:
+def _length_hint(target: TypedCallTarget, given: int) -> str:
     """Return a hint for callers who pass a buffer for an address and omit its length, or "" if it does not apply."""
-    kinds = [("buffer" if p.is_buffer else p.type.kind) for p in target.signature.parameters]
-    lengths = [i for i, kind in enumerate(kinds) if i and kind in ("signed", "unsigned") and kinds[i - 1] == POINTER]
-    if given >= len(kinds) or not lengths:
+    kinds = [("buffer" if parameter.is_buffer else parameter.type.kind) for parameter in target.signature.parameters]
+    has_length = any(first == POINTER and second in ("signed", "unsigned") for first, second in pairwise(kinds))
+    if given >= len(kinds) or not has_length:
         return ""
     return "; one buffer is passed as an address and a length if the signature says so: 'const u8[:]' for ptr, i64"
 
@@ -136,12 +139,6 @@ def _list_parameters(target: TypedCallTarget) -> str:
     return ", ".join(f"{p.name}: {p}" if p.name else str(p) for p in target.signature.parameters)
 
 
-def _count_arguments(target: TypedCallTarget) -> str:
-    """Return the number of parameters in words: "1 argument", "2 arguments"."""
-    count = len(target.signature.parameters)
-    return f"{count} argument{'' if count == 1 else 's'}"
-
-
 def _name_parameter(target: TypedCallTarget, index: int) -> str:
     """Return the name of a parameter, or its number if it has none."""
     return target.signature.parameters[index].name or f"argument {index + 1}"
@@ -154,29 +151,29 @@ def raise_value(target: TypedCallTarget, index: int, value: object) -> NoReturn:
         TypeError, ValueError, OverflowError, ArgumentBufferError: which one depends on the parameter's type and the value.
     """
     parameter = target.signature.parameters[index]
-    where = f"{_shown_name(target)}(): {_name_parameter(target, index)} must be"
+    problem = f"{_shown_name(target)}(): {_name_parameter(target, index)} must be"
     kind = type(value).__name__
     if parameter.is_buffer:
-        raise ArgumentBufferError(f"{where} {_required_and_given(parameter, value)}")
+        raise ArgumentBufferError(f"{problem} {_describe_buffers(parameter, value)}")
     if parameter.type.kind == CSTR:
         if isinstance(value, (str, bytes)):
-            raise ValueError(f"{where} text without NUL and lone surrogates ({parameter.type})")
-        raise TypeError(f"{where} str or bytes, not {kind}")
+            raise ValueError(f"{problem} text without NUL and lone surrogates ({parameter.type})")
+        raise TypeError(f"{problem} str or bytes, not {kind}")
     if parameter.type.kind == POINTER:
         if isinstance(value, int):
-            raise OverflowError(f"{where} an address of 64 bits, not {_short(value)}")
-        raise _pointer_error(target, index, value, where)
+            raise OverflowError(f"{problem} an address of 64 bits, not {_shorten_value(value)}")
+        raise _pointer_error(target, index, value, problem)
     if parameter.type.kind == FLOAT:
         if hasattr(value, "__float__") or hasattr(value, "__index__"):
-            raise OverflowError(f"{where} a number that {parameter.type} can hold, not {_short(value)}")
-        raise TypeError(f"{where} a number ({parameter.type}), not {kind}")
+            raise OverflowError(f"{problem} a number that {parameter.type} can hold, not {_shorten_value(value)}")
+        raise TypeError(f"{problem} a number ({parameter.type}), not {kind}")
     if not hasattr(value, "__index__"):
-        raise TypeError(f"{where} an integer ({parameter.type}), not {kind}")
-    low, high = _range(parameter.type.kind == "signed", parameter.type.size)
-    raise OverflowError(f"{where} between {low} and {high} ({parameter.type}), not {_short(value)}")
+        raise TypeError(f"{problem} an integer ({parameter.type}), not {kind}")
+    low, high = _value_range(parameter.type.kind == "signed", parameter.type.size)
+    raise OverflowError(f"{problem} between {low} and {high} ({parameter.type}), not {_shorten_value(value)}")
 
 
-def _pointer_error(target: TypedCallTarget, index: int, value: object, where: str) -> TypeError:
+def _pointer_error(target: TypedCallTarget, index: int, value: object, problem: str) -> TypeError:
     """Return the error for a value that is not an address."""
     parameter = target.signature.parameters[index]
     kind = type(value).__name__
@@ -185,16 +182,16 @@ def _pointer_error(target: TypedCallTarget, index: int, value: object, where: st
             contiguous = view.c_contiguous
     except (TypeError, ValueError, BufferError) as error:
         reraise_interrupt(error)
-        return TypeError(f"{where} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
+        return TypeError(f"{problem} an address (int, None, a ctypes object, a call target) or a buffer, not {kind}")
     if not contiguous:
-        return ArgumentBufferError(f"{where} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy or an address")
+        return ArgumentBufferError(f"{problem} an address or a C-contiguous buffer, not a non-contiguous {kind}: pass a copy or an address")
     declared = f"{parameter.name}: const ptr" if parameter.name else "const ptr"
     return ArgumentBufferError(
-        f"{where} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write to it"
+        f"{problem} an address or a writable buffer, not a read-only {kind}: declare it '{declared}' if the function does not write to it"
     )
 
 
-def _short(value: object) -> str:
+def _shorten_value(value: object) -> str:
     """Return the representation of a value, at most `_MAX_SHOWN` characters of it."""
     try:
         text = repr(value)
@@ -204,22 +201,22 @@ def _short(value: object) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _range(signed: bool, size: int) -> tuple[int, int]:
+def _value_range(signed: bool, size: int) -> tuple[int, int]:
     """Return the least and the greatest value of an integer type with `size` bytes."""
     bits = 8 * size
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
 
-def _required_and_given(parameter: Parameter, value: object) -> str:
+def _describe_buffers(parameter: Parameter, value: object) -> str:
     """Return a description of the buffer that a parameter requires and of the value given: "a C-contiguous f64 buffer, not list"."""
     required = f"C-contiguous {parameter.type} buffer"
     if parameter.dimensions:
-        required += f" of {_dimensions(parameter.dimensions)}"
+        required += f" of {_count_text(parameter.dimensions, 'dimension')}"
     try:
         with memoryview(value) as view:  # type: ignore[arg-type]
             given = f"{type(value).__name__} of format {view.format!r}"
             if parameter.dimensions:
-                given += f" and {_dimensions(view.ndim)}"
+                given += f" and {_count_text(view.ndim, 'dimension')}"
             if view.readonly and not parameter.is_const:
                 required, given = f"writable {required}", f"read-only {given}"
             if not view.c_contiguous:
@@ -230,9 +227,9 @@ def _required_and_given(parameter: Parameter, value: object) -> str:
     return f"a {required}, not {'an' if given[0] in 'aeiou' else 'a'} {given}"
 
 
-def _dimensions(count: int) -> str:
-    """Return a number of dimensions in words."""
-    return f"{count} dimension{'' if count == 1 else 's'}"
+def _count_text(count: int, noun: str) -> str:
+    """Return a number with a noun: "1 argument", "2 arguments"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def pointer_address(value: object) -> int | None:

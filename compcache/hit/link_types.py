@@ -142,9 +142,9 @@ class _Function:
         inner, _, marks = rest.rpartition(")")
         before, variadic, behind = inner.partition(VARIADIC)
         self.text = text
-        self.result = _pieces(result)
-        first = _pieces(before.removesuffix(", "))
-        self.parameters = first + _pieces(behind.removeprefix(", "))
+        self.result = _split_values(result)
+        first = _split_values(before.removesuffix(", "))
+        self.parameters = first + _split_values(behind.removeprefix(", "))
         self.fixed = len(first)
         self.variadic = bool(variadic)
         self.marks = marks.split()
@@ -155,7 +155,7 @@ class _Function:
         return " ".join([mark for mark in self.marks if mark not in (IGNORED, ADDRESS)])
 
 
-def _pieces(text: str) -> list[Piece]:
+def _split_values(text: str) -> list[Piece]:
     """Return the passed values one by one, each with whether it is part of a structure."""
     found = []
     is_part = False
@@ -172,7 +172,7 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
         conventions = [function.convention or "that of C" for function in (definition, use)]
         return False, "its calling convention is {}, and the module calls it by {}".format(*conventions)
     if ADDRESS not in use.marks and len(use.parameters) < len(definition.parameters):
-        return False, f"it takes {_count_arguments(len(definition.parameters))}, and the module passes {len(use.parameters)}"
+        return False, f"it takes more arguments ({len(definition.parameters)}) than the module passes ({len(use.parameters)})"
     is_promoted = use.variadic and not definition.variadic  # C promotes arguments of a function without a prototype
     binds, doubts = _parameters_fit(definition.parameters, use.parameters, is_promoted=is_promoted)
     if not binds:
@@ -187,11 +187,6 @@ def _function_fits(definition: _Function, use: _Function) -> tuple[bool, str]:
     if definition.variadic and not use.variadic:
         doubts = doubts or "it takes a variable number of arguments, and the module calls it with a fixed number"
     return True, doubts
-
-
-def _count_arguments(count: int) -> str:
-    """Return a number of arguments in words: "1 argument", "2 arguments"."""
-    return f"{count} argument{'' if count == 1 else 's'}"
 
 
 def _parameters_fit(expected_values: list[Piece], passed_values: list[Piece], *, is_promoted: bool) -> tuple[bool, str]:

@@ -555,7 +555,7 @@ class Loader(PlainLoader):
                 existing = self.held(func_name)
                 if existing is not None and (sources.accept is None or _belongs_to(existing, chosen[func_name])):
                     return existing
-                new_modules = self._new_among(modules)
+                new_modules = self._new_rows(modules)
                 if self.linked is not linked or new_modules is None or not self._is_consistent(chosen, bound, sources.since):
                     return None
                 writes, updates = self.bindings(chosen)

@@ -123,7 +123,7 @@ class Packing:
         """
         chosen, size = [], added // 10
         for volume in sorted(self._store.volumes.current(), key=lambda volume: volume.status.st_size):
-            removed = sum(bool(volume.table.find(module_id)) for module_id in volume.gone())
+            removed = sum(bool(volume.table.find(module_id)) for module_id in volume.removed_ids())
             is_mostly_removed = removed >= _DEAD * volume.table.count
             if self._store.volumes.is_own(volume) and (
                 is_mostly_removed or (added and volume.status.st_size <= max(_LITTLE, _GROWTH * size))

@@ -183,7 +183,7 @@ def add_missing(
 def _publish(session: Session, built: BuiltModule) -> Addition:
     module_id = publish_built(session, [built])[0][0]
     names = tuple([name for name, *_ in built.functions])
-    return Addition(names, (module_id,), _size_of(session, bytes.fromhex(module_id)), was_cached=False)
+    return Addition(names, (module_id,), _module_size(session, bytes.fromhex(module_id)), was_cached=False)
 
 
 def fetch_and_load(session: Session, func_name: str, error: CompcacheError, accept: Accept | None = None) -> TypedCallTarget | None:
@@ -231,13 +231,13 @@ def find_stored(session: Session, functions: tuple[str, ...], source: ModuleSour
 def _first_module(session: Session, func_name: str) -> tuple[str, int]:
     """Return the id and the size in bytes of a module that contains the function, or "" and 0 if there is no such module now."""
     for module_id, _ in session.store.find(func_name):
-        size = _size_of(session, module_id)
+        size = _module_size(session, module_id)
         if size:
             return module_id.hex(), size
     return "", 0
 
 
-def _size_of(session: Session, module_id: bytes) -> int:
+def _module_size(session: Session, module_id: bytes) -> int:
     """Return the size of a stored module in bytes, or 0 if it does not exist."""
     try:
         return session.store.status_of(module_id)[0]
@@ -300,7 +300,7 @@ def _compile_exporting(
     from compcache.miss.build import build_source  # imports LLVM, which functions of the remote store do not need
 
     try:
-        built = _with_received(session, partial(build_source, session, source, maker))
+        built = _retry_with_received(session, partial(build_source, session, source, maker))
     except CompileError as error:
         raise CompileError(f"build() for {functions[0]!r} returned code that cannot be compiled: {error}") from error
     if inquiry is not None:
@@ -317,7 +317,7 @@ def _compile_exporting(
     return built
 
 
-def _with_received(session: Session, action: Callable[[], _Result]) -> _Result:
+def _retry_with_received(session: Session, action: Callable[[], _Result]) -> _Result:
     """Call an action. If it lacks functions that builds of this thread have received, keep these in memory and call the action again.
 
     Raises:
@@ -361,10 +361,10 @@ def _publish_and_load(session: Session, func_name: str, miss: Exception, built: 
     load: Callable[[], TypedCallTarget] = partial(session.loader.load, func_name)
     try:
         try:
-            return _with_received(session, load)
+            return _retry_with_received(session, load)
         except (NotCachedError, StorageError):
             keep_in_memory(session.store, built)  # removed since its publication, or unreadable
-        return _with_received(session, load)
+        return _retry_with_received(session, load)
     except CompcacheError as error:
         error.__context__ = miss
         raise

@@ -102,12 +102,12 @@ class PendingEntries:
             records = dict(self._waiting)
             if records:
                 publish_built(self._session, [encode_pack(records.values())])
-            self._drop(records)
+            self._forget_records(records)
 
     def forget(self) -> None:
         """Drop the waiting entries without writing them."""
         with self._lock:
-            self._drop(dict(self._waiting))
+            self._forget_records(dict(self._waiting))
 
     def reset(self) -> None:
         """Reset in a forked child: drop the waiting entries, and replace a lock that another thread may have held."""
@@ -115,7 +115,7 @@ class PendingEntries:
         self._waiting.clear()
         self._size = 0
 
-    def _drop(self, records: dict[tuple[str, str], EntryRecord]) -> None:
+    def _forget_records(self, records: dict[tuple[str, str], EntryRecord]) -> None:
         for key, record in records.items():
             if self._waiting.get(key) is record:
                 del self._waiting[key]

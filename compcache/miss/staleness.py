@@ -129,14 +129,14 @@ def maker_digest(build: Callable[[], Any]) -> str:
 
     The digest covers its constants, and the constants and functions of its module that it uses.
     """
-    parts = list(_parts_of(build, set()))
+    parts = list(_iterate_code_parts(build, set()))
     if not parts:
         return ""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     return f"{version} {digest([repr(parts).encode('utf-8', 'surrogatepass')]).hex()}"
 
 
-def _parts_of(function: Any, visited: set[int]) -> Iterator[Any]:
+def _iterate_code_parts(function: Any, visited: set[int]) -> Iterator[Any]:
     """Yield all parts of a function that its digest covers. `visited` collects the ids of visited functions."""
     function = getattr(function, "__func__", function)
     if hasattr(function, "func") and hasattr(function, "keywords"):  # functools.partial
@@ -152,7 +152,7 @@ def _parts_of(function: Any, visited: set[int]) -> Iterator[Any]:
         if isinstance(value, _CONSTANTS):
             yield value
         elif getattr(value, "__globals__", None) is function.__globals__:
-            yield from _parts_of(value, visited)
+            yield from _iterate_code_parts(value, visited)
 
 
 def _code_parts(code: CodeType) -> Iterator[Any]:

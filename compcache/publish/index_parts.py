@@ -73,7 +73,7 @@ def is_current(store: Store, part: str) -> bool:
             return False
         present = set(store.present_names(store.directory(MODULES))).intersection(fans_of(part))
         started = start_time_of(part) - _TICK
-        if store.volumes.are_there() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
+        if store.volumes.has_volumes() and store.files.stat(store.directory(VOLUMES)).st_mtime_ns >= started:
             return False
         return all(store.files.stat(store.path(MODULES, fan)).st_mtime_ns < started for fan in present)
     return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from compcache.directory.places import GONE, SIGNATURES, VOLUMES
 from compcache.errors import StorageError
 from compcache.files import FILE_MODE, reraise_interrupt
-from compcache.formats.volume import encode_gone
+from compcache.formats.volume import encode_removed
 from compcache.interrupts import suppress
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def remove_from_volumes(store: Store, module_id: bytes) -> bool:
             if marked.issuperset(lists):
                 break
             for name in lists.keys() - marked:
-                append(store, GONE, name, encode_gone(module_id))
+                append(store, GONE, name, encode_removed(module_id))
             marked.update(lists)
             removed = removed or any(lists.values())
     except OSError as error:

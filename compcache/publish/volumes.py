@@ -14,7 +14,7 @@ from compcache.errors import FormatError
 from compcache.files import reraise_interrupt
 from compcache.formats.footer import intact_footer
 from compcache.formats.table_writer import table_parts
-from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, encode_gone
+from compcache.formats.volume import MAGIC, MEMBER, NAME_SIZE, TAIL, Volume, encode_removed
 from compcache.publish.atomic_file import make_directories, publish
 from compcache.publish.removal import append, unlink
 from compcache.publish.scratch import Scratch
@@ -99,7 +99,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
     if len(gone) * MEMBER.size == rows.size:
         unlink(store, store.path(GONE, gone_name))
         return None
-    append(store, GONE, gone_name, b"".join(map(encode_gone, gone)), sync=True)
+    append(store, GONE, gone_name, b"".join(map(encode_removed, gone)), sync=True)
     name = VOLUMES.file_name(stem.hex())
     publish(store.files, store.temporary, store.path(VOLUMES, name), parts())
     return Volume(store.files, store.directory(VOLUMES), name, (VOLUMES.suffix, GONE.suffix), store.volumes.owners)
@@ -107,7 +107,7 @@ def write_volume(store: Store, contents: Iterable[Content], replaced: Sequence[V
 
 def _find_removed(store: Store, sources: Scratch, volumes: Sequence[Volume]) -> list[bytes]:
     """Return the ids of the modules that were removed after they were read, or whose volume no longer exists."""
-    removed = [volume.gone() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
+    removed = [volume.removed_ids() if _exists(store, store.path(VOLUMES, volume.name)) else None for volume in volumes]
     gone = []
     for module_id, number in map(_SOURCE.unpack, sources.pieces(_SOURCE.size)):
         if number < 0:
@@ -181,7 +181,7 @@ def mark_gone(store: Store, volume: Volume, module_ids: Iterable[bytes]) -> None
     Raises:
         OSError: the marks could not be written.
     """
-    data = b"".join(map(encode_gone, module_ids))
+    data = b"".join(map(encode_removed, module_ids))
     if data:
         append(store, GONE, volume.gone_name, data)
 

@@ -22,9 +22,9 @@ __all__ = [
     "check_attributes",
     "function_features",
     "own_intrinsics",
+    "requires_more_than",
     "target_attributes",
     "used_by",
-    "uses_beyond",
     "without_unknown_features",
 ]
 
@@ -142,7 +142,7 @@ def own_intrinsics(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(_ARCHITECTURE_PREFIXES)]
 
 
-def uses_beyond(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
+def requires_more_than(intrinsics: Iterable[str], features: frozenset[str]) -> bool:
     """Return whether an intrinsic may require a feature that is not in `features`. LLVM would end the process for such an intrinsic.
 
     The result may be true even if the functions that use the intrinsic have the feature in their attributes.

@@ -114,9 +114,9 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         CompileError: LLVM cannot translate the code, or code that runs during mapping uses imports.
         SignatureMismatchError: a signature does not match a function's LLVM type.
     """
+    constructors = find_constructors(text)
     written = read_module(text)
     definitions = with_image_symbols(written, text)
-    constructors = find_constructors(text)
     if _must_run_later(constructors, definitions, prepared.resolution, shared=request.shared):
         text = with_deferred_start(text, constructors)
         module = codegen.parse(text, context)
@@ -134,33 +134,22 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
     if constructors.functions():
         module = codegen.parse(with_init_arrays(text, constructors), context)
     entries = make_entries(prepared.exports, definitions, prepared.aliases, lines_from(text, "attributes #"))
-    types = _read_types(text, written, prepared)
-    slots = tuple([name for name in (*prepared.resolution.slots, *prepared.resolution.storage) if name in definitions])
     key = _image_key(text, request, prepared)
     allowed = allowed_features(text, request.machine)
     optional = own_features(allowed, prepared.exports, prepared.aliases, request.machine)
-    symbols = table_symbols(prepared, definitions, tuple(optional))
-    variables = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
-    shared = sorted(variables.difference(prepared.aliases))
-    own = {name: _OWN + name for name in shared if name in prepared.resolution.imports}
-    named = [own.get(name, name) for name in symbols]
-    shared = [own.get(name, name) for name in shared]
-    distance = architecture(platform_name()).relocations.distance if request.shared else None
     if optional:
         module.link_in(codegen.parse(stubs_text(optional, {export.symbol: export.name for export in prepared.exports}), context))
+    table = _make_table(prepared, definitions, entries, tuple(optional))
+    distance = architecture(platform_name()).relocations.distance if request.shared else None
     if distance is None:
-        module.link_in(codegen.parse(table_text(key, named, entries.points, slots, shared), context))
-    obj = codegen.emit_object(module, target)
+        module.link_in(codegen.parse(table_text(key, table.symbols, table.points, table.slots, table.variables), context))
+    compiled = codegen.emit_object(module, target)
     requires = requirements_of(
-        Code(text, allowed, definitions, prepared.aliases, obj), prepared.exports, [*startup, *constructors.functions()], request.machine
+        Code(text, allowed, definitions, prepared.aliases, compiled),
+        prepared.exports,
+        [*startup, *constructors.functions()],
+        request.machine,
     )
-    obj = with_data(obj, prepared.data)
-    if distance is not None:
-        in_table = table_symbols_of(named, entries.points, slots)
-        obj = with_distances(obj, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance)
-    if own:
-        obj = rename_definitions(obj, own)
-    entry_objects = EntryObjects() if distance is None else _entry_objects(entries.points, request.level)
     return Translated(
         request.machine,
         requires,
@@ -169,17 +158,53 @@ def emit(module: Any, text: str, context: Any, target: Any, request: Request, pr
         constructors,
         startup,
         entries,
-        slots,
+        table.slots,
         key,
         bitcode,
         request.level,
-        obj,
-        entry_objects,
+        _complete_object(compiled, key, table, distance, prepared.data),
+        EntryObjects() if distance is None else _entry_objects(entries.points, request.level),
         request.digests,
         tuple(optional),
-        types=types,
+        types=_read_types(text, written, prepared),
         makers=request.makers,
     )
+
+
+class _Table(NamedTuple):
+    """The contents of a module's table.
+
+    `renamed` maps an exported variable to its name in the object, if the module also imports a variable of its name.
+    """
+
+    symbols: list[str]
+    points: tuple[EntryPoint, ...]
+    slots: tuple[str, ...]
+    variables: list[str]
+    renamed: dict[str, str]
+
+
+def _make_table(prepared: Prepared, definitions: Mapping[str, Definition], entries: Entries, stubs: tuple[str, ...]) -> _Table:
+    """Return the contents of the module's table. `stubs` are the exported symbols that have a stub."""
+    resolution = prepared.resolution
+    exported = {export.symbol for export in prepared.exports if definitions[export.symbol].kind == "variable"}
+    variables = sorted(exported.difference(prepared.aliases))
+    renamed = {name: _OWN + name for name in variables if name in resolution.imports}
+    symbols = [renamed.get(name, name) for name in table_symbols(prepared, definitions, stubs)]
+    slots = tuple([name for name in (*resolution.slots, *resolution.storage) if name in definitions])
+    return _Table(symbols, entries.points, slots, [renamed.get(name, name) for name in variables], renamed)
+
+
+def _complete_object(compiled: bytes, key: bytes, table: _Table, distance: int | None, data: Mapping[str, bytes]) -> bytes:
+    """Return the object with the values of its large variables, its table unless the code contains it, and its renamed variables.
+
+    `distance` is the kind of the relocations in the table, or None if the code contains the table.
+    """
+    completed = with_data(compiled, data)
+    if distance is not None:
+        in_table = table_symbols_of(table.symbols, table.points, table.slots)
+        completed = with_distances(completed, TABLE_SYMBOL, table_head(key, len(in_table)), in_table, distance)
+    return rename_definitions(completed, table.renamed) if table.renamed else completed
 
 
 def _read_types(text: str, written: Mapping[str, Definition], prepared: Prepared) -> LinkTypes:

@@ -136,7 +136,7 @@ class _Reached:
         for name, definition in code.definitions.items():
             for reference in definition.references:
                 users.setdefault(_aliased_function(code, reference), []).append(name)
-        self._spread(users)
+        self._propagate_features(users)
 
     def of(self, name: str) -> _Features:
         """Return the features that a function uses, directly or indirectly.
@@ -146,7 +146,7 @@ class _Reached:
         used, own_class = self._used.get(name, {}), self._class.get(name, self._default)
         return frozenset[str]().union(*[features for class_, features in used.items() if class_ <= own_class])
 
-    def _spread(self, users: Mapping[str, list[str]]) -> None:
+    def _propagate_features(self, users: Mapping[str, list[str]]) -> None:
         waiting = [name for name, used in self._used.items() if used]
         while waiting:
             name = waiting.pop()

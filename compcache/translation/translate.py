@@ -46,8 +46,8 @@ from compcache.targets.used_features import (
     TARGET_ATTRIBUTE,
     check_attributes,
     own_intrinsics,
+    requires_more_than,
     target_attributes,
-    uses_beyond,
     without_unknown_features,
 )
 from compcache.translation.emission import Prepared, emit
@@ -248,7 +248,7 @@ def _compile(context: Any, module: Any, source: _Checked, request: Request, targ
         is_beside=request.is_beside,
         assumed=request.assumed,
     )
-    resolution = _with_merged(resolution, exports)
+    resolution = _add_merged_imports(resolution, exports)
     encoded = encode_checked(resolution)
     # Static libraries may call functions of the module, which therefore must keep their symbols.
     hides = request.exports is not None and not any(isinstance(library, Archive) for library in resolution.libraries)
@@ -326,7 +326,7 @@ def _intrinsics(values: GlobalValues) -> list[str]:
 
 
 def _require_portable(text: str, values: GlobalValues, machine: Machine) -> None:
-    if uses_beyond(_intrinsics(values), machine.requires):
+    if requires_more_than(_intrinsics(values), machine.requires):
         raise CompileError("the stored code uses intrinsics for CPU features that this host does not have")
     if has_assembly(text):
         raise CompileError("the stored code contains inline assembly, which may need features of another CPU")
@@ -348,7 +348,7 @@ def _try_if_suspicious(printed: str, values: GlobalValues, request: Request, att
     machine = request.machine
     pairs = {("target-cpu", machine.cpu), ("target-features", machine.features)}
     pairs |= {pair for text in set(attributes.values()) for pair in TARGET_ATTRIBUTE.findall(text)}
-    if codegen.is_suspicious(pairs) or uses_beyond(_intrinsics(values), machine.requires):
+    if codegen.is_suspicious(pairs) or requires_more_than(_intrinsics(values), machine.requires):
         codegen.call_in_caller(try_in_child, printed, machine, request.level)
 
 
@@ -356,7 +356,7 @@ def _select_names(names: list[str], condition: Callable[[str], bool]) -> list[st
     return list(filter(condition, names))
 
 
-def _with_merged(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
+def _add_merged_imports(resolution: Resolution, exports: Iterable[Export]) -> Resolution:
     """Add the merged variables that the module defines to the imports of a resolution."""
     merged = {export.symbol: export.name for export in exports if export.link_only in (MERGED, WEAK)}
     return resolution._replace(imports={**resolution.imports, **merged}) if merged else resolution
@@ -402,7 +402,7 @@ def _set_linkages(
             value().linkage = _EXTERNAL
             value().visibility = "hidden"
         elif linkage in VISIBLE_LINKAGES:
-            _privatize(value(), internal=hide_others and name not in kept_symbols)
+            _make_private(value(), internal=hide_others and name not in kept_symbols)
 
 
 def _iterate_definitions(module: Any, values: GlobalValues) -> Iterator[tuple[str, str, Callable[[], Any]]]:
@@ -420,7 +420,7 @@ def _same_value(value: Any) -> Any:
     return value
 
 
-def _privatize(value: Any, *, internal: bool) -> None:
+def _make_private(value: Any, *, internal: bool) -> None:
     if internal:
         value.visibility = "default"
         value.linkage = _INTERNAL

@@ -159,7 +159,7 @@ class Uses:
 
     def all(self, start: bytes = b"", end: bytes = b"\xff" * (2 * KEY_SIZE + 1)) -> Iterator[Use]:
         """Yield the uses of modules with `start` <= module_id < `end`, in the order of module_ids and name keys."""
-        sources: list[Iterable[Use]] = [file.between(start, end) for file in self._long]
+        sources: list[Iterable[Use]] = [file.uses_between(start, end) for file in self._long]
         sources.append(self._short_uses(self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]))
         if len(sources) == 1:
             yield from sources[0]
@@ -203,14 +203,14 @@ class Uses:
             for key, use in self._short.get(module_id, {}).items():
                 add(key, module_id, use)
             for file in self._long:
-                for key, use in file.of(module_id):
+                for key, use in file.uses_of(module_id):
                     add(key, module_id, use)
         misses = self._short.get(MISSES_ID, {})
         for name in sorted(missed):
             if name in misses:
                 add(name, MISSES_ID, misses[name])
             for file in self._long:
-                for key, use in file.of(MISSES_ID, name):
+                for key, use in file.uses_of(MISSES_ID, name):
                     add(key, MISSES_ID, use)
         return Ledger({}, uses, {}, ())
 

@@ -18,7 +18,7 @@ from compcache.formats.host import platform_name
 from compcache.images.embedded_bitcode import holds_machine_code
 from compcache.targets.cpu_table import baseline, cpu_table
 from compcache.targets.processor_words import requirement_of
-from compcache.targets.used_features import own_intrinsics, uses_beyond
+from compcache.targets.used_features import own_intrinsics, requires_more_than
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,10 +110,10 @@ def test_of_an_unknown_architecture_nothing_is_assumed() -> None:
 def test_intrinsics_are_told_by_their_architecture() -> None:
     names = ["llvm.x86.avx2.psad.bw", "llvm.aarch64.neon.abs", "llvm.memcpy.p0", "x86", "llvm.riscv.vle"]
     assert own_intrinsics(names) == names[:2]
-    assert uses_beyond(names[:1], frozenset(("avx",)))
-    assert not uses_beyond(names[:1], frozenset(("avx2",)))
-    assert not uses_beyond(names[1:2], frozenset())  # names tell nothing of features there
-    assert uses_beyond(names[1::-1], frozenset())
+    assert requires_more_than(names[:1], frozenset(("avx",)))
+    assert not requires_more_than(names[:1], frozenset(("avx2",)))
+    assert not requires_more_than(names[1:2], frozenset())  # names tell nothing of features there
+    assert requires_more_than(names[1::-1], frozenset())
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,9 @@ class Copy:
         self, tests: tuple[str, ...], options: tuple[str, ...] = (), seconds: float | None = _SECONDS
     ) -> subprocess.CompletedProcess[str]:
         """Run tests there, for so many seconds at most."""
+        # Bytecode is kept, else each process that a test starts would compile the package: see `_write`.
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=120"]
-        variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
         return subprocess.run(
             [*command, *options, *tests], cwd=self.folder, env=variables, capture_output=True, text=True, check=False, timeout=seconds,
             stdin=subprocess.DEVNULL,

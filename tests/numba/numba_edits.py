@@ -144,7 +144,7 @@ def run_edits(edits: Sequence[Edit], directory: Path) -> Told:
     plain, cached = [], []
     for version in (0, 1):
         script = _PLAIN + _TELL.format(calls=_write(project, edits, version))
-        plain.append(project.run(script, backend=False)[0])
+        plain.append(project.run_in_fork(script)[0])
         for _ in range(2):
             said, counts = project.run(script + _CACHED, backend=True)
             cached.append((version, said))

@@ -6,16 +6,36 @@ import ast
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import tomllib
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from helpers import PACKAGE_ROOT, FreshProcessError
+from nursery import Nursery
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _SECONDS = 600
+#: What Numba registers for its types and functions is a third of its first compilation. It loads entry points in each fork.
+_PREPARATION = """\
+import os, sys, types
+from numba.core import entrypoints
+from numba.core.registry import cpu_target
+entrypoints._already_initialized = True
+cpu_target.typing_context.refresh()
+cpu_target.target_context.refresh()
+entrypoints._already_initialized = False
+
+def work(request):
+    os.chdir(request["directory"])
+    sys.argv = ["-c"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(request["script"], "<string>", "exec"), main.__dict__)
+    return 0
+"""
 _OWN = ""
 _INSTALLED = "import compcache.numba\nbackend = compcache.numba.install({root!r})\n"
 _LAST = "\nsys.stdout.write('\\n' + repr(result) + '\\n')\n"
@@ -29,6 +49,7 @@ class Project:
         self.source = directory / "source"
         self.source.mkdir()
         self.cache = directory / "cache"
+        self._turns = {backend: cycle((0, 1)) for backend in (False, True)}
 
     def write(self, **modules: str) -> None:
         """Write modules; the old ones' bytecode goes, so that an edit within the same second counts."""
@@ -50,24 +71,65 @@ class Project:
 
     def start(self, script: str, *, backend: bool, **environment: str) -> subprocess.Popen[str]:
         """A process that runs a script, which leaves its answer in `result`."""
-        first = f"import sys\nsys.path[:0] = [{str(self.source)!r}, {str(PACKAGE_ROOT)!r}]\n"
-        first += _INSTALLED.format(root=str(self.cache)) if backend else _OWN
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
         # Numba's own cache lies beside the source, as for most of its users.
         return subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", first + textwrap.dedent(script) + _LAST],
-            env=inherited | {"PYTHONDONTWRITEBYTECODE": "1"} | environment,
-            cwd=self.source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-X", "faulthandler", "-c", self._whole(script, backend=backend)],
+            env=_inherited() | environment, cwd=self.source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def run(self, script: str, *, backend: bool, **environment: str) -> Any:
-        """What a script left in `result`."""
+        """What a script left in `result`, after a run in a fresh process.
+
+        With the backend, the process is a fork of one that has imported Numba and nothing of compcache. Variables that Numba or
+        Python reads earlier give it an interpreter of its own.
+        """
+        if backend and all(name.startswith("COMPCACHE_") for name in environment):
+            return self.run_in_fork(script, backend=True, **environment)
         return finish(self.start(script, backend=backend, **environment))
+
+    def run_in_fork(self, script: str, *, backend: bool = False, **environment: str) -> Any:
+        """What a script left in `result`, which ran in a fork of a process that has imported Numba and nothing of compcache.
+
+        A run and the next one of the same kind are forks of different processes: hashes of strings and addresses differ.
+        """
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            streams = [os.open(os.devnull, os.O_RDONLY), os.dup(out.fileno()), os.dup(err.fileno())]
+            status = _nursery(next(self._turns[backend])).run(
+                streams, _inherited() | environment, script=self._whole(script, backend=backend), directory=str(self.source)
+            )
+            out.seek(0)
+            err.seek(0)
+            return _answer(status, out.read(), err.read())
+
+    def _whole(self, script: str, *, backend: bool) -> str:
+        first = f"import sys\nsys.path[:0] = [{str(self.source)!r}, {str(PACKAGE_ROOT)!r}]\n"
+        first += _INSTALLED.format(root=str(self.cache)) if backend else _OWN
+        return first + textwrap.dedent(script) + _LAST
+
+
+def _inherited() -> dict[str, str]:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("COMPCACHE_", "NUMBA_"))}
+    return inherited | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+_nurseries: dict[int, Nursery] = {}
+
+
+def _nursery(number: int) -> Nursery:
+    """One of the processes that have imported Numba."""
+    known = _nurseries.get(number)
+    if known is None or not known.is_running:
+        known = _nurseries[number] = Nursery(_PREPARATION, _inherited())
+    return known
 
 
 def finish(process: subprocess.Popen[str], seconds: float = _SECONDS) -> Any:
     """The answer of a process of `Project.start`."""
     out, err = process.communicate(timeout=seconds)
-    if process.returncode:
-        raise FreshProcessError(f"exit status {process.returncode}\n{out}\n{err}")
+    return _answer(process.returncode, out, err)
+
+
+def _answer(status: int, out: str, err: str) -> Any:
+    if status:
+        raise FreshProcessError(f"exit status {status}\n{out}\n{err}")
     return ast.literal_eval(out.splitlines()[-1])

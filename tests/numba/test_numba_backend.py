@@ -351,7 +351,7 @@ KINDS_RESULT = ([0, 2, 4], (5, "5", 5), [1, 2, 3], [10, 11, 12], 8.0, [0, 1, 2],
 
 def test_every_kind_of_compiled_function_hits(project: Project) -> None:
     project.write(kinds=KINDS)
-    assert project.run(USE_KINDS, backend=False) == KINDS_RESULT
+    assert project.run_in_fork(USE_KINDS) == KINDS_RESULT
     result, hits, misses, refused = project.run(USE_KINDS + COUNT + ", backend.refused", backend=True)
     assert (result, refused) == (KINDS_RESULT, {})
     assert misses >= 12
@@ -395,7 +395,7 @@ def test_entries_that_only_compiled_code_calls_hit(project: Project, options: st
     source = CALLED_BY_COMPILED_CODE.replace("{options}", options)
     project.write(called=source)
     call = "import called\nresult = int(called.f(4)),"
-    assert project.run(call, backend=False) == (13 + 22 + 42 + 12,)
+    assert project.run_in_fork(call) == (13 + 22 + 42 + 12,)
     script = call + " backend.hits, backend.misses, backend.refused"
     value, _, misses, refused = project.run(script, backend=True)
     assert (value, refused) == (89, {})

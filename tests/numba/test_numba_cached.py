@@ -391,7 +391,7 @@ def test_what_numba_caches_is_cached(program: Program, tmp_path: Path) -> None:
         pytest.importorskip("scipy")
     project = Project(tmp_path)
     project.write(p=program.source)
-    plain = project.run(f"import p\nresult = {program.expression}", backend=False)
+    plain = project.run_in_fork(f"import p\nresult = {program.expression}")
     script = f"""
     import warnings
     warnings.simplefilter("error")

@@ -122,7 +122,7 @@ def test_code_that_is_asked_for_is_there(project: Project) -> None:
             values.append(type(error).__name__)
     result = values
     """
-    plain = project.run(script, backend=False)
+    plain = project.run_in_fork(script)
     assert plain[-1] == "TypingError"
     assert project.run(script, backend=True) == plain
     assert project.run(script, backend=True) == plain
@@ -181,7 +181,7 @@ def test_functions_that_are_made_and_dropped_keep_their_environments(project: Pr
             values.append(error.args)
     result = values
     """
-    plain = project.run(script, backend=False)
+    plain = project.run_in_fork(script)
     assert plain[:2] == [2, ("negative by", -1, 0)]
     assert project.run(script, backend=True) == plain
     assert project.run(script, backend=True) == plain

@@ -76,7 +76,7 @@ PROGRAM = """
 
 def test_raised_and_returned_objects_are_the_programs_own(tmp_path: Path) -> None:
     project = Project(tmp_path)
-    plain, _ = project.run(PROGRAM, backend=False)
+    plain, _ = project.run_in_fork(PROGRAM)
     assert plain == [(True, ("too much", 5))] * 4 + [True] * 5
     local = ["calls_local", "function", "pair", "raises_local", "shade"]
     for _ in range(2):

@@ -93,7 +93,7 @@ def test_stored_code_has_the_arrays_of_the_process(tmp_path: Path) -> None:
 def test_with_numba_nothing_is_refused_and_callers_are_linked(tmp_path: Path) -> None:
     project = Project(tmp_path)
     _write(project, "numba")
-    plain = project.run(_ANSWER, backend=False)
+    plain = project.run_in_fork(_ANSWER)
     assert plain == (*_judged(3.0), True)
     counted = _ANSWER.replace('"numba.core" in sys.modules', "backend.misses, backend.refused")
     assert project.run(counted, backend=True) == (*plain[:2], 5, {})

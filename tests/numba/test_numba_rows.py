@@ -45,11 +45,11 @@ CALL_AND_COUNT = CALL + ", sum(caller.f.stats.cache_hits.values())"
 
 def test_an_edited_callee_in_another_file_is_compiled_again(project: Project) -> None:
     project.write(caller=CALLER, callee=CALLEE.format(factor=2))
-    assert project.run(CALL, backend=False) == 21
+    assert project.run_in_fork(CALL) == 21
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)
     project.write(callee=CALLEE.format(factor=200))
-    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run_in_fork(CALL) == 21  # stale
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 0)
     project.write(callee=CALLEE.format(factor=2))
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)  # the old entry is still there
@@ -68,10 +68,10 @@ USES_GLOBAL = """
 
 def test_an_edited_global_of_another_module_is_compiled_in_again(project: Project) -> None:
     project.write(caller=USES_GLOBAL, settings="SCALE = 2\nOFFSET = 1\n")
-    assert project.run(CALL, backend=False) == 21
+    assert project.run_in_fork(CALL) == 21
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
     project.write(settings="SCALE = 3\nOFFSET = 1\n")
-    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run_in_fork(CALL) == 21  # stale
     assert project.run(CALL_AND_COUNT, backend=True) == (31, 0)
     project.write(settings="SCALE = 3\nOFFSET = 5\n")
     assert project.run(CALL_AND_COUNT, backend=True) == (35, 0)
@@ -123,7 +123,7 @@ DIVIDE = """
 
 def test_options_of_a_function_that_is_jitted_twice_are_kept_apart(project: Project) -> None:
     project.write(twice=TWICE)
-    assert project.run(DIVIDE, backend=False) == ["raised", "raised"]  # the second got the first one's code
+    assert project.run_in_fork(DIVIDE) == ["raised", "raised"]  # the second got the first one's code
     assert project.run(DIVIDE, backend=True) == ["raised", "inf"]
     assert project.run(DIVIDE, backend=True) == ["raised", "inf"]
 
@@ -148,7 +148,7 @@ READ = """
 
 def test_bounds_checks_are_compiled_in_when_they_are_asked_for(project: Project) -> None:
     project.write(caller=READS_OUT_OF_BOUNDS)
-    assert project.run(READ, backend=False) == 7
+    assert project.run_in_fork(READ) == 7
     assert project.run(READ, backend=False, NUMBA_BOUNDSCHECK="1") == 7  # out of bounds, silently
     assert project.run(READ, backend=True) == 7
     assert project.run(READ, backend=True, NUMBA_BOUNDSCHECK="1") == "checked"
@@ -185,8 +185,8 @@ def test_closures_from_different_processes_do_not_take_each_others_place(project
     project.write(closures=CLOSURES)
     right = (9, 20, (9, 20))
     for n in (3, 5):
-        project.run(ONE_CLOSURE.format(n=n), backend=False)
-    assert project.run(BOTH_CLOSURES, backend=False) != right  # one was dropped when they were linked
+        project.run_in_fork(ONE_CLOSURE.format(n=n))
+    assert project.run_in_fork(BOTH_CLOSURES) != right  # one was dropped when they were linked
     for n in (3, 5):
         project.run(ONE_CLOSURE.format(n=n), backend=True)
     assert project.run(BOTH_CLOSURES, backend=True) == right
@@ -228,7 +228,7 @@ def test_processes_that_save_different_signatures_lose_none(project: Project) ->
     project.write(caller=TWO_SIGNATURES)
     first, second = (project.start(script, backend=False) for script in (INTERLEAVED, OTHER))
     assert (finish(first), finish(second)) == (2, 2.0)
-    assert project.run(HITS, backend=False) == (2, 2.0, 1)  # one of the two is gone
+    assert project.run_in_fork(HITS) == (2, 2.0, 1)  # one of the two is gone
     racers = [project.start(f"import caller\nresult = caller.f({x})", backend=True) for x in ("1", "1.0")]
     assert [finish(racer) for racer in racers] == [2, 2.0]
     assert project.run(HITS, backend=True) == (2, 2.0, 2)
@@ -274,11 +274,11 @@ USES_OVERLOAD = """
 def test_an_edited_helper_of_an_overload_counts(project: Project) -> None:
     plain = {"target": "external", "parameters": "x, y", "body": "return None"}
     project.write(caller=USES_OVERLOAD, overloaded=OVERLOADED.format(**plain), helper=HELPER.format(factor=2))
-    assert project.run(CALL, backend=False) == 21
+    assert project.run_in_fork(CALL) == 21
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)
     project.write(helper=HELPER.format(factor=200))
-    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run_in_fork(CALL) == 21  # stale
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 1)
 
@@ -313,11 +313,11 @@ def test_an_edited_method_that_no_global_names_counts(project: Project) -> None:
     """Here only the record of what the compiler asked can tell."""
     count = CALL_METHOD + ", sum(caller.f.stats.cache_hits.values())"
     project.write(caller=USES_METHOD, method=METHOD, helper=METHOD_HELPER.format(factor=2))
-    assert project.run(CALL_METHOD, backend=False) == 21
+    assert project.run_in_fork(CALL_METHOD) == 21
     assert project.run(count, backend=True) == (21, 0)
     assert project.run(count, backend=True) == (21, 1)
     project.write(helper=METHOD_HELPER.format(factor=200))
-    assert project.run(CALL_METHOD, backend=False) == 21  # stale
+    assert project.run_in_fork(CALL_METHOD) == 21  # stale
     assert project.run(count, backend=True) == (2001, 0)
     assert project.run(count, backend=True) == (2001, 1)
 
@@ -331,10 +331,10 @@ def test_what_is_compiled_after_the_end_of_the_installation_is_recorded_as_well(
         import caller
     result = int(caller.f(np.array([10]))), backend.hits
     """
-    assert project.run(script, backend=False) == (21, 0)
-    assert project.run(script, backend=False) == (21, 1)
+    assert project.run_in_fork(script) == (21, 0)
+    assert project.run_in_fork(script) == (21, 1)
     project.write(helper=METHOD_HELPER.format(factor=200))
-    assert project.run(script, backend=False) == (2001, 0)
+    assert project.run_in_fork(script) == (2001, 0)
 
 
 FIRST_METHOD = """
@@ -406,11 +406,11 @@ USES_GENERATOR = """
 
 def test_an_edited_function_that_generates_code_counts(project: Project) -> None:
     project.write(caller=USES_GENERATOR, generator=GENERATOR, helper="FACTOR = 2")
-    assert project.run(CALL, backend=False) == 21
+    assert project.run_in_fork(CALL) == 21
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (21, 1)
     project.write(helper="FACTOR = 200")
-    assert project.run(CALL, backend=False) == 21  # stale
+    assert project.run_in_fork(CALL) == 21  # stale
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (2001, 1)
 
@@ -431,8 +431,8 @@ RECURSIVE = """
 def test_a_cached_function_may_call_an_uncached_recursive_one(project: Project) -> None:
     """Numba's entry calls the recursive function through a slot that nothing fills in another process."""
     project.write(caller=RECURSIVE)
-    assert project.run(CALL, backend=False) == 130
+    assert project.run_in_fork(CALL) == 130
     with pytest.raises(FreshProcessError):
-        project.run(CALL, backend=False)  # it crashes, or aborts
+        project.run_in_fork(CALL)  # it crashes, or aborts
     assert project.run(CALL_AND_COUNT, backend=True) == (130, 0)
     assert project.run(CALL_AND_COUNT, backend=True) == (130, 1)

@@ -483,7 +483,7 @@ class Healthy:
 class NoPacks:
     """Packs are derived: the model is about what is not."""
 
-    def remember(self, *_: object) -> None:
+    def remember_module(self, *_: object) -> None:
         """Nothing is remembered."""
 
 

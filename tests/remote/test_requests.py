@@ -254,7 +254,7 @@ def test_what_could_not_be_asked_for_is_not_known_to_be_absent(tmp_path: Path) -
 class NoPacks:
     """Remembers nothing."""
 
-    def remember(self, *_: object) -> None:
+    def remember_module(self, *_: object) -> None:
         """Nothing."""
 
     async def store_packs(self, *, now: bool) -> None:

@@ -49,7 +49,7 @@ from compcache.formats.index import NAME_SIZE, ModuleEntry, Stamp
 from compcache.formats.journal import HOUR
 from compcache.formats.order import GREATEST_NUMBER, Order
 from compcache.formats.statistics import encode_stats
-from compcache.formats.volume import encode_gone
+from compcache.formats.volume import encode_removed
 from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.hit.closures.validity import _file_name
 from compcache.hit.recorder import encode_batch
@@ -280,7 +280,7 @@ def _gone(victim: Victim) -> None:
 
     A list in place of the owner's takes that away. A volume without its list holds nothing: its modules are misses.
     """
-    everything = b"".join([encode_gone(module_id) for module_id in _module_ids(victim.root)])
+    everything = b"".join([encode_removed(module_id) for module_id in _module_ids(victim.root)])
     for path in (*(victim.root / VOLUMES.directory).glob(f"*{VOLUMES.suffix}"), victim.root / ("00" * NAME_SIZE)):
         victim.write(GONE, GONE.file_name(path.stem), everything)
 

@@ -68,12 +68,12 @@ def _side_by_side(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
             yield "..."
         for kind, start, end, new_start, new_end in group:
             for old_number, new_number in zip_longest(range(start, end), range(new_start, new_end)):
-                old, new = _cell(old_lines, old_number, digits, width), _cell(new_lines, new_number, digits, width)
+                old, new = _line_cell(old_lines, old_number, digits, width), _line_cell(new_lines, new_number, digits, width)
                 pair = f"{old} {_MARKS[kind]} {new}".rstrip()
                 yield click.style(pair, fg=_COLOURS[kind]) if kind in _COLOURS else pair
 
 
-def _cell(lines: list[str], position: int | None, digits: int, width: int) -> str:
+def _line_cell(lines: list[str], position: int | None, digits: int, width: int) -> str:
     """Return a line with its number, padded and cut to a column of the table; spaces if `position` is None."""
     if position is None:
         return " " * (digits + 1 + width)

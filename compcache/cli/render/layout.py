@@ -52,13 +52,13 @@ def place(graph: FunctionGraph) -> Layout:
     """Return the positions of all nodes of a graph. The same graph always has the same layout."""
     if not graph.nodes:
         return Layout((), 2 * _MARGIN, 2 * _MARGIN)
-    layers = _order_layers(_layers(graph), graph)
+    layers = _order_layers(_assign_layers(graph), graph)
     rows = max(_MIN_ROWS, math.ceil(math.sqrt(len(graph.nodes) * 5)))
     columns = [layer[start : start + rows] for layer in layers for start in range(0, len(layer), rows)]
     return _place_columns(graph, columns)
 
 
-def _layers(graph: FunctionGraph) -> list[list[int]]:
+def _assign_layers(graph: FunctionGraph) -> list[list[int]]:
     """Return the numbers of the nodes in layers from left to right. Data is in the last layers."""
     numbers = range(len(graph.nodes))
     is_code = [graph.nodes[number].kind in ("function", "missing") for number in numbers]
@@ -91,16 +91,16 @@ def _order_layers(layers: list[list[int]], graph: FunctionGraph) -> list[list[in
         neighbours[end].append(start)
     position = [0.0] * len(graph.nodes)
     for layer in layers:
-        _spread(layer, position)
+        _separate_positions(layer, position)
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             centres = {number: _mean_position(neighbours[number], position, position[number]) for number in layer}
             layer.sort(key=lambda number: (centres[number], number))
-            _spread(layer, position)
+            _separate_positions(layer, position)
     return layers
 
 
-def _spread(layer: Sequence[int], position: list[float]) -> None:
+def _separate_positions(layer: Sequence[int], position: list[float]) -> None:
     """Set the positions of the nodes of a layer in `position`, evenly between 0 and 1."""
     for index, number in enumerate(layer):
         position[number] = (index + 0.5) / len(layer)

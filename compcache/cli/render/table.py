@@ -34,11 +34,11 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], width:
     """
     titles = [column.head for column in columns]
     contents = list(zip(titles, *rows, strict=True))  # by column: most columns are ASCII and padded in one pass
-    natural_widths = [_widest(cells) for cells in contents]
+    natural_widths = [_greatest_width(cells) for cells in contents]
     positions = _fitting_columns(columns, natural_widths, width)
     columns = [columns[number] for number in positions]
     widths = _fitting_widths(columns, [natural_widths[number] for number in positions], width - len(_GAP) * (len(positions) - 1))
-    aligned = [_aligned(contents[number], size, column) for number, size, column in zip(positions, widths, columns, strict=True)]
+    aligned = [_align_cells(contents[number], size, column) for number, size, column in zip(positions, widths, columns, strict=True)]
     return zip(*aligned, strict=True)
 
 
@@ -90,11 +90,11 @@ def shortened(text: str, width: int) -> str:
     return f"{start}{_ELLIPSIS}{end}"
 
 
-def _widest(cells: Sequence[str]) -> int:
+def _greatest_width(cells: Sequence[str]) -> int:
     return max(map(len if "".join(cells).isascii() else cell_width, cells))
 
 
-def _aligned(cells: Sequence[str], width: int, column: Column) -> list[str]:
+def _align_cells(cells: Sequence[str], width: int, column: Column) -> list[str]:
     """Return the cells of a column, each cut or padded to `width` positions."""
     if "".join(cells).isascii():
         pad = str.rjust if column.numeric else str.ljust

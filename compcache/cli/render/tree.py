@@ -18,12 +18,12 @@ def tree(graph: FunctionGraph) -> Iterator[str]:
     for start, end in graph.edges:
         successors[start].append(end)
     visited: set[int] = set()
-    for root in _roots(graph):
+    for root in _find_roots(graph):
         if root not in visited:
-            yield from _branch(graph, successors, root, visited)
+            yield from _draw_subtree(graph, successors, root, visited)
 
 
-def _roots(graph: FunctionGraph) -> Iterator[int]:
+def _find_roots(graph: FunctionGraph) -> Iterator[int]:
     """Yield the nodes without a referring node, then all functions, because the first nodes may not reach every cycle."""
     targets = {end for start, end in graph.edges if start != end}
     numbers = range(len(graph.nodes))
@@ -31,7 +31,7 @@ def _roots(graph: FunctionGraph) -> Iterator[int]:
     yield from (number for number in numbers if graph.nodes[number].kind == "function")
 
 
-def _branch(graph: FunctionGraph, successors: list[list[int]], root: int, visited: set[int]) -> Iterator[str]:
+def _draw_subtree(graph: FunctionGraph, successors: list[list[int]], root: int, visited: set[int]) -> Iterator[str]:
     """Yield the lines of a node and its successors, and add the expanded nodes to `visited`. Deep graphs need no recursion."""
     path: list[int] = []  # from the root to the current node
     # (node, prefix of its line, prefix of its children's lines, depth)

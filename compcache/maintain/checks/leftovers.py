@@ -43,7 +43,7 @@ def check_leftovers(state: CheckState) -> tuple[int, dict[str, int]]:
 def _check_volumes(state: CheckState) -> None:
     """Report volumes that cannot be read completely. A repair saves their readable modules."""
     store = state.store
-    for fan in store.fans() if store.volumes.are_there() else ():
+    for fan in store.fans() if store.volumes.has_volumes() else ():
         store.volumes.of_directory(fan)
     for name, reason in list(store.volumes.damaged.items()):
         path = store.path(VOLUMES, name)

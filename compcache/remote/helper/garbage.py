@@ -114,7 +114,7 @@ class GarbageCollector:
         confirmed_mark = max(
             [mark for mark in marks if mark.place.modified + grace <= now], key=lambda mark: mark.place.modified, default=None
         )
-        confirmed = [item for item in garbage if confirmed_mark is not None and confirmed_mark.rows.get(item.key) == _size_and_time(item)]
+        confirmed = [item for item in garbage if confirmed_mark is not None and confirmed_mark.rows.get(item.key) == _state_of(item)]
         card_files = (*cards.values(), *packs.values())
         expired = [item for item in card_files if older_than is not None and 0 < item.modified < now - older_than]
         if unused_for is not None:
@@ -128,7 +128,7 @@ class GarbageCollector:
             if dry_run or await self._remove(item, self._is_garbage if item in confirmed else self._allow_removal)
         ]
         if not dry_run:
-            for mark in _superfluous_marks(marks, confirmed_mark, grace):
+            for mark in _marks_to_remove(marks, confirmed_mark, grace):
                 await self._backend.delete(mark.place.key)
         return Collected(removed, [item for item in garbage if item not in removed])
 
@@ -165,13 +165,13 @@ class GarbageCollector:
                 return False
             keys = [module_key(card.module_id) for card in cards.values() if not card.module]
             named.update(keys)
-            self._surveyed[item.key] = Survey(_size_and_time(item), tuple(keys))
+            self._surveyed[item.key] = Survey(_state_of(item), tuple(keys))
             return len(keys) == len(cards) and all([key not in modules and await self._backend.stat(key) is None for key in keys])
 
         async def is_damaged(item: ObjectInfo) -> bool:
             if self._find_survey(item) is None and await self._is_garbage(item.key):
                 return True
-            self._surveyed[item.key] = Survey(_size_and_time(item), ())
+            self._surveyed[item.key] = Survey(_state_of(item), ())
             return False
 
         garbage = await _select_concurrently(cards.values(), lacks_modules)
@@ -183,8 +183,8 @@ class GarbageCollector:
         """Return the survey or delivery that describes an object in its listed state, or None."""
         for rows in (self._known, self._delivered):
             row = rows.get(item.key)
-            if row is not None and row.describes(_size_and_time(item)):
-                return row._replace(state=_size_and_time(item))
+            if row is not None and row.describes(_state_of(item)):
+                return row._replace(state=_state_of(item))
         return None
 
     async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:
@@ -212,7 +212,7 @@ class GarbageCollector:
         """
         async with asyncio.timeout(DECISION_SECONDS):
             current = await self._backend.stat(item.key)
-            if current is None or _size_and_time(current) != _size_and_time(item) or not await is_removable(item.key):
+            if current is None or _state_of(current) != _state_of(item) or not await is_removable(item.key):
                 return False
             await self._backend.delete(item.key)
         return True
@@ -258,7 +258,7 @@ class GarbageCollector:
             UncertainError: the store does not report the mark or its modification time.
         """
         key = MARKS + os.urandom(12).hex()
-        data: bytes = _MAGIC + msgpack.packb([[item.key, *_size_and_time(item)] for item in garbage])
+        data: bytes = _MAGIC + msgpack.packb([[item.key, *_state_of(item)] for item in garbage])
         await self._backend.replace(key, data + check(data))
         place = await self._backend.stat(key)
         if place is None or not place.modified:
@@ -278,7 +278,7 @@ class GarbageCollector:
         return _Mark(place, rows)
 
 
-def _size_and_time(item: ObjectInfo) -> tuple[int, int]:
+def _state_of(item: ObjectInfo) -> tuple[int, int]:
     """Return an object's size and its modification time in whole seconds, which identify one version of the object.
 
     Fractions are dropped, because only listings contain them.
@@ -286,7 +286,7 @@ def _size_and_time(item: ObjectInfo) -> tuple[int, int]:
     return item.size, int(item.modified)
 
 
-def _superfluous_marks(marks: list[_Mark], confirmed_mark: _Mark | None, grace: float) -> Iterator[_Mark]:
+def _marks_to_remove(marks: list[_Mark], confirmed_mark: _Mark | None, grace: float) -> Iterator[_Mark]:
     """Yield the marks that no later collection needs: marks older than `confirmed_mark`, and marks that closely follow another mark."""
     last_time = confirmed_mark.place.modified if confirmed_mark is not None else float("-inf")
     for mark in sorted(marks, key=lambda mark: mark.place.modified):

@@ -90,7 +90,7 @@ class Leases:
                 is_acquired = await self._requests.exchange(key, own_content, other_content)
                 since = loop_time()
             if is_acquired:
-                self._held[key] = asyncio.ensure_future(self._hold(key, own_content, is_client_gone))
+                self._held[key] = asyncio.ensure_future(self._renew_lease(key, own_content, is_client_gone))
                 self._held[key].add_done_callback(lambda task: self._end_holding(key, task))
             if (is_acquired or (stored is None and other_content)) and await is_stored():
                 return
@@ -113,7 +113,7 @@ class Leases:
         self._count += 1
         return _MAGIC + self._holder + self._count.to_bytes(8, "little")
 
-    async def _hold(self, key: str, own_content: bytes, is_client_gone: Callable[[], bool]) -> None:
+    async def _renew_lease(self, key: str, own_content: bytes, is_client_gone: Callable[[], bool]) -> None:
         """Renew a lease until the client has gone and the uploads are done, then remove it. Return early if the lease is lost."""
         renewed, end = loop_time(), float("inf")
         while not is_client_gone() or (self._uploads() and loop_time() < end):

@@ -98,24 +98,24 @@ class Packs:
         note: Callable[[str, str, Card, Sequence[int]], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._fetch = fetch
-        self._locate = locate
+        self._find_shelf = locate
         self._note = note
         self._store = store
         self._start_ups: dict[bytes, StartUp] = {}
         self._remembered: OrderedDict[tuple[str, str, str], Packed] = OrderedDict()
         self._bytes = 0
 
-    def distrust(self, token: bytes) -> None:
+    def distrust_start_up(self, token: bytes) -> None:
         """Record that a process has rejected a module in its pack. Its look-ups then use cards, and its pack may be replaced."""
         start_up = self._start_ups.get(token)
         if start_up is not None:
             start_up.pack, start_up.stored, start_up.shelf, start_up.store = {}, 0, "", -1
 
-    def knows(self, token: bytes) -> bool:
+    def knows_process(self, token: bytes) -> bool:
         """Return whether a process has already requested a function."""
         return token in self._start_ups
 
-    def join(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
+    def join_start_up(self, token: bytes, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> StartUp | None:
         """Add a question to the start-up of its process, and return the start-up, or None if the question does not belong to one.
 
         The first question creates the start-up and begins to fetch its pack.
@@ -131,7 +131,7 @@ class Packs:
         start_up.names.update(dict.fromkeys(named))
         return start_up
 
-    def announce(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
+    def announce_start_up(self, names: list[str], platform: str, shelves: list[str], writes: Sequence[int]) -> None:
         """Request a pack of these functions. A later call of `store_packs` stores it."""
         named = [name for name in names if label_of(name) is not None]
         if named:
@@ -139,7 +139,7 @@ class Packs:
             start_up.names.update(dict.fromkeys(named))
             self._start_ups[repr(sorted(named)).encode()] = start_up
 
-    def remember(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
+    def remember_module(self, platform: str, shelf: str, card: Card, module: bytes) -> None:
         """Remember a function for packs. Functions with plain names and large modules are ignored."""
         if label_of(card.name) is None or len(module) > _MAX_MODULE:
             return
@@ -179,7 +179,7 @@ class Packs:
             await self._note(start_up.platform, opener[0], opener[1].card._replace(module=opener[1].module), start_up.writes)
             shelf = opener[0]
         else:
-            shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
+            shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         if shelf:
             await self._store(pack_key(start_up.platform, shelf, start_up.first), encode_pack(items.values()), start_up.writes)
             start_up.stored = len(items)
@@ -195,7 +195,7 @@ class Packs:
         return None
 
     async def _load_pack(self, start_up: StartUp) -> None:
-        shelf = await self._locate(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
+        shelf = await self._find_shelf(start_up.first, start_up.platform, start_up.shelves, start_up.writes)
         pack = await self._fetch(pack_key(start_up.platform, shelf, start_up.first), start_up.writes) if shelf else None
         if pack is not None:
             with suppress(FormatError):

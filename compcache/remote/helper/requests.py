@@ -161,12 +161,12 @@ class Requests:
             async with self._slots:
                 began = loop_time()
                 try:
-                    answer = await self._try(request, seconds, size, copies)
+                    answer = await self._send_copies(request, seconds, size, copies)
                 except Exception as error:
                     after = None if isinstance(error, TimeoutError) else self._backend.retry_delay(error)
                     delay = max(pause * random.uniform(0.5, 1.5), after or 0.0)  # noqa: S311 - hosts must not repeat in step
                     spent += loop_time() - began + delay
-                    if after is None or spent > patience or not self._spend(size):
+                    if after is None or spent > patience or not self._spend_on_repeat(size):
                         raise
                 else:
                     self._credit = min(_CREDIT, self._credit + _EARNED)
@@ -174,7 +174,7 @@ class Requests:
             await asyncio.sleep(delay)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _try(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
+    async def _send_copies(self, request: Callable[[Callable[[], None]], Awaitable[_T]], seconds: float, size: int, copies: int) -> _T:
         """Make one try, with up to `copies` concurrent requests, and return the first answer.
 
         Raises:
@@ -192,14 +192,14 @@ class Requests:
                     winner = min(done, key=lambda task: task.exception() is not None, default=None)
                     if winner is not None and (not running or winner.exception() is None):
                         return winner.result()
-                    if winner is None and not on_response.is_set() and len(running) < copies and self._spend(size):
+                    if winner is None and not on_response.is_set() and len(running) < copies and self._spend_on_repeat(size):
                         running.add(asyncio.ensure_future(copy()))
                     silence *= 2
         finally:
             for task in running:
                 task.cancel()
 
-    def _spend(self, size: int) -> bool:
+    def _spend_on_repeat(self, size: int) -> bool:
         """Take the price of a try for an object of this size from the budget. Return False if the budget is too small."""
         cost = 1.0 + size / _COSTLY
         is_affordable = cost <= self._credit

@@ -66,7 +66,7 @@ class Helper:
         self._directory = directory
         self._code = _code_version()
         self._chain = Chain()
-        self._packs = Packs(self._chain.pack, self._put_pack, self._locate, self._note_card)
+        self._packs = Packs(self._chain.pack, self._put_pack, self._find_shelf, self._note_card)
         self._noted = time.monotonic()  # when notes of uses were last stored
         self._last_use = time.monotonic()
         self._connections = 0
@@ -183,8 +183,8 @@ class Helper:
             return [[list(HelperAnswer(UNAVAILABLE, SKIPPED, by_store=by_store)) for _ in names], []]
         waited = max(0.0, time.monotonic() - asked)
         seconds = LOOKUP_SECONDS if patience else max(_SHORTEST_SECONDS, LOOKUP_SECONDS - waited)
-        is_known = self._packs.knows(token)
-        start_up = self._packs.join(token, names, platform, shelves, writes) if not first else None
+        is_known = self._packs.knows_process(token)
+        start_up = self._packs.join_start_up(token, names, platform, shelves, writes) if not first else None
         wait = _WAIT_OF_MANY if len(names) >= _MANY else _WAIT_OF_FEW
         if not is_known and len(names) < _MANY:
             wait = 0.0  # the first function must not wait for the complete pack
@@ -207,7 +207,7 @@ class Helper:
             if result.card is not None:
                 self._note_use(name)
                 if start_up is not None and start_up.writes and isinstance(result.answer.data, bytes):
-                    self._packs.remember(platform, result.shelf, result.card, result.answer.data)
+                    self._packs.remember_module(platform, result.shelf, result.card, result.answer.data)
             return result.answer
 
         try:
@@ -254,11 +254,11 @@ class Helper:
 
     async def _do_distrust(self, token: bytes) -> None:
         """Record that a process has rejected a module in its pack."""
-        self._packs.distrust(token)
+        self._packs.distrust_start_up(token)
 
     async def _do_pack(self, names: list[str], platform: str, shelves: list[str], writes: list[int]) -> None:
         """Request a pack of these functions, which are being uploaded."""
-        self._packs.announce(names, platform, shelves, writes)
+        self._packs.announce_start_up(names, platform, shelves, writes)
 
     async def _do_has(self, names: list[str], platform: str, shelves: list[str]) -> list[bool | None]:
         """Return, for each function, whether it has a card on one of the shelves, or None if the stores do not answer."""
@@ -266,9 +266,9 @@ class Helper:
 
     async def _do_status(self) -> list[dict[str, Any]]:
         """Return each store's counts, as `compcache remote status` shows them."""
-        return [self._status(tier) for tier in self._chain.tiers]
+        return [self._describe_tier(tier) for tier in self._chain.tiers]
 
-    def _status(self, tier: Tier) -> dict[str, Any]:
+    def _describe_tier(self, tier: Tier) -> dict[str, Any]:
         failures, seconds = tier.breaker.state()
         return {
             "pid": os.getpid(), "failures": failures, "left_alone_seconds": seconds, "last_error": tier.reads.error,
@@ -336,7 +336,7 @@ class Helper:
 
     # ------------------------------------------------------------------- packs
 
-    async def _locate(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
+    async def _find_shelf(self, name: str, platform: str, shelves: list[str], writes: Sequence[int]) -> str:
         """Return the shelf of the best card of a function, or "" if it has no card, or if the store fails."""
         try:
             return next(iter(await self._chain.cards(name, platform, shelves, writes, fresh=False)), "")

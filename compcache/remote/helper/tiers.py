@@ -135,7 +135,7 @@ class Chain:
                     outcome, *details = task.result()
                     if outcome == FOUND:
                         results[position] = STORE_HIT
-                        return self._accept(name, platform, position, details, results, first, writes)
+                        return self._copy_to_nearer_tiers(name, platform, position, details, results, first, writes)
                     results[position] = STORE_MISS if outcome == MISSING else STORE_ERROR
                     problems += details if outcome == UNAVAILABLE else []
         finally:
@@ -153,7 +153,7 @@ class Chain:
             self.seconds[position] += asyncio.get_running_loop().time() - started
         return answer
 
-    def _accept(
+    def _copy_to_nearer_tiers(
         self, name: str, platform: str, position: int, details: list[Any], results: list[str], first: int, writes: Sequence[int]
     ) -> LookupResult:
         """Copy the module of an answer into nearer stores, and return the result of the look-up."""

@@ -203,7 +203,7 @@ class Uploads:
             platform = key.split("/")[2]
             with suppress(FormatError):
                 for shelf, card in decode_cards(data).items():
-                    self._packs.remember(platform, shelf, card, card.module or upload.module)
+                    self._packs.remember_module(platform, shelf, card, card.module or upload.module)
 
     def _is_worthwhile(self, upload: Upload) -> bool:
         """Return whether fetching the module is faster than compiling it, other hosts wait for it, or it is always uploaded."""

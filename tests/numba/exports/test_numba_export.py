@@ -19,7 +19,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Exported kernels, exported once by one process."""
     made = Project(tmp_path_factory.mktemp("export"))
     made.write(kernels=KERNELS, errors="class KernelError(Exception):\n    pass\n")
-    assert made.run(EXPORT, backend=False) == ["kernels.total", "half", "greet"]
+    assert made.run_in_fork(EXPORT) == ["kernels.total", "half", "greet"]
     return made
 
 

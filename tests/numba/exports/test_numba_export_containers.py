@@ -133,7 +133,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Kernels, exported once by one process."""
     made = Project(tmp_path_factory.mktemp("containers"))
     made.write(kernels=KERNELS, compared=COMPARED)
-    made.run(EXPORT, backend=False)
+    made.run_in_fork(EXPORT)
     return made
 
 

@@ -68,7 +68,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Kernels, exported once by one process."""
     made = Project(tmp_path_factory.mktemp("linear"))
     made.write(kernels=KERNELS)
-    made.run(EXPORT, backend=False)
+    made.run_in_fork(EXPORT)
     return made
 
 

@@ -46,7 +46,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Kernels, exported once by one process."""
     made = Project(tmp_path_factory.mktemp("random"))
     made.write(kernels=KERNELS)
-    made.run(EXPORT, backend=False)
+    made.run_in_fork(EXPORT)
     return made
 
 

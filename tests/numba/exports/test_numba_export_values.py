@@ -223,7 +223,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Kernels, exported once by one process."""
     made = Project(tmp_path_factory.mktemp("values"))
     made.write(kernels=KERNELS.replace("import math", "import math, numba"), compared=COMPARED)
-    made.run(EXPORT.replace("kernels.SIGNATURES.items()", "{**kernels.SIGNATURES, **kernels.PLAIN}.items()"), backend=False)
+    made.run_in_fork(EXPORT.replace("kernels.SIGNATURES.items()", "{**kernels.SIGNATURES, **kernels.PLAIN}.items()"))
     return made
 
 

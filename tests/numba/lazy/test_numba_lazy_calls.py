@@ -138,7 +138,7 @@ def lazily(project: Project, text: str, **environment: str) -> Any:
 
 
 def test_all_answers_are_numbas_and_numba_is_not_imported(project: Project) -> None:
-    plain = project.run(script("plain", CALLS + NAMES), backend=False)
+    plain = project.run_in_fork(script("plain", CALLS + NAMES))
     answers, numba, parts = lazily(project, script("lazy", CALLS + NAMES) + IMPORTED)
     assert answers == plain
     assert (numba, parts) == (False, False)

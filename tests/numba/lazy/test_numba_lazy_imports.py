@@ -113,7 +113,7 @@ result = [
 def test_parameters_by_keyword_only_and_loops_over_generators_need_no_numba(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=WITHOUT.format(decorators="numba"))
-    plain, _ = project.run(CALLS, backend=False)
+    plain, _ = project.run_in_fork(CALLS)
     project.write(kernels=WITHOUT.format(decorators="compcache.numba"))
     for imported in (True, False):
         assert project.run(CALLS, backend=False, COMPCACHE_DIR=str(project.cache)) == (plain, imported)

@@ -28,7 +28,7 @@ result = value, shown, [other is f for other in copies], copies[0](3), copy.copy
 def test_a_pickle_of_a_function_is_the_function_and_its_class_is_numbas(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=KERNELS.format(decorators="numba"))
-    plain = project.run(SCRIPT, backend=False)
+    plain = project.run_in_fork(SCRIPT)
     assert all(plain[2])
     project.write(kernels=KERNELS.format(decorators="compcache.numba"))
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_a_switch_is_on_or_off_whatever_its_spelling(tmp_path: Path, value: str,
     from compcache.numba.lazy.installed import installed_backend
     result = installed_backend() is not None
     """
-    assert project.run(script, backend=False, COMPCACHE_NUMBA=value, COMPCACHE_DIR=str(project.cache)) == is_on
+    assert project.run_in_fork(script, COMPCACHE_NUMBA=value, COMPCACHE_DIR=str(project.cache)) == is_on
 
 
 @pytest.mark.slow
@@ -64,5 +64,5 @@ def test_a_switch_that_is_neither_is_said(tmp_path: Path) -> None:
         entrypoints.init_all()
     result = [str(warning.message) for warning in caught]
     """
-    (said,) = project.run(script, backend=False, COMPCACHE_NUMBA="maybe", COMPCACHE_DIR=str(project.cache))
+    (said,) = project.run_in_fork(script, COMPCACHE_NUMBA="maybe", COMPCACHE_DIR=str(project.cache))
     assert "COMPCACHE_NUMBA: 'maybe' is neither on nor off: use 1 or 0" in said

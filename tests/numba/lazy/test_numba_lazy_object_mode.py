@@ -83,7 +83,7 @@ def test_numba_is_imported_when_the_part_runs(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=KERNELS)
     text = CALLS.replace("{first}", "answers = [k.plain(3, 1, 2.0), k.declared(8, 3)]")
-    plain = project.run(text + "result = answers", backend=False)
+    plain = project.run_in_fork(text + "result = answers")
     script = LAZY + text + "result = answers, imported, backend.misses"
     answers = [project.run(script, backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(3)]
     assert [found for found, _, _ in answers] == [plain] * 3
@@ -95,7 +95,7 @@ def test_optional_parameters_take_what_numba_converts(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.write(kernels=KERNELS)
     first = "import sys, numpy as np, kernels as k\n"
-    plain = project.run(first + OPTIONAL + "result = answers", backend=False)
+    plain = project.run_in_fork(first + OPTIONAL + "result = answers")
     calls = "k.seeded(1), k.seeded(None), k.seeded(np.uint64(7))\nimported = 'numba.core.compiler' in sys.modules\n"
     script = LAZY + first + calls + OPTIONAL
     answers = [project.run(script + "result = answers, imported", backend=False, COMPCACHE_DIR=str(project.cache)) for _ in range(2)]

@@ -388,7 +388,7 @@ result = answers, imported, len(held)
 
 def test_tools_that_ask_what_objects_are_import_nothing(project: Project) -> None:
     project.write(probed=PROBED)
-    plain = project.run("import sys\n" + PROBE, backend=False)
+    plain = project.run_in_fork("import sys\n" + PROBE)
     run(project, "import probed\nresult = None")
     found = run(project, PROBE)
     assert found == (plain[0], False, plain[2])
@@ -413,7 +413,7 @@ def test_results_that_are_objects_of_numba(project: Project) -> None:
         "import containers as c\nanswers = dict(c.counted(3)), type(c.counted(2)).__name__, c.listed(2)[0], dict(c.listed(2)[1])\n"
         "result = answers"
     )
-    plain = project.run(text, backend=False)
+    plain = project.run_in_fork(text)
     assert [run(project, text) for _ in range(2)] == [plain] * 2
 
 
@@ -445,6 +445,6 @@ def test_settings_of_a_file_are_read_by_numba(tmp_path: Path) -> None:
     other = Project(tmp_path)
     (other.source / ".numba_config.yaml").write_text("threading_layer: workqueue\n")
     read = "from numba import config\nresult = config.THREADING_LAYER"
-    plain = other.run("import warnings\nwarnings.simplefilter('ignore')\n" + read, backend=False)
+    plain = other.run_in_fork("import warnings\nwarnings.simplefilter('ignore')\n" + read)
     lazy = "import compcache.numba\ncompcache.numba.install('cache', lazy=True)\nimport warnings\nwarnings.simplefilter('ignore')\n" + read
     assert other.run(lazy, backend=False) == plain

@@ -152,7 +152,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A program, with what plain Numba answers, and what the process said that compiled it."""
     made = Project(tmp_path_factory.mktemp("types"))
     made.write(program=PROGRAM)
-    plain = made.run("import program\nresult = program.everything()", backend=False)
+    plain = made.run_in_fork("import program\nresult = program.everything()")
     assert run(made, "import program\nresult = program.everything()") == plain
     made.write(expected=f"answers = {plain!r}")
     return made
@@ -322,7 +322,7 @@ def test_registrations_wait_for_numba(tmp_path: Path) -> None:
         "result = first, program.everything(), program.with_pointer(2.0)"
     )
     text = f"import program, sys\n{rest}"
-    plain = project.run(text, backend=False)
+    plain = project.run_in_fork(text)
     assert plain[1:] == ([2, 9, 8.5, 8, 6, True], 8.0)
     assert [run(project, text) for _ in range(2)] == [((2, True), *plain[1:]), ((2, False), *plain[1:])]
 

@@ -119,7 +119,7 @@ def _sort_rows(rows: Iterator[Any], key: Callable[[Any], Any], *, reverse: bool,
 
 def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfolds: bool, is_refused: bool) -> Iterator[Any]:
     """Return an iterator over the selected rows, which are read in the order of their names."""
-    matches = _matcher(patterns) if patterns else None
+    matches = _make_matcher(patterns) if patterns else None
     if is_refused:
         refusals = [row for row in list_uncached(cache) if not matches or matches(row.name)]
         return iter(sorted(refusals, key=lambda row: row.name))
@@ -133,7 +133,7 @@ def _read_rows(cache: Cache, patterns: tuple[str, ...], *, by_module: bool, unfo
     return heapq.merge(rows, entries, key=lambda row: (base_of(row[0]), row[0]))
 
 
-def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
+def _make_matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
     """Return a predicate for names. It is true if the name or its label matches one of the globs."""
     match = re.compile("|".join(map(fnmatch.translate, patterns))).match
     return lambda name: match(name) or ("-" in name and match(label_of(name) or name))
