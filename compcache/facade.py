@@ -11,7 +11,7 @@ from _weakref import ref
 from compcache.hit import open_plain
 from compcache.hit.recorder import recorder_of
 from compcache.hit.target import load_runtime
-from compcache.settings import setting, users_directory
+from compcache.settings import are_set, setting, users_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def _shorten() -> None:
 
 def _open_plain(path: "Any") -> "PlainLoader | None":
     """Return a loader for plain hits of a directory; None if the settings or the directory require a full cache."""
-    if any(map(setting, _NOT_PLAIN)):
+    if are_set(_NOT_PLAIN):
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))

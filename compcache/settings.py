@@ -4,12 +4,12 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     _T = TypeVar("_T")
 
-__all__ = ["configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
+__all__ = ["are_set", "configuration", "configuration_files", "from_environment", "is_on", "setting", "users_directory"]
 
 #: The variable that names a configuration file, which replaces the user's and the system's files; ``none`` is no file.
 CONFIGURATION_VARIABLE = "COMPCACHE_CONFIG"
@@ -25,6 +25,13 @@ def setting(variable: str) -> str:
     """
     text = os.environ.get(variable)
     return configuration().get(variable, "") if text is None else text
+
+
+def are_set(variables: "Sequence[str]") -> bool:
+    """Return whether one of these settings has a text. Raise `SettingError` if a configuration file cannot be used."""
+    names = getattr(os.environ, "_data", ())  # bytes on POSIX. The mapping itself raises and catches two exceptions for a missing name
+    is_known = bytes in map(type, names) and frozenset(map(str.encode, variables)).isdisjoint(names)
+    return any(map(configuration().get if is_known else setting, variables))
 
 
 def is_on(variable: str, *, default: bool = False) -> bool:

@@ -89,6 +89,16 @@ def test_the_environment_goes_before_the_file_even_where_it_says_nothing(home: d
     assert found == {"COMPCACHE_LAYERS": "", "COMPCACHE_MAX_SIZE": "8G"}
 
 
+def test_settings_are_found_among_many_whether_a_variable_or_a_file_sets_them(home: dict[str, str], write: Any) -> None:
+    script = "from compcache.settings import are_set\nresult = are_set(names)\n"
+    assert not seen(home, "LAYERS", "DEBUG", script=script, COMPCACHE_MAX_SIZE="8G")
+    assert seen(home, "LAYERS", "DEBUG", script=script, COMPCACHE_DEBUG="1")
+    assert seen(home, "LAYERS", "DEBUG", script="import os\nos.environ = dict(os.environ, COMPCACHE_DEBUG='1')\n" + script)
+    write('layers = ["/b"]\n')
+    assert seen(home, "LAYERS", "DEBUG", script=script)
+    assert not seen(home, "LAYERS", "DEBUG", script=script, COMPCACHE_LAYERS="")
+
+
 def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     write('max_size = "7G"\n')
     other = write('min_llvm = "20"\n', tmp_path / "other.toml")

@@ -195,7 +195,7 @@ class PlainLoader:
         self._names: bytes | None = None
         self._functions: tuple[Any, ...] = ()
         self._modules: tuple[Any, ...] = ()
-        self._rows: tuple[Callable[[], bytes], ...] = ()
+        self._rows: tuple[tuple[Any, int, int], ...] = ()
         self._accepted: set[bytes] = set()
         self._recorder: Any = None
         self._owner = -1
@@ -247,23 +247,43 @@ class PlainLoader:
             return None
         started = perf_counter()
         try:
-            found = self._look_up(func_name)
-            target = self._commit_plain(*found, owner) if found is not None else None
+            found = self._look_up_in_closure(func_name) or self._look_up(func_name)
+            if found is None:
+                return None
+            module, record, closure, content, parts = found
+            target = self._commit_plain(module, record, closure, content, parts, owner)
         except Exception as error:  # noqa: BLE001 - whatever the error is, `Loader` meets it again and reports it
             from compcache.files import reraise_interrupt
 
             reraise_interrupt(error)
             self._names = None
             return None
-        if target is not None and found is not None and self._recorder is not None:
-            self._recorder.hit(func_name, found[0].module_id, perf_counter() - started)
+        if target is not None and self._recorder is not None:
+            self._recorder.hit(func_name, module.module_id, perf_counter() - started)
         return target
 
-    def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a function, its closure and content, and all its imports if it has any.
+    def _look_up_in_closure(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure, bytes, None] | None":
+        """Return what `_look_up` returns, if the loaded closure has the function and it needs nothing."""
+        closure = self._closure
+        if closure is None or closure[4] is None or closure[1] is not self._names:
+            return None
+        runtime, where, directory = load_runtime(), closure[4], -1
+        if runtime.is_ordered(func_name):
+            directory = self._files.renew()
+            audit("open", f"{self._root}/{INDEX_DIRECTORY}", None, _LIST)
+        found = runtime.find_in_closure(
+            self._functions, closure[0], where[0].number, where[3], func_name, directory, INDEX_DIRECTORY, closure[1]
+        )
+        module = self._loaded(closure[0])
+        if found is None or module is None:
+            return None
+        record, content = found
+        if record[5] == _NO_ENTRY or record[6] or record[2].startswith(_LINK_ONLY):
+            return None
+        return (module, record, closure, content, None) if self._accepted.issuperset((where[3][2], record[3])) else None
 
-        The result is None if it is not plain.
-        """
+    def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
+        """Return the module and the record of a plain function, its closure and content, and its imports if it has any."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -281,7 +301,7 @@ class PlainLoader:
             parts = collect_imports(self, runtime, module_id, where, record)
             if parts is None or (parts and self.links and closure is None):
                 return None
-        if closure is not None:
+        if closure is not None and closure[4] is None:
             closure = *closure[:4], where, closure[5]
         module = self._provide(runtime, module_id, where)
         if parts:
@@ -294,8 +314,8 @@ class PlainLoader:
         entry = where[3]
         if entry is None or entry[3] != _IMAGE_SHARED:
             return None
-        record = runtime.function_record(self.read_payload(runtime, where, offset & ~_LINKED))
-        if record[0] != func_name:
+        record = runtime.read_function(where[0].number, entry, offset & ~_LINKED, func_name)
+        if record is None:
             return None
         target_id, accepted = entry[2], self._accepted
         if not (target_id in accepted and record[3] in accepted) and not self._accept_if_usable(
@@ -303,13 +323,6 @@ class PlainLoader:
         ):
             return None
         return record
-
-    def read_payload(self, runtime: "Any", where: "Any", offset: int) -> bytes:
-        """Return the payload of a record of an open module file."""
-        opened, _, _, (image, records, _, _, _, key, _) = where
-        files, descriptor = self._files, opened.number
-        payload: bytes = runtime.read_frame(lambda at, size: files.pread(descriptor, size, image + at), offset, records, key)
-        return payload
 
     def _provide(self, runtime: "Any", module_id: bytes, where: "Any") -> "LoadedModule":
         """Return a mapped module, mapping it if necessary."""
@@ -323,10 +336,7 @@ class PlainLoader:
         return module
 
     def _open_module(self, runtime: "Any", segment: int, module_id: bytes) -> "Any":
-        """Open a module file.
-
-        Return the file, its path, its size and its index entry. The entry is None if the file must be verified first.
-        """
+        """Open a module file. Return it, its path, its size, and its index entry, or None if it must be verified first."""
         name = module_id.hex()
         path = f"{self._root}/{MODULES_DIRECTORY}/{name[:2]}/{name}{MODULE_SUFFIX}"
         opened = self._files.open_owned(path, _READ, may_lack=True)
@@ -412,14 +422,14 @@ class PlainLoader:
             one, other, at, length, _ = runtime.open_segment(source, size, name)
             functions.append(one)
             modules.append(other)
-            rows.append(_rows(source, at, length))
+            rows.append((source, at, length))
         self._functions, self._modules, self._rows = tuple(functions), tuple(modules), tuple(rows)
         self._names = names
         return True
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
         """Return whether this host can run code with a requirement, given by its number. If so, later look-ups accept its ids."""
-        text = runtime.requirements(self._rows[segment]()).get(number)
+        text = runtime.requirements(*self._rows[segment]).get(number)
         if text is None:
             return False
         platform, words, identity = _read_host(runtime)
@@ -481,7 +491,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to all its imports, or None if another thread has bound something else meanwhile."""
+        """Return the target of a function, bound to its imports, or None if another thread has bound something else."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -504,21 +514,25 @@ class PlainLoader:
                     if self.providers or self.merged:
                         return None  # another thread has loaded modules that provide variables
                     updates += parts.provider_updates(self)
-                tables = *updates, *self._table_updates(name, target), self._mine, new_modules
+                tables = (*updates, *self._table_updates(name, target), self._mine, new_modules)
                 commit = runtime.commit
                 is_committed = self.changed is change and commit(writes, tables) is None  # handlers run between lines
             if closure is not None:
-                known = self._closure
-                kept = known if known is not None and known[0] == closure[0] else closure
-                kept[5].append((record, content))
-                self._closure = *closure[:4], *kept[4:]
+                self._keep_closure(closure)[5].append((record, content))
             for loaded in modules.values():
                 self.opened += not loaded.committed
                 loaded.committed = True
         return target
 
+    def _keep_closure(self, closure: "PlainClosure") -> "PlainClosure":
+        """Keep a closure, with what was loaded from it before, and return it."""
+        known = self._closure
+        if known is not closure:
+            self._closure = closure if known is None or known[0] != closure[0] else (*closure[:4], *known[4:])
+        return self._closure or closure
+
     def _new_rows(self, modules: "dict[bytes, LoadedModule]") -> "dict[bytes, Any] | None":
-        """Return the new rows for the table of loaded modules, or None if another mapping of a module has replaced this one."""
+        """Return the new rows for the table of modules, or None if another mapping has replaced one."""
         new = {}
         for key, module in modules.items():
             loaded = self._loaded(key)
@@ -528,19 +542,13 @@ class PlainLoader:
                 return None
         return new
 
-    def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "list[dict[Any, Any]]":
+    def _table_updates(self, func_name: str, target: "TypedCallTarget") -> "tuple[dict[Any, Any], ...]":
         """Return the updates of the tables of targets, as pairs of a table and its new rows."""
         key = key_of(target._context)
         targets, by_name, by_link = self.targets, self._by_name, self._by_link
-
-        def forget(_: "ref[TypedCallTarget]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
-            remove(targets, func_name)
-            remove(by_name, func_name)
-            remove(by_link, key)
-
-        weak = ref(target, forget)
-        updates: list[dict[Any, Any]] = [by_name, {func_name: weak}, by_link, {key: weak}]
-        return updates if self.builds else [*updates, targets, {func_name: weak}]
+        weak = load_runtime().weak_row(target, _remove_dead_weakref, targets, func_name, by_name, func_name, by_link, key)
+        row, by_key = {func_name: weak}, {key: weak}
+        return (by_name, row, by_link, by_key) if self.builds else (by_name, row, by_link, by_key, targets, row)
 
     def loaded_modules(self) -> "list[LoadedModule]":
         """Return the modules that this loader has loaded and that are still referenced."""
@@ -608,7 +616,7 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
 
 
 def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
-    """Return the platform of this process, the words of its processor (none if its features are not known), and its identity."""
+    """Return the platform of this process, the words of its processor (none if they are unknown), and its identity."""
     content = runtime.processor()
     platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
     return platform, runtime.processor_words(content), runtime.digest(platform.encode() + content, 12).hex()
@@ -617,11 +625,6 @@ def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
 def _make_reader(files: "Any", opened: "Opened") -> "Callable[[int, int], bytes]":
     """Return a function that reads an open file and keeps it open."""
     return lambda offset, size: files.pread(opened.number, size, offset)
-
-
-def _rows(source: "Any", at: int, size: int) -> "Callable[[], bytes]":
-    """Return a function that returns the rows of a segment's requirements."""
-    return lambda: source[at : at + size] if isinstance(source, bytes) else source(at, size)
 
 
 def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int, maps_files: int) -> "Any":
@@ -637,12 +640,9 @@ def _map_image(runtime: "Any", descriptor: int, path: str, key: bytes, size: int
 
 
 def _weak(table: "dict[Any, ref[LoadedModule]]", key: object, module: "LoadedModule") -> "ref[LoadedModule]":
-    """Return a weak reference that removes its row from the table when the module is gone."""
-
-    def forget(_: "ref[LoadedModule]", remove: "Callable[..., None]" = _remove_dead_weakref) -> None:
-        remove(table, key)  # bound above: when the interpreter ends, this file's globals are gone before the last modules
-
-    return ref(module, forget)
+    """Return a weak reference. When the module is gone, its row is removed."""
+    weak: ref[LoadedModule] = load_runtime().weak_row(module, _remove_dead_weakref, table, key)
+    return weak
 
 
 def key_of(context: "TargetContext") -> "tuple[str, bytes, str]":

@@ -159,8 +159,8 @@ def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "s
     loaded = loader._loaded(part.module_id)
     waiting = [part.record[6]] if part.record[6] else []
     for offset in waiting:  # the list grows in the loop
-        imports, variables, symbols, children, places, kinds = runtime.needs_record(loader.read_payload(runtime, part.where, offset))
-        if not _record_start(loader, runtime, part, variables):
+        imports, variables, symbols, children, places, kinds = runtime.needs_record(_read_payload(runtime, part, offset))
+        if not _record_start(runtime, part, variables):
             return None
         for number, (slot, name) in enumerate(imports):
             key = name if slot == _NO_SLOT else slot
@@ -169,6 +169,13 @@ def _read_needs(loader: "PlainLoader", runtime: "Any", part: "Part", natives: "s
         natives.update(symbols)
         waiting += [child for child in children if child not in waiting]
     return uses
+
+
+def _read_payload(runtime: "Any", part: Part, offset: int) -> bytes:
+    """Return the payload of a record of a function's module."""
+    opened, _, _, (image, records, _, _, _, key, _) = part.where
+    payload: bytes = runtime.read_frame(opened.number, offset, records, key, image)
+    return payload
 
 
 def _look_up_together(
@@ -217,10 +224,10 @@ def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes,
     return Part(found[1], where, record)
 
 
-def _record_start(loader: "PlainLoader", runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
+def _record_start(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:
     """Record the function that runs a module's constructors. Return False if a record is that of a variable to decode."""
     for offset in offsets:
-        _, slot, _, _, kind, _ = runtime.global_record(loader.read_payload(runtime, part.where, offset))
+        _, slot, _, _, kind, _ = runtime.global_record(_read_payload(runtime, part, offset))
         if kind != _STARTUP:
             return False
         part.start = slot

@@ -165,12 +165,11 @@ class Recorder:
                 key = when // HOUR * HOUR, counter, func_name
                 sums[key] = sums.get(key, 0) + amount
                 continue
-            digits, number = str(int(when * 1e6)).zfill(7), module_id.hex()  # all digits of a float take 7,000 instructions
-            time_text = f"{digits[:-6]}.{digits[-6:]}"
-            lines.append(f"{time_text} {counter} {amount} {number} {_name_digest(runtime.digest, func_name)}")
+            line = runtime.use_line(when, counter, amount, module_id, func_name)
+            lines.append(line)
             marker = object()
             if self._seen.setdefault(module_id, marker) is marker:  # atomic: threads may meet here
-                lines.append(f"{time_text} loads 1 {number}")
+                lines.append(f"{line[: line.index(' ')]} loads 1 {module_id.hex()}")
         for (hour, counter, func_name), amount in sums.items():
             missed = f" {bytes(16).hex()} {_name_digest(runtime.digest, func_name)}" if func_name else ""
             lines.append(f"{hour} {counter} {amount}{missed}")

@@ -143,6 +143,39 @@ def test_a_closure_that_imports_from_home_modules_is_plain(cache: Cache, directo
     assert (results, modules[0], modules[2], whole) == ([12, 8, 12, 4], closure.module_id, closure.module_id, True)
 
 
+def test_further_functions_of_a_closure_are_bound_to_what_they_import(cache: Cache, directory: Path) -> None:
+    homes = [ModuleSource(adder(name, plus), keep_bitcode=False) for name, plus in (("home", 7), ("house", 9))]
+    sums = [ModuleSource(sum_of(name, [home, "third"])) for name, home in (("first", "home"), ("second", "house"))]
+    cache.add_modules([*homes, *sums, ModuleSource(adder("third", 3))])
+    (closure,) = cache.link(["first", "second", "third"], into="set").linked
+    assert load(directory, "third", "first", "second") == ([1 + 3, 1 + 7 + 1 + 3, 1 + 9 + 1 + 3], [closure.module_id] * 3, False)
+
+
+def test_functions_that_are_added_meanwhile_are_not_taken_from_a_loaded_closure(cache: Cache, directory: Path) -> None:
+    cache.add_modules([ModuleSource(adder(name, plus)) for name, plus in (("one", 1), ("two", 2), ("three", 3))])
+    cache.link(["one", "two", "three"], into="set")
+    script = f"""
+    import warnings
+    from compcache import Cache, ModuleSource
+    warnings.simplefilter("ignore")  # the function has other code now
+    with Cache(directory) as cache, Cache(directory) as other:
+        found = [cache.get_target(name) for name in ("one", "two")]
+        other.add_module(ModuleSource({adder("three", 30)!r}))
+        result = [target(0) for target in (*found, cache.get_target("three"), cache.get_target("one"))]
+    """
+    load(directory, "one")
+    assert run_fresh(directory, script) == [1, 2, 30, 1]
+
+
+def test_functions_of_another_closure_are_not_read_from_the_loaded_one(cache: Cache, directory: Path) -> None:
+    cache.add_modules([ModuleSource(adder(name, plus)) for name, plus in (("one", 1), ("two", 2), ("three", 3), ("four", 4))])
+    closures = [cache.link(names, into=names[0]).linked[0].module_id for names in (["one", "two"], ["three", "four"])]
+    for names in (["one", "three", "two", "four"], ["four", "three", "one"]):
+        results, modules, _ = load(directory, *names)
+        assert results == [1 + {"one": 1, "two": 2, "three": 3, "four": 4}[name] for name in names]
+        assert set(modules) <= {*closures}
+
+
 def test_the_variables_and_constructors_of_home_modules_are_one(tmp_path: Path) -> None:
     """The home module counts in a variable that the closure uses, too, and begins with what a function of a third module returns."""
     home = ModuleSource(_HOME, keep_bitcode=False)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -238,6 +239,25 @@ def test_stores_and_tables_are_committed_together(cache: Cache) -> None:
     assert _runtime.peek(at + 8, 4) == b"abc\0"
     assert _runtime.peek(at + 20, 4) == b"\1\0\0\0"
     assert cache.loaded().modules == ()
+
+
+def test_rows_of_objects_that_are_gone_are_removed() -> None:
+    class Owner:
+        pass
+
+    tables: list[dict[str, Any]] = [{}, {}, {}]
+    owner, other = Owner(), Owner()
+    for kept, name in ((owner, "gone"), (other, "stays")):
+        rows = [item for table in tables for item in (table, name)]
+        weak = load_runtime().weak_row(kept, _remove_dead_weakref, *rows)
+        assert weak() is kept
+        for table in tables:
+            table[name] = weak
+    del tables[2]["gone"]
+    del owner, kept, weak
+    assert [sorted(table) for table in tables] == [["stays"]] * 3
+    with pytest.raises(TypeError, match="weak_row"):
+        load_runtime().weak_row(other, _remove_dead_weakref, {})
 
 
 def test_none_is_counted(image: Any, cache: Cache) -> None:

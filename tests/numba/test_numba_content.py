@@ -252,10 +252,52 @@ def test_what_is_read_of_objects_counts(read: str, dep: str) -> None:
     assert all(one != two for one, two in zip(first, other, strict=True))
 
 
+_NAMED_TUPLE = "from collections import namedtuple\nP = namedtuple('P', 'a b')\n"
+
+
+@pytest.mark.parametrize("text", [
+    f"{_NAMED_TUPLE}P.__new__.__defaults__ = (V,)\ndef f(x): return P(x).b",
+    f"{_NAMED_TUPLE}class Q(P):\n    def __new__(cls, a, b, *, c=V): pass\ndef f(x): return Q(x, 1).b",
+    f"{_NAMED_TUPLE}class Q(P):\n    def __new__(cls, aV, b): pass\ndef f(x): return Q(x, b=1).b",
+    "import numpy as np\nA = np.ma.array([1.0, 2.0]) if V == 3 else np.array([1.0, 2.0])\ndef f(x): return x + A[1]",
+])  # fmt: skip
+def test_what_compiled_code_reads_counts(text: str) -> None:
+    """The program's function is compared as it is where Numba is imported, and as keys have it without."""
+    from compcache.numba.fingerprints.content import content_of
+    from compcache.numba.fingerprints.walk import fingerprint
+
+    def digests(version: int) -> list[str]:
+        function = _module("content_program", re.sub(r"V\b", str(version), text)).f
+        return [fingerprint(function).content, content_of(function, ()).digest]
+
+    try:
+        first, again, other = (digests(version) for version in (3, 3, 5))
+    finally:
+        sys.modules.pop("content_program", None)
+    assert first == again
+    assert all(one != two for one, two in zip(first, other, strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("read", "dep"), _REFUSED)
 def test_what_is_in_no_key_is_refused(read: str, dep: str) -> None:
     assert all(text.startswith("refused") for text in _contents(read, dep, 3))
+
+
+def test_a_stand_in_for_a_class_of_numba_is_the_class() -> None:
+    """A class that derives from a stand-in, where Numba is imported already, has the stand-in among its attributes."""
+    from numba.core import types as numba_types
+
+    from compcache.numba.declarations.structrefs import CONTAINER_STAND_INS
+    from compcache.numba.fingerprints.implementations import Implementation
+    from compcache.numba.fingerprints.walk import fingerprint_of_implementations
+
+    def digest(base: Any) -> str:
+        module = _module("content_program", "def implementation(x): return BASE")
+        module.BASE = base
+        return fingerprint_of_implementations([Implementation(module.implementation, ())])
+
+    assert digest(CONTAINER_STAND_INS["StructRef"]) == digest(numba_types.StructRef) != digest(numba_types.Type)
 
 
 def test_a_function_of_cython_is_known_at_first_sight() -> None:

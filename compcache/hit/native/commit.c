@@ -101,6 +101,40 @@ PyObject *commit(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Removes the rows of an object that is gone: `self` is (remove, table, key, table, key, ...). */
+static PyObject *remove_rows(PyObject *self, PyObject *Py_UNUSED(weak)) {
+    for (Py_ssize_t i = 1; i + 1 < PyTuple_Size(self); i += 2) {
+        PyObject *done = PyObject_CallFunctionObjArgs(PyTuple_GetItem(self, 0), PyTuple_GetItem(self, i), PyTuple_GetItem(self, i + 1), NULL);
+        if (done == NULL) {
+            return NULL;
+        }
+        Py_DECREF(done);
+    }
+    Py_RETURN_NONE;
+}
+
+/* weak_row(object, remove, table, key, ...) -> weakref
+ * A weak reference for rows of tables. When the object is gone, remove(table, key) is called for each row. No module is needed then: when the
+ * interpreter ends, the last objects outlive the globals of Python files. */
+PyObject *weak_row(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    static PyMethodDef forget = {"forget", remove_rows, METH_O, NULL};
+    if (count < 4 || count % 2 != 0) {
+        PyErr_SetString(PyExc_TypeError, "weak_row() takes an object, a function, and pairs of a table and a key");
+        return NULL;
+    }
+    PyObject *rows = PyTuple_New(count - 1);
+    for (Py_ssize_t i = 1; rows != NULL && i < count; i++) {
+        if (PyTuple_SetItem(rows, i - 1, Py_NewRef(args[i])) < 0) {
+            Py_CLEAR(rows);
+        }
+    }
+    PyObject *callback = rows != NULL ? PyCFunction_NewEx(&forget, rows, NULL) : NULL;
+    Py_XDECREF(rows);
+    PyObject *weak = callback != NULL ? PyWeakref_NewRef(args[0], callback) : NULL;
+    Py_XDECREF(callback);
+    return weak;
+}
+
 /* A place in an image that contains the address of an imported symbol, plus a number. */
 typedef struct {
     int64_t distance; /* from the module table */

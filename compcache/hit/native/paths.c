@@ -258,20 +258,17 @@ PyObject *stamp_of(PyObject *Py_UNUSED(module), PyObject *args) {
                          nanoseconds(NANOSECONDS_OF(status, m)), nanoseconds(NANOSECONDS_OF(status, c)));
 }
 
-/* names_beneath(directory: int, path: str) -> bytes: the names in a directory below an open one, each followed by a slash, in the order of the
- * system. Raises OSError: ELOOP or ENOTDIR for a link. */
-PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
-    int above;
-    PyObject *path;
-    if (!PyArg_ParseTuple(args, "iO&:names_beneath", &above, PyUnicode_FSConverter, &path)) {
+PyObject *list_names(int above, PyObject *path) {
+    PyObject *encoded;
+    if (!PyUnicode_FSConverter(path, &encoded)) {
         return NULL;
     }
-    const int number = open_uninterrupted(above, PyBytes_AsString(path), O_RDONLY | O_DIRECTORY, 0);
+    const int number = open_uninterrupted(above, PyBytes_AsString(encoded), O_RDONLY | O_DIRECTORY, 0);
     DIR *directory = number >= 0 ? fdopendir(number) : NULL;
     if (directory == NULL && !PyErr_Occurred()) {
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, PyTuple_GetItem(args, 1));
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
     }
-    Py_DECREF(path);
+    Py_DECREF(encoded);
     if (directory == NULL) {
         if (number >= 0) {
             close(number);
@@ -317,4 +314,12 @@ PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     free(names);
     return result;
+}
+
+/* names_beneath(directory: int, path: str) -> bytes: the names in a directory below an open one, each followed by a slash, in the order of the
+ * system. Raises OSError: ELOOP or ENOTDIR for a link. */
+PyObject *names_beneath(PyObject *Py_UNUSED(module), PyObject *args) {
+    int above;
+    PyObject *path;
+    return PyArg_ParseTuple(args, "iU:names_beneath", &above, &path) ? list_names(above, path) : NULL;
 }

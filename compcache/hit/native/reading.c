@@ -1,6 +1,6 @@
 /* The Python interface of formats.c: bytes in, values out. All malformed data raises `compcache.errors.FormatError`, here and nowhere else.
  *
- * A *source* is bytes, or a function (offset, size) that returns that many bytes, or fewer at the end. */
+ * A *source* is bytes, the descriptor of an open file, or a function (offset, size) that returns that many bytes, or fewer at the end. */
 #include "runtime.h"
 
 #include "formats.h"
@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Raises a fault as an exception, and returns NULL. `about` (str) names the faulty data. */
 static void *damaged(Fault fault, PyObject *about) {
@@ -43,6 +44,23 @@ static PyObject *new_text(Bytes text, Fault otherwise) {
 
 /* --------------------------------------------------------------------------------------------------------- sources */
 
+static PyObject *read_file(int descriptor, uint64_t offset, uint64_t size) {
+    PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    ssize_t count = result != NULL ? 0 : -1;
+    if (result != NULL) {
+        char *to = PyBytes_AsString(result);
+        Py_BEGIN_ALLOW_THREADS
+        count = pread(descriptor, to, (size_t)size, (off_t)offset); /* regular files are not interrupted */
+        Py_END_ALLOW_THREADS
+    }
+    if (result != NULL && count != (ssize_t)size) {
+        PyObject *part = count < 0 ? PyErr_SetFromErrno(PyExc_OSError) : new_bytes(bytes_of(result).at, (size_t)count);
+        Py_DECREF(result);
+        return part;
+    }
+    return result;
+}
+
 /* Reads bytes of a source, which `*kept` keeps. Returns 0, or -1 with an exception. There are fewer bytes at the end. */
 static int read_source(PyObject *source, uint64_t offset, uint64_t size, PyObject **kept, Bytes *found) {
     if (PyBytes_Check(source)) {
@@ -52,7 +70,8 @@ static int read_source(PyObject *source, uint64_t offset, uint64_t size, PyObjec
         *found = (Bytes){all.at + (left > 0 ? offset : 0), (size_t)(size < left ? size : left)};
         return 0;
     }
-    *kept = PyObject_CallFunction(source, "KK", (unsigned long long)offset, (unsigned long long)size);
+    *kept = PyLong_Check(source) ? read_file((int)PyLong_AsLong(source), offset, size)
+                                 : PyObject_CallFunction(source, "KK", (unsigned long long)offset, (unsigned long long)size);
     if (*kept != NULL && !PyBytes_Check(*kept)) {
         Py_CLEAR(*kept);
         PyErr_SetString(PyExc_TypeError, "the function that reads a source must return bytes");
@@ -630,6 +649,35 @@ PyObject *is_ordered(PyObject *Py_UNUSED(module), PyObject *name) {
     return PyBool_FromLong(!ends_with_digest && !is_entry);
 }
 
+static void release_newest(Newest *found) {
+    Py_CLEAR(found->kept);
+    Py_CLEAR(found->linked_kept);
+}
+
+/* Finds the realizations of a name in these tables. Returns 0, or -1 with an exception. The caller calls release_newest() in any case. */
+static int find_newest(PyObject *module, PyObject *tables, Bytes name, int ordered, Newest *found) {
+    uint8_t key[NAME_BYTES];
+    key_of_name(name, key);
+    *found = (Newest){.kept = NULL, .linked_kept = NULL};
+    int status = 0;
+    for (int round = 0; status == 0 && (round == 0 || (round == 1 && found->others > 1)); round++) {
+        found->is_open = 0; /* one of several may have been compared with others than the newest: compare all with the newest again */
+        for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
+            PyObject *table = PyTuple_GetItem(tables, i);
+            status = require_table(module, table);
+            if (status == 0) {
+                status = look_in((Table *)table, i, key, ordered, found);
+            }
+        }
+    }
+    return status;
+}
+
+/* Whether the only realization in a linked closure comes first. */
+static int is_linked_first(const Newest *found, int ordered) {
+    return found->links == 1 && (!ordered || has_content(&found->linked));
+}
+
 /* newest(tables: tuple[Table, ...], func_name: str, ordered: bool) -> (index, module_id, offset, number, content) | None
  * The realization in the function tables that takes precedence over all others: the only one, or, if `ordered`, the newest addition, unless
  * others have its content. Otherwise None. The only realization in a linked closure comes first if its content is known; the caller checks
@@ -644,34 +692,22 @@ PyObject *newest(PyObject *module, PyObject *args) {
     if (encoded == NULL) {
         return NULL;
     }
-    uint8_t key[NAME_BYTES];
-    key_of_name(bytes_of(encoded), key);
+    Newest found;
+    const int status = find_newest(module, tables, bytes_of(encoded), ordered, &found);
     Py_DECREF(encoded);
-    Newest found = {.kept = NULL, .linked_kept = NULL};
-    int status = 0;
-    for (int round = 0; status == 0 && (round == 0 || (round == 1 && found.others > 1)); round++) {
-        found.is_open = 0; /* one of several may have been compared with others than the newest: compare all with the newest again */
-        for (Py_ssize_t i = 0; status == 0 && i < PyTuple_Size(tables); i++) {
-            PyObject *table = PyTuple_GetItem(tables, i);
-            status = require_table(module, table);
-            if (status == 0) {
-                status = look_in((Table *)table, i, key, ordered, &found);
-            }
-        }
-    }
     PyObject *result = NULL;
-    const int is_linked = found.links == 1 && (!ordered || has_content(&found.linked));
-    if (status == 0 && is_linked) {
+    if (status == 0 && is_linked_first(&found, ordered)) {
         result = fields_of_newest(found.linked_index, &found.linked);
     } else if (status == 0 && (found.kept == NULL || found.is_open || found.links > 0)) {
         result = Py_NewRef(Py_None);
     } else if (status == 0) {
         result = fields_of_newest(found.index, &found.entry);
     }
-    Py_XDECREF(found.kept);
-    Py_XDECREF(found.linked_kept);
+    release_newest(&found);
     return result;
 }
+
+enum { ENTRY_FIELDS = 7, ENTRY_KEY = 5 };
 
 static PyObject *fields_of_module(const ModuleEntry *entry) {
     return Py_BuildValue("(KKy#IIy#y#)", (unsigned long long)entry->image, (unsigned long long)entry->records, entry->target_id,
@@ -773,14 +809,16 @@ PyObject *stamped(PyObject *module, PyObject *args) {
     return fields != NULL ? fields : Py_NewRef(Py_None);
 }
 
-/* requirements(rows: bytes) -> dict[bytes, str]: the requirements of a segment, by number */
-PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
-    Bytes rows = PyBytes_Check(object) ? bytes_of(object) : (Bytes){NULL, 0};
-    const Fault fault = decode_requirements(&rows);
-    if (fault != NULL) {
-        return damaged(fault, NULL);
+/* requirements(source, at=0, size=all) -> dict[bytes, str]: the requirements of a segment, by number */
+PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *source, *kept;
+    unsigned long long at = 0, size = SIZE_MAX;
+    Bytes rows;
+    if (!PyArg_ParseTuple(args, "O|KK:requirements", &source, &at, &size) || read_source(source, at, size, &kept, &rows) < 0) {
+        return NULL;
     }
-    PyObject *found = PyDict_New();
+    const Fault fault = decode_requirements(&rows);
+    PyObject *found = fault != NULL ? damaged(fault, NULL) : PyDict_New();
     const uint8_t *number;
     Bytes text;
     while (found != NULL && next_requirement(&rows, &number, &text)) {
@@ -792,6 +830,7 @@ PyObject *requirements(PyObject *Py_UNUSED(module), PyObject *object) {
         Py_XDECREF(key);
         Py_XDECREF(value);
     }
+    Py_DECREF(kept);
     return found;
 }
 
@@ -810,43 +849,52 @@ static void *no_record(Fault fault, long long offset) {
     return NULL;
 }
 
-/* read_frame(source, offset, limit, key) -> bytes: the verified payload of the frame at this offset in a section of `limit` bytes */
-PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *source, *key, *kept = NULL;
-    long long offset;
-    unsigned long long limit;
-    if (!PyArg_ParseTuple(args, "OLKS:read_frame", &source, &offset, &limit, &key)) {
-        return NULL;
-    }
+/* Verifies the frame at this offset in a section of `limit` bytes, which begins at `base` of a source. Returns what keeps the payload, or NULL
+ * with an exception. */
+static PyObject *keep_frame(PyObject *source, uint64_t base, long long offset, uint64_t limit, PyObject *key, Bytes *payload) {
     const uint64_t start = offset < 0 ? UINT64_MAX : (uint64_t)offset;
     if (start >= limit) {
         return no_record("no", offset);
     }
     uint8_t whole[NAME_BYTES] = {0}; /* a reader of the module record does not know the key yet */
-    if (PyBytes_Size(key) > NAME_BYTES) {
+    if (!PyBytes_Check(key) || PyBytes_Size(key) > NAME_BYTES) {
         PyErr_SetString(PyExc_ValueError, "the key of a module must have 16 bytes");
         return NULL;
     }
     memcpy(whole, PyBytes_AsString(key), (size_t)PyBytes_Size(key));
     const uint64_t left = limit - start;
     uint64_t needed = left < FIRST_READ ? left : FIRST_READ;
-    Bytes data, payload;
-    Fault fault;
-    for (int round = 0;; round++) {
-        if (read_source(source, start, needed, &kept, &data) < 0) {
+    for (int round = 0; round < 2; round++) {
+        PyObject *kept;
+        Bytes data;
+        if (read_source(source, base + start, needed, &kept, &data) < 0) {
             return NULL;
         }
-        fault = decode_frame(data, start, limit, whole, &payload, &needed);
-        if (needed == 0) {
-            break;
+        const Fault fault = decode_frame(data, start, limit, whole, payload, &needed);
+        if (needed == 0 && fault == NULL) {
+            return kept;
         }
-        Py_CLEAR(kept);
-        if (round > 0) { /* the file ends before the section does */
-            return no_record("damaged", offset);
+        Py_DECREF(kept);
+        if (needed == 0) {
+            return no_record(fault, offset);
         }
     }
-    PyObject *result = fault == NULL ? new_bytes(payload.at, payload.size) : no_record(fault, offset);
-    Py_DECREF(kept);
+    return no_record("damaged", offset); /* the file ends before the section does */
+}
+
+/* read_frame(source, offset, limit, key, base=0) -> bytes
+ * The verified payload of the frame at this offset in a section of `limit` bytes, which begins at `base`. */
+PyObject *read_frame(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *source, *key;
+    long long offset;
+    unsigned long long limit, base = 0;
+    Bytes payload;
+    if (!PyArg_ParseTuple(args, "OLKS|K:read_frame", &source, &offset, &limit, &key, &base)) {
+        return NULL;
+    }
+    PyObject *kept = keep_frame(source, base, offset, limit, key, &payload);
+    PyObject *result = kept != NULL ? new_bytes(payload.at, payload.size) : NULL;
+    Py_XDECREF(kept);
     return result;
 }
 
@@ -870,6 +918,82 @@ PyObject *function_record(PyObject *Py_UNUSED(module), PyObject *payload) {
     FunctionFields found;
     const Fault fault = PyBytes_Check(payload) ? decode_function_record(bytes_of(payload), &found) : "a function record is not bytes";
     return fault != NULL ? damaged(fault, NULL) : fields_of_function(&found);
+}
+
+/* Reads the record of the function with this name at an offset of an open module (see read_function()). */
+static PyObject *read_record(PyObject *descriptor, PyObject *entry, uint32_t offset, Bytes name) {
+    if (!PyTuple_Check(entry) || PyTuple_Size(entry) != ENTRY_FIELDS) {
+        PyErr_SetString(PyExc_TypeError, "a record is read by the entry of its module");
+        return NULL;
+    }
+    const uint64_t image = PyLong_AsUnsignedLongLong(PyTuple_GetItem(entry, 0)), limit = PyLong_AsUnsignedLongLong(PyTuple_GetItem(entry, 1));
+    Bytes payload;
+    FunctionFields found;
+    PyObject *kept = PyErr_Occurred() ? NULL : keep_frame(descriptor, image, offset, limit, PyTuple_GetItem(entry, ENTRY_KEY), &payload);
+    if (kept == NULL) {
+        return NULL;
+    }
+    const Fault fault = decode_function_record(payload, &found);
+    const int is_named = fault == NULL && found.name.size == name.size && memcmp(found.name.at, name.at, name.size) == 0;
+    PyObject *result = fault != NULL ? damaged(fault, NULL) : is_named ? fields_of_function(&found) : Py_NewRef(Py_None);
+    Py_DECREF(kept);
+    return result;
+}
+
+/* read_function(descriptor: int, entry: tuple, offset: int, name: str) -> tuple | None
+ * The record at this offset of an open module with this entry (see module_entry()), as function_record() returns it; None if it is that of a
+ * function with another name. */
+PyObject *read_function(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *descriptor, *entry, *name;
+    unsigned int offset;
+    if (!PyArg_ParseTuple(args, "O!OIU:read_function", &PyLong_Type, &descriptor, &entry, &offset, &name)) {
+        return NULL;
+    }
+    PyObject *encoded = PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass");
+    PyObject *result = encoded != NULL ? read_record(descriptor, entry, offset, bytes_of(encoded)) : NULL;
+    Py_XDECREF(encoded);
+    return result;
+}
+
+/* The record and the content of a function in a closure; None if another realization comes first, NULL with an exception. */
+static PyObject *find_linked(PyObject *module, PyObject *const *args, int ordered, Bytes name) {
+    PyObject *tables = args[0], *module_id = args[1], *entry = args[3], *record = NULL, *result = NULL;
+    Newest found;
+    if (find_newest(module, tables, name, ordered, &found) == 0) {
+        const int is_here = is_linked_first(&found, ordered) && memcmp(found.linked.module_id, bytes_of(module_id).at, NAME_BYTES) == 0;
+        record = is_here ? read_record(args[2], entry, found.linked.offset & ~LINKED, name) : Py_NewRef(Py_None);
+    }
+    if (record != NULL) {
+        result = record == Py_None ? Py_NewRef(Py_None)
+                                   : Py_BuildValue("(Oy#)", record, found.linked.content.at, (Py_ssize_t)found.linked.content.size);
+    }
+    Py_XDECREF(record);
+    release_newest(&found);
+    return result;
+}
+
+/* find_in_closure(tables: tuple[Table, ...], module_id, descriptor, entry, func_name, directory: int, path: str, names: bytes)
+ *     -> (record, content) | None
+ * The record of a function in an open linked closure, and the digest of its content. None if another realization comes first, or if the
+ * directory, given for ordered names (see is_ordered(); otherwise -1), does not have these names at this path (see names_beneath()). */
+PyObject *find_in_closure(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    if (count != 8 || !PyTuple_Check(args[0]) || key_of(args[1]) == NULL || !PyUnicode_Check(args[4])) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "find_in_closure() takes the tables of an index, an open closure, a name, and the state of the index");
+        }
+        return NULL;
+    }
+    PyObject *name = PyUnicode_AsEncodedString(args[4], "utf-8", "surrogatepass");
+    if (name == NULL) {
+        return NULL;
+    }
+    const int directory = (int)PyLong_AsLong(args[5]), ordered = directory >= 0;
+    PyObject *names = ordered ? list_names(directory, args[6]) : Py_NewRef(args[7]);
+    const int is_same = names != NULL ? PyObject_RichCompareBool(names, args[7], Py_EQ) : -1;
+    PyObject *result = is_same == 1 ? find_linked(module, args, ordered, bytes_of(name)) : is_same == 0 ? Py_NewRef(Py_None) : NULL;
+    Py_XDECREF(names);
+    Py_DECREF(name);
+    return result;
 }
 
 /* Whether a frame of a section is the intact record of a function with this name that needs nothing. */
@@ -1216,6 +1340,38 @@ PyObject *processor_meets(PyObject *Py_UNUSED(module), PyObject *args) {
 }
 
 /* --------------------------------------------------------------------------------------------------------- digests */
+
+static void write_digits(char *to, const uint8_t *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        to[2 * i] = "0123456789abcdef"[bytes[i] >> 4];
+        to[2 * i + 1] = "0123456789abcdef"[bytes[i] & 15];
+    }
+}
+
+/* use_line(time: float, counter: str, amount, module_id: bytes, func_name: str) -> str: an event of a journal (compcache/formats/journal.py) */
+PyObject *use_line(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    const double microseconds = count == 5 ? PyFloat_AsDouble(args[0]) * 1e6 : -1;
+    if (!(microseconds >= 0 && microseconds < 1e18) || key_of(args[3]) == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "use_line() takes a time, a counter, an amount, a module and a name");
+        }
+        return NULL;
+    }
+    PyObject *name = PyUnicode_AsEncodedString(args[4], "utf-8", "surrogatepass");
+    if (name == NULL) {
+        return NULL;
+    }
+    uint8_t key[NAME_BYTES];
+    key_of_name(bytes_of(name), key);
+    Py_DECREF(name);
+    char text[2 * (2 * NAME_BYTES + 1) + 1];
+    text[0] = text[2 * NAME_BYTES + 1] = ' ';
+    write_digits(text + 1, bytes_of(args[3]).at, NAME_BYTES);
+    write_digits(text + 2 * NAME_BYTES + 2, key, NAME_BYTES);
+    text[sizeof text - 1] = '\0';
+    const unsigned long long whole = (unsigned long long)microseconds;
+    return PyUnicode_FromFormat("%llu.%06llu %U %S%s", whole / 1000000, whole % 1000000, args[1], args[2], text);
+}
 
 /* digest(data: bytes, size: int, person: bytes = b"", salt: bytes = b"", key: bytes = b"") -> bytes: BLAKE2b */
 PyObject *digest(PyObject *Py_UNUSED(module), PyObject *args) {

@@ -110,9 +110,11 @@ PyObject *module_entry(PyObject *module, PyObject *entry);
 PyObject *is_ordered(PyObject *module, PyObject *name);
 PyObject *newest(PyObject *module, PyObject *args);
 PyObject *stamped(PyObject *module, PyObject *args);
-PyObject *requirements(PyObject *module, PyObject *rows);
+PyObject *requirements(PyObject *module, PyObject *args);
 PyObject *read_frame(PyObject *module, PyObject *args);
 PyObject *function_record(PyObject *module, PyObject *payload);
+PyObject *read_function(PyObject *module, PyObject *args);
+PyObject *find_in_closure(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *places_of_names(PyObject *module, PyObject *args);
 PyObject *plain_functions(PyObject *module, PyObject *args);
 PyObject *needs_record(PyObject *module, PyObject *payload);
@@ -121,6 +123,7 @@ PyObject *valid_closure(PyObject *module, PyObject *args);
 PyObject *platform_serves(PyObject *module, PyObject *args);
 PyObject *processor_meets(PyObject *module, PyObject *args);
 PyObject *digest(PyObject *module, PyObject *args);
+PyObject *use_line(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 /* places.c */
 /* Whether memory mapped from an open file stays valid, whatever other hosts do to the file. Sets no exception. */
@@ -132,6 +135,7 @@ PyObject *list_functions(PyObject *module, PyObject *args);
 
 /* commit.c */
 PyObject *commit(PyObject *module, PyObject *args);
+PyObject *weak_row(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *peek(PyObject *module, PyObject *args);
 PyObject *bind_imports(PyObject *module, PyObject *args);
 PyObject *require_writable(PyObject *module, PyObject *args);
@@ -148,6 +152,8 @@ PyObject *open_beneath(PyObject *module, PyObject *args);
 PyObject *memory_file(PyObject *module, PyObject *name);
 PyObject *is_at(PyObject *module, PyObject *args);
 PyObject *stamp_of(PyObject *module, PyObject *args);
+/* What names_beneath() returns. */
+PyObject *list_names(int directory, PyObject *path);
 PyObject *names_beneath(PyObject *module, PyObject *args);
 
 /* shortcut.c */

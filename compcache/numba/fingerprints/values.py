@@ -159,6 +159,8 @@ def _feed_overloaded(walk: Walk, value: Any, _where: str) -> None:
 
 def _feed_class(walk: Walk, value: Any, where: str) -> None:
     """Feed a class. A class of a library is fed by name; of a class of the user, running code can read all attributes."""
+    if not issubclass(type(value), type):  # a stand-in for a class of Numba, as in the `__orig_bases__` of a class of the program
+        value = type(value)._compcache_original(value)
     walk.feed_token("class", value.__module__, value.__qualname__)
     walk.feed_overloads(value)
     if is_library_module(value.__module__):
@@ -177,9 +179,22 @@ def _feed_class(walk: Walk, value: Any, where: str) -> None:
         walk.feed_sequence([(name, member.value) for name, member in value.__members__.items()], where)
     elif issubclass(value, tuple) and hasattr(value, "_fields"):
         walk.feed_sequence(value._fields, where)
-        walk.feed_value(getattr(value, "_field_defaults", {}), where)
+        _feed_parameters(walk, value.__new__, where)
     if walk.mode == "run":
         _feed_users_class(walk, value, where)
+
+
+def _feed_parameters(walk: Walk, function: Any, where: str) -> None:
+    """Feed the parameters of a function that creates named tuples. The compiler matches them with the arguments of a call."""
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        walk.feed_token("parameters", code.co_argcount, code.co_posonlyargcount, code.co_flags & _IS_VARIADIC, *names)
+        walk.feed_value(function.__defaults__, where)
+        walk.feed_value(function.__kwdefaults__, where)
+
+
+_IS_VARIADIC = 0x4 | 0x8  # `inspect.CO_VARARGS` and `inspect.CO_VARKEYWORDS`
 
 
 def _feed_users_class(walk: Walk, value: Any, where: str) -> None:
@@ -396,11 +411,11 @@ def _feed_array(walk: Walk, value: Any, where: str) -> None:
     walk.feed_token("array", repr(value.dtype) if value.dtype.names else value.dtype.str, value.shape,
                flags.c_contiguous, flags.f_contiguous, flags.aligned, flags.writeable)  # fmt: skip
     walk.feed_token("data", value.tobytes() if is_copied(value) else name_of(value))
+    if type(value) is not sys.modules["numpy"].ndarray:
+        walk.feed_value(type(value), f"the class of {where}")  # it decides the type, and its methods read attributes that no code names
     if walk.mode == "run":
         walk.feed_token("owns", flags.owndata)
         walk.feed_value(value.dtype, f"the dtype of {where}")
-        if type(value) is not sys.modules["numpy"].ndarray:
-            walk.feed_value(type(value), f"the class of {where}")  # methods of a library's class read attributes that no code names
 
 
 def _feed_scalar(walk: Walk, value: Any, where: str) -> None:
