@@ -231,9 +231,7 @@ class Reads:
             Exception: an error of the store's client.
         """
         if card.size > LARGEST_MODULE:
-            raise FormatError(
-                f"the card of the function {card.name!r} states a module size of {card.size} bytes, more than {LARGEST_MODULE}"
-            )
+            raise FormatError(f"the card of {card.name!r} states a module size of {card.size} bytes, more than {LARGEST_MODULE}")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
             return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))
