@@ -13,36 +13,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["created_type", "has_containers", "type_with_lists", "with_lists"]
+__all__ = ["has_containers", "make_created_type", "make_list_adapter", "replace_containers"]
 
 
-def type_with_lists(type_: Any) -> Any:
+def replace_containers(type_: Any) -> Any:
     """Return a Numba type with lists in place of Numba's containers. The list for a dictionary contains (key, value) tuples."""
     from numba.core import types
 
     if isinstance(type_, types.DictType):
-        pair = types.Tuple((type_with_lists(type_.key_type), type_with_lists(type_.value_type)))
+        pair = types.Tuple((replace_containers(type_.key_type), replace_containers(type_.value_type)))
         return types.List(pair, reflected=True)
     if isinstance(type_, (types.ListType, types.Set)):
-        return types.List(type_with_lists(type_.dtype), reflected=True)
+        return types.List(replace_containers(type_.dtype), reflected=True)
     if not has_containers(type_):
         return type_
     if isinstance(type_, types.Optional):
-        return types.Optional(type_with_lists(type_.type))
+        return types.Optional(replace_containers(type_.type))
     if isinstance(type_, types.List):
-        return types.List(type_with_lists(type_.dtype), reflected=type_.reflected)
-    return types.Tuple([type_with_lists(item) for item in type_])
+        return types.List(replace_containers(type_.dtype), reflected=type_.reflected)
+    return types.Tuple([replace_containers(item) for item in type_])
 
 
-def created_type(type_: Any) -> Any:
+def make_created_type(type_: Any) -> Any:
     """Return the type of the container that compiled code creates from lists of items. A set of this type does not mirror a Python set."""
     from numba.core import types
 
     if isinstance(type_, types.Set):
         return types.Set(type_.dtype)
     if isinstance(type_, (types.Tuple, types.UniTuple)):
-        return types.Tuple([created_type(item) for item in type_])
-    return types.Optional(created_type(type_.type)) if isinstance(type_, types.Optional) else type_
+        return types.Tuple([make_created_type(item) for item in type_])
+    return types.Optional(make_created_type(type_.type)) if isinstance(type_, types.Optional) else type_
 
 
 def has_containers(type_: Any) -> bool:
@@ -58,7 +58,7 @@ def has_containers(type_: Any) -> bool:
     return isinstance(type_, types.List) and has_containers(type_.dtype)
 
 
-def with_lists(kernel: Any, args: Sequence[Any], result: Any) -> Any:
+def make_list_adapter(kernel: Any, args: Sequence[Any], result: Any) -> Any:
     """Return a Python function that calls a kernel, with lists in place of containers among the arguments and the result.
 
     Args:

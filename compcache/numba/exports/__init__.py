@@ -1,1 +1,1 @@
-"""Kernels for processes without Numba: native entries that `Cache.get_target` can call."""
+"""Exports kernels for processes without Numba, as native entries that `Cache.get_target` finds."""

@@ -1,8 +1,8 @@
-"""Replaces the addresses in compiled code, which are valid only in this process, by the names of functions.
+"""Names the functions whose addresses compiled code contains, because the addresses are valid only in this process.
 
 Numba keeps an address from ctypes or from a Cython module in a variable, and puts the address into the variable's name. Functions that
-Cython modules export (SciPy's special functions, BLAS and LAPACK) have the same names in every process. Functions of the C library that
-Numba calls under its own names also have the same names in every process.
+Cython modules export (SciPy's special functions, BLAS and LAPACK), functions of Numba's threads, and the C library's functions, which Numba
+calls by names of its own, have names that are valid in every process.
 """
 
 from __future__ import annotations
@@ -16,20 +16,28 @@ from compcache.numba.entries.named_addresses import find_thread_functions, parse
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MATHEMATICS", "find_cython_functions", "with_own_hash_secret"]
+__all__ = ["MATHEMATICS", "find_named_functions", "use_python_hash_secret"]
 
 
-def find_cython_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
-    """Return the known functions whose addresses these variables hold, by variable: module, name, and type in Cython's spelling."""
+def find_named_functions(variables: Iterable[str]) -> dict[str, tuple[str, str, str]]:
+    """Return the module, the name and the type, in Cython's spelling, of each function whose address is in a variable.
+
+    Args:
+        variables: the names of Numba's variables for addresses.
+
+    Returns:
+        The functions by variable. Variables with other addresses are omitted.
+    """
     names = tuple(variables)
     if not names:
         return {}
-    threads = {at: ("compcache.numba.exports._objects", *_THREADS[name]) for at, name in find_thread_functions(_THREADS).items()}
-    thread_functions = {name: threads[parse_address(name)] for name in names if parse_address(name) in threads}
+    replacements = {address: (_OBJECTS, *_THREADS[name]) for address, name in find_thread_functions(_THREADS).items()}
+    thread_functions = {name: replacements[parse_address(name)] for name in names if parse_address(name) in replacements}
     return named_addresses.find_cython_functions(names) | thread_functions
 
 
-#: Functions of Numba that kernels call to start and count threads, with the functions of `_objects` that replace them.
+_OBJECTS = "compcache.numba.exports._objects"
+#: Numba's functions that start and count threads, with the name and the type of the function of `_objects` that replaces each of them.
 _THREADS = {
     "get_num_threads": ("parallel_threads", "int (void)"),
     "set_num_threads": ("set_parallel_threads", "void (int)"),
@@ -39,35 +47,41 @@ _THREADS = {
 }
 
 
-#: Numba's copies of the secret that text hashes depend on, with their offsets in Python's secret (`_Py_HashSecret_t`).
+#: Numba's copies of parts of Python's hash secret, with their offsets in the secret (`_Py_HashSecret_t`).
 _SECRETS = {"siphash_k0": 0, "siphash_k1": 8, "djbx33a_suffix": 16}
 _SECRET = "_Py_HashSecret"  # noqa: S105 - a symbol
 
 
-def with_own_hash_secret(text: str) -> str:
-    """Return assembly that reads Python's hash secret, which differs between processes, instead of Numba's copies."""
-    changed = text
+def use_python_hash_secret(text: str) -> str:
+    """Return LLVM assembly that reads Python's hash secret, which differs between processes, instead of Numba's copies."""
+    replaced = text
     for name, offset in _SECRETS.items():
         symbol = f"@_numba_hashsecret_{name}"
-        changed = re.sub(rf"^{symbol} = external .*\n", "", changed, flags=re.MULTILINE)
-        changed = re.sub(rf"{symbol}\b", f"getelementptr (i8, ptr @{_SECRET}, i64 {offset})", changed)
-    return changed if changed == text else f"{changed}\n@{_SECRET} = external global [24 x i8]\n"
+        replaced = re.sub(rf"^{symbol} = external .*\n", "", replaced, flags=re.MULTILINE)
+        replaced = re.sub(rf"{symbol}\b", f"getelementptr (i8, ptr @{_SECRET}, i64 {offset})", replaced)
+    return replaced if replaced == text else f"{replaced}\n@{_SECRET} = external global [24 x i8]\n"
 
 
-def _forwarding_text(name: str, function: str, second: str | None = None) -> str:
-    """Return the assembly of a function that calls a function of the C library. `second` is the type of a second parameter."""
+def _format_forwarding(name: str, function: str, second: str | None = None) -> str:
+    """Return the assembly of a function that calls a function of the C library.
+
+    Args:
+        name: the name of the calling function. The first parameter and the result are floats if the name ends with "f", otherwise doubles.
+        function: the called function.
+        second: the LLVM type of the second parameter; None if there is only one parameter.
+    """
     type_ = "float" if name.endswith("f") else "double"
-    given = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"
+    parameters = f"{type_} %x" if second is None else f"{type_} %x, {second} %y"
     return f"""\
 declare {type_} @{function}({type_}{"" if second is None else f", {second}"})
-define {type_} @{name}({given}) alwaysinline {{
-  %value = call {type_} @{function}({given})
+define {type_} @{name}({parameters}) alwaysinline {{
+  %value = call {type_} @{function}({parameters})
   ret {type_} %value
 }}"""
 
 
-def _frexp_text(type_: str, suffix: str) -> str:
-    """Define `frexp` with exponent 0 for numbers that are not finite, as Numba does. C leaves that exponent undefined."""
+def _format_frexp(type_: str, suffix: str) -> str:
+    """Return the assembly of `frexp` with exponent 0 for numbers that are not finite, as in Numba. C leaves this exponent undefined."""
     return f"""\
 declare {type_} @frexp{suffix}({type_}, ptr)
 define {type_} @numba_frexp{suffix}({type_} %x, ptr %exponent) {{
@@ -83,7 +97,7 @@ same:
 }}"""
 
 
-#: Python's power of complex numbers, except that the result is NaN where Python raises ZeroDivisionError.
+#: Python's power of complex numbers. The result is NaN where Python raises ZeroDivisionError.
 _POWER = """\
 declare { double, double } @_Py_c_pow(double, double, double, double)
 define internal { double, double } @compcache.numba.power(double %x, double %y, double %a, double %b) {
@@ -141,6 +155,6 @@ _NAMES = {"numba_gamma": "tgamma", "numba_gammaf": "tgammaf", "numba_lgamma": "l
 _SCALING = {"numba_ldexp": "ldexp", "numba_ldexpf": "ldexpf"}
 #: Assembly that defines mathematical functions under Numba's names.
 MATHEMATICS = "\n".join([
-    *(_forwarding_text(*pair) for pair in _NAMES.items()), *(_forwarding_text(*pair, "i32") for pair in _SCALING.items()),
-    _frexp_text("double", ""), _frexp_text("float", "f"), _POWER,
+    *(_format_forwarding(*pair) for pair in _NAMES.items()), *(_format_forwarding(*pair, "i32") for pair in _SCALING.items()),
+    _format_frexp("double", ""), _format_frexp("float", "f"), _POWER,
 ])  # fmt: skip

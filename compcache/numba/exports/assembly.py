@@ -1,7 +1,4 @@
-"""Assembles the module of an exported kernel: wrapper, kernel, exceptions and memory runtime.
-
-Unused definitions are removed.
-"""
+"""Assembles the module of an exported kernel from the wrapper, the kernel, its exceptions and the memory runtime."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from compcache import frontend
 from compcache.numba.entries.image_source import CannotLink, load_exception_classes
 from compcache.numba.entries.named_addresses import ADDRESS_PREFIX, null_addresses, remove_dead_code
 from compcache.numba.entries.recursion import MissingCallee, link_recursive_callees, resolve_recursion
-from compcache.numba.exports.addresses import MATHEMATICS, find_cython_functions, with_own_hash_secret
+from compcache.numba.exports.addresses import MATHEMATICS, find_named_functions, use_python_hash_secret
 from compcache.numba.exports.memory_runtime import MEMORY_RUNTIME
-from compcache.numba.exports.objects import HELPERS, objects_text
+from compcache.numba.exports.objects import HELPERS, format_objects
 from compcache.numba.exports.parameters import export_error
 from compcache.numba.exports.plan import Unsupported, encode_plan
-from compcache.numba.exports.raising import describe_exceptions, raising_text
-from compcache.numba.exports.wrapper import ENTRY, Shape, wrapper_text
+from compcache.numba.exports.raising import describe_exceptions, make_raising_assembly
+from compcache.numba.exports.wrapper import ENTRY, Shape, make_wrapper_assembly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +36,7 @@ _LOADED_ENVIRONMENT = re.compile(rf'^  (%\S+) = load ptr, ptr @"?{_ENVIRONMENT}.
 _DEFINITION_AND_USE = 2
 
 
-#: Functions of Numba's C library that code calls for dictionaries, typed lists and sets, and for properties of characters.
+#: The functions of Numba's C library for dictionaries, typed lists and sets (prefixes), and for properties of characters.
 _CONTAINERS = ("numba_dict_", "numba_list_", "numba_set_")
 _CHARACTERS = frozenset(("numba_gettyperecord", "numba_get_PyUnicode_ExtendedCase"))
 _DECLARATION = re.compile(r"declare (?P<result>[^@]+)@[^(]+\((?P<parameters>.*)\)")
@@ -47,7 +44,12 @@ _ATTRIBUTE_VALUE = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)")
 
 
 class Assembled(NamedTuple):
-    """The assembly of a kernel, and whether the kernel releases the GIL itself."""
+    """An assembled kernel.
+
+    Attributes:
+        text: the LLVM assembly.
+        releases_gil: whether the kernel releases the GIL itself.
+    """
 
     text: str
     releases_gil: bool
@@ -56,12 +58,19 @@ class Assembled(NamedTuple):
 def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, nogil: bool) -> Assembled:
     """Return the assembly of a kernel with its wrapper, its exceptions and the memory runtime.
 
+    Args:
+        func_name: the func_name of the export, for error messages.
+        cres: Numba's compile result.
+        parameters: the parameters of the kernel.
+        result: the result of the kernel.
+        nogil: whether the kernel runs without the GIL.
+
     Raises:
-        CompileError: the code refers to a function or to data that other processes lack, or a type has no conversion.
+        CompileError: the code refers to a function or to data that other processes do not have, or a type has no conversion.
     """
     context = cres.target_context
     try:
-        compiled = _with_known_functions(link_recursive_callees(cres.library))
+        compiled = _clear_known_addresses(link_recursive_callees(cres.library))
         services = _find_used_services(func_name, compiled)
         plan = _encode_plan_if_used(
             func_name, cres, parameters, result, is_needed=bool(services.helpers or services.functions or services.library)
@@ -73,26 +82,26 @@ def assemble(func_name: str, cres: Any, parameters: list[Parameter], result: Res
         uses_threads="numba_parallel_for" in services.helpers, nogil=nogil and plan is not None,
     )  # fmt: skip
     with context.push_code_library(context.codegen().create_library(ENTRY)):  # casts of literals need a library
-        module = binding.parse_assembly(wrapper_text(cres, shape))
+        module = binding.parse_assembly(make_wrapper_assembly(cres, shape))
     module.link_in(compiled.clone())
-    module = _rewrite(module)
+    module = _rewrite_module(module)
     exceptions = describe_exceptions(func_name, str(module))
-    described = {known.variable for known in exceptions}
+    shared = {exception.variable for exception in exceptions} | services.functions.keys()
     for variable in module.global_variables:
-        if variable.name in described or variable.name in services.functions:
-            variable.linkage = "external"  # so that code which is linked below can refer to it
-    module.link_in(binding.parse_assembly(_with_layout(raising_text(exceptions), module)))
-    module.link_in(binding.parse_assembly(_with_layout(MEMORY_RUNTIME, module)))
-    module.link_in(binding.parse_assembly(_with_layout(MATHEMATICS, module)))
+        if variable.name in shared:
+            variable.linkage = "external"  # the code that is linked below refers to the variable
+    module.link_in(binding.parse_assembly(_add_layout(make_raising_assembly(exceptions), module)))
+    module.link_in(binding.parse_assembly(_add_layout(MEMORY_RUNTIME, module)))
+    module.link_in(binding.parse_assembly(_add_layout(MATHEMATICS, module)))
     if plan is not None:
         from numba import __version__ as numba_version
 
-        provided = objects_text(plan, services.helpers, services.functions, services.library, numba_version)
-        module.link_in(binding.parse_assembly(_with_layout(provided, module)))
-    _drop_unused(module)
+        objects = format_objects(plan, services.helpers, services.functions, services.library, numba_version)
+        module.link_in(binding.parse_assembly(_add_layout(objects, module)))
+    _remove_unused(module)
     _require_portable(func_name, module)
     try:
-        return Assembled(_without_ids(load_exception_classes(str(module))), shape.nogil)
+        return Assembled(_replace_process_ids(load_exception_classes(str(module))), shape.nogil)
     except CannotLink as error:
         raise export_error(func_name, str(error)) from error
 
@@ -102,8 +111,8 @@ class _UsedServices(NamedTuple):
 
     Attributes:
         helpers: the names of Numba's C helpers.
-        functions: functions of other packages, by the variables that hold their addresses.
-        library: functions of Numba's C library by name, each with its result and parameters.
+        functions: the module, the name and the type of each function of another package, by the variable for the function's address.
+        library: the result and the parameters of each function of Numba's C library, by the function's name.
     """
 
     helpers: list[str]
@@ -115,15 +124,15 @@ class _UsedServices(NamedTuple):
         return any(name.endswith("_random_state") for name in self.helpers)
 
 
-def _with_known_functions(compiled: Any) -> Any:
-    """Return a module whose variables for addresses of known functions have no values.
+def _clear_known_addresses(compiled: Any) -> Any:
+    """Return a module without values in the variables for addresses, and without the code that Numba generates for a null address.
 
-    The code that Numba generates for a null address is removed.
+    The result is the argument itself if it has no such variables.
     """
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(ADDRESS_PREFIX)]
     if not addresses:
         return compiled
-    return remove_dead_code(null_addresses(str(compiled), find_cython_functions(addresses)))
+    return remove_dead_code(null_addresses(str(compiled), find_named_functions(addresses)))
 
 
 def _create_pass_builder(module: Any) -> Any:
@@ -133,7 +142,7 @@ def _create_pass_builder(module: Any) -> Any:
 
 
 def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
-    """Return the parts of the extension module that a module uses.
+    """Return the parts of the extension module that a kernel's LLVM module uses.
 
     Raises:
         CompileError: an address of this process is not the address of a known function.
@@ -141,7 +150,7 @@ def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
     counts = frontend.symbol_counts(str(compiled))
     helpers = [f.name for f in compiled.functions if f.is_declaration and f.name in HELPERS and counts.get(f.name, 0) > 1]
     addresses = [v.name for v in compiled.global_variables if v.name.startswith(ADDRESS_PREFIX) and counts.get(v.name, 0) > 1]
-    functions = find_cython_functions(addresses)
+    functions = find_named_functions(addresses)
     if len(functions) != len(addresses):
         raise export_error(
             func_name,
@@ -162,48 +171,57 @@ def _is_library_function(name: str) -> bool:
 
 
 def _parse_declaration(declaration: str) -> tuple[str, str]:
-    """Return the result and the parameters of a declaration, without attributes that do not affect how it is called."""
+    """Return the result and the parameters of a function's declaration, without attributes that do not affect calls."""
     match = _DECLARATION.search(declaration)
     assert match is not None, declaration
-    parameters = [_without_attributes(part) for part in match["parameters"].split(",")]
-    return _without_attributes(match["result"]), ", ".join(parameters)
+    parameters = [_strip_attributes(part) for part in match["parameters"].split(",")]
+    return _strip_attributes(match["result"]), ", ".join(parameters)
 
 
-def _without_attributes(type_: str) -> str:
+def _strip_attributes(type_: str) -> str:
+    """Return an LLVM type without parameter attributes other than `signext` and `zeroext`."""
     words = _ATTRIBUTE_VALUE.sub("", type_).split()
     return " ".join(word for word in words if word in ("signext", "zeroext", "ptr", "void", "double", "float") or word[1:].isdigit())
 
 
 def _encode_plan_if_used(func_name: str, cres: Any, parameters: list[Parameter], result: Result, *, is_needed: bool) -> bytes | None:
-    """Return the plan of a kernel, or None if the kernel does not use the extension module."""
+    """Return the encoded plan of a kernel, or None if the kernel does not use the extension module.
+
+    Args:
+        func_name: the func_name of the export.
+        cres: Numba's compile result.
+        parameters: the parameters of the kernel.
+        result: the result of the kernel.
+        is_needed: whether the kernel's code calls the extension module.
+    """
     from numba.core import types
 
-    given = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]
-    if not given and not result.is_object and not is_needed:
+    objects = [(parameter.name, parameter.caller_type) for parameter in parameters if parameter.is_object]
+    if not objects and not result.is_object and not is_needed:
         return None
-    return encode_plan(func_name, cres.target_context, given, types.unliteral(result.caller_type) if result.is_object else None)
+    return encode_plan(func_name, cres.target_context, objects, types.unliteral(result.caller_type) if result.is_object else None)
 
 
-def _rewrite(module: Any) -> Any:
-    """Return the module with resolved recursive calls, with Python's hash secret, and without environments that are never read."""
+def _rewrite_module(module: Any) -> Any:
+    """Return a module with resolved recursive calls, with Python's hash secret, and without environments that are never read."""
     text = str(module)
-    changed = resolve_recursion(with_own_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
-    changed = "\n}\n".join(map(_replace_unread_environments, changed.split("\n}\n")))
-    return module if changed == text else binding.parse_assembly(changed)
+    rewritten = resolve_recursion(use_python_hash_secret(text), {f.name for f in module.functions if not f.is_declaration})
+    rewritten = "\n}\n".join(map(_replace_unread_environments, rewritten.split("\n}\n")))
+    return module if rewritten == text else binding.parse_assembly(rewritten)
 
 
 def _replace_unread_environments(function: str) -> str:
-    """Replace the environment of a function by a non-null constant if the function only compares it with null."""
+    """Return the assembly of a function with a non-null constant in place of each environment that it only compares with null."""
 
-    def load(match: re.Match[str]) -> str:
+    def replace_load(match: re.Match[str]) -> str:
         uses = re.findall(rf"{re.escape(match[1])}(?![\w.$-])", function)
-        compared = f"= icmp eq ptr {match[1]}, null\n" in function
-        return f"  {match[1]} = inttoptr i64 1 to ptr" if compared and len(uses) == _DEFINITION_AND_USE else match[0]
+        is_compared = f"= icmp eq ptr {match[1]}, null\n" in function
+        return f"  {match[1]} = inttoptr i64 1 to ptr" if is_compared and len(uses) == _DEFINITION_AND_USE else match[0]
 
-    return _LOADED_ENVIRONMENT.sub(load, function)
+    return _LOADED_ENVIRONMENT.sub(replace_load, function)
 
 
-_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # it also matches names in metadata
+_SYMBOL = re.compile(r'[@!](?:"[^"]*"|[\w.$-]+)')  # also matches names in metadata
 #: The number of a compiled function in this process, or the address of the object that Numba creates for a parallel loop.
 _PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<address>[0-9a-f]+)")
 
@@ -212,24 +230,28 @@ _PROCESS_ID = re.compile(r"B\d+v(?P<number>\d+)(?=B|E|$)|(?<=_gufunc_0x)(?P<addr
 _MISSING_ENVIRONMENT = re.compile(r'^(@"\.const\.missing Environment: [^"]*" = .*?constant )\[\d+ x i8\] c"[^"]*"', re.MULTILINE)
 
 
-def _without_ids(text: str) -> str:
-    """Return assembly without process-specific numbers in its symbols, so that every process exports the same bytes for a kernel."""
-    known: dict[str, int] = {}
+def _replace_process_ids(text: str) -> str:
+    """Return assembly with consecutive numbers in place of process-specific numbers in symbols.
 
-    def renamed(match: re.Match[str]) -> str:
-        number = known.setdefault(match[0], len(known) + 1)
+    Therefore every process exports the same bytes for a kernel.
+    """
+    numbers: dict[str, int] = {}
+
+    def number_symbol(match: re.Match[str]) -> str:
+        number = numbers.setdefault(match[0], len(numbers) + 1)
         return f"{number:0{len(match[0])}x}" if match["address"] else f"B{len(str(number)) + 1}v{number}"
 
     text = _MISSING_ENVIRONMENT.sub(r'\1[20 x i8] c"missing Environment\\00"', text)
-    return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(renamed, symbol[0]), text)
+    return _SYMBOL.sub(lambda symbol: _PROCESS_ID.sub(number_symbol, symbol[0]), text)
 
 
-def _with_layout(text: str, module: Any) -> str:
+def _add_layout(text: str, module: Any) -> str:
+    """Return assembly with the data layout and the target triple of a module."""
     return f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n{text}'
 
 
-def _drop_unused(module: Any) -> None:
-    """Remove definitions that the wrapper does not reach. This changes the module."""
+def _remove_unused(module: Any) -> None:
+    """Remove the definitions that the wrapper does not use from a module."""
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != ENTRY:
             value.linkage = "internal"
@@ -239,10 +261,10 @@ def _drop_unused(module: Any) -> None:
 
 
 def _require_portable(func_name: str, module: Any) -> None:
-    """Check that another process has every function and variable to which the module refers.
+    """Check that other processes have every function and variable to which a module refers.
 
     Raises:
-        CompileError: a function, a variable or an environment belongs to this process.
+        CompileError: the module uses a function or variable that other processes do not have, or an environment.
     """
     counts = frontend.symbol_counts(str(module))
     missing = [
@@ -259,24 +281,24 @@ def _require_portable(func_name: str, module: Any) -> None:
             )
         if variable.is_declaration and counts.get(name, 0) > 1 and not name.startswith(("PyExc_", "_Py_")):
             reason = "it reads data that only this process has; the notes of this exception name the symbols"
-            raise _with_symbols(export_error(func_name, reason), [name])
+            raise _add_symbols_note(export_error(func_name, reason), [name])
     if missing:
-        raise _with_symbols(export_error(func_name, _reason_for_missing(missing)), missing)
+        raise _add_symbols_note(export_error(func_name, _missing_reason(missing)), missing)
 
 
-def _with_symbols(error: CompileError, names: Iterable[str]) -> CompileError:
-    """Add a note with the names of symbols to an exception, and return the exception."""
+def _add_symbols_note(error: CompileError, names: Iterable[str]) -> CompileError:
+    """Add a note with the names of symbols to an exception, and return this exception."""
     error.add_note(f"symbols: {', '.join(sorted(names))}")
     return error
 
 
 def _is_available_everywhere(name: str) -> bool:
-    """Return whether every process has a function: a function of the platform or of Python's C API."""
+    """Return whether every process has the function with this name, because the platform or Python's C API provides it."""
     provider = frontend.provider_of(name)
     return provider == "platform" or (bool(provider) and name.startswith(("Py", "_Py")))
 
 
-#: The purposes of native functions that exported code cannot call, by the prefixes of their names.
+#: The reasons why exported code cannot call native functions, by the prefixes of the functions' names.
 _PURPOSES = (
     (("NRT_", "nrt_"), "it uses a function of Numba's memory runtime that compcache does not replace"),
     (("numba_gdb",), "it calls the debugger"),
@@ -285,9 +307,9 @@ _PURPOSES = (
 )
 
 
-def _reason_for_missing(missing: Iterable[str]) -> str:
-    """Return why code that calls these missing functions cannot be exported."""
-    for beginnings, purpose in _PURPOSES:
-        if any(name.startswith(beginnings) for name in missing):
+def _missing_reason(missing: Iterable[str]) -> str:
+    """Return why code that calls these functions, which other processes may not have, cannot be exported."""
+    for prefixes, purpose in _PURPOSES:
+        if any(name.startswith(prefixes) for name in missing):
             return purpose
     return "it calls native functions that other processes may lack; the notes of this exception name them"

@@ -1,8 +1,8 @@
 """Exports Numba functions as native entries, which run in processes with neither Numba nor llvmlite.
 
-Numba compiles the function without its wrappers. A wrapper of compcache converts the values that entry points extract from Python objects
-(scalars, pointers with counts) to Numba's arguments, and raises the exceptions of the kernel. `memory_runtime` allocates and frees the
-memory of the kernel.
+Numba compiles the function, here called the kernel, without Numba's wrappers. compcache's own wrapper converts the values that entry points
+extract from Python objects (scalars, pointers with counts) to Numba's arguments, and raises the exceptions of the kernel. `memory_runtime`
+allocates and frees the memory of the kernel.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from compcache import Function, ModuleSource, frontend
 from compcache.errors import CompileError, ShadowWarning
 from compcache.files import reraise_interrupt
 from compcache.numba.compilation.error_text import describe_error
-from compcache.numba.compilation.plain_containers import created_type, has_containers, type_with_lists, with_lists
+from compcache.numba.compilation.plain_containers import has_containers, make_created_type, make_list_adapter, replace_containers
 from compcache.numba.exports.assembly import assemble
 from compcache.numba.exports.parameters import (
+    add_default_types,
+    describe_parameters,
+    describe_result,
     export_error,
     has_variable_arguments,
-    names_of_arguments,
-    parameters_of,
-    result_of,
-    types_of_call,
-    types_with_defaults,
+    make_argument_names,
+    normalize_argument_types,
 )
 from compcache.numba.exports.wrapper import ENTRY
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
@@ -44,12 +44,12 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
     """Store a native entry for one signature of a function.
 
     Args:
-        func: a Python function, or one decorated with `njit`, whose options are then used.
+        func: a Python function, or a function decorated with `njit`, whose options are then used.
         signature: a Numba signature, as text or object, with or without a result type: ``"float64(float64[::1], int64)"``.
             Parameters and results are numbers, booleans, None, text, bytes, dates, records, enumerations, arrays of any dtype
             and order, optional values, tuples and named tuples of these, lists, dictionaries and sets. Parameters that the
-            signature omits have their defaults. For a function with ``*args``, it declares the type of each argument of a call.
-            A signature from a dispatcher's ``nopython_signatures`` also works.
+            signature omits have their default values. For a function with ``*args``, the signature declares the type of each
+            argument of a call. A signature from a dispatcher's ``nopython_signatures`` also works.
         cache: the cache to store the entry in.
         name: the func_name for `Cache.get_target`; None for the module and the qualified name. The entry replaces a previous export with
             that name.
@@ -59,26 +59,26 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
         The func_name.
 
     Raises:
-        CompileError: the function cannot be exported, or Numba cannot compile it. The message says why.
+        CompileError: the function cannot be exported, or Numba cannot compile the function. The message gives the reason.
     """
     function, options, local_types = _unpack_function(func)
     func_name = name or f"{function.__module__}.{function.__qualname__}"
     nogil = bool(options.get("nogil"))
     args, result = _normalize_signature(signature)
-    args = types_of_call(function, args)
+    args = normalize_argument_types(function, args)
     if has_variable_arguments(function):
-        function = _with_fixed_arguments(function, names_of_arguments(function, func_name, len(args)), options, local_types)
-        options, local_types = {}, {}  # they apply to the inner function, which has them
-    all_types = types_with_defaults(function, func_name, args)
+        function = _make_fixed_arguments_function(function, make_argument_names(function, func_name, len(args)), options, local_types)
+        options, local_types = {}, {}  # the inner function has the options and the declared types
+    all_types = add_default_types(function, func_name, args)
     cpu, features = requested_cpu_and_features() if requested_cpu() else (None, None)
     portable = cpu is None and frontend.targets_of(targets) is not None
-    # Numba recognizes a recursive call by the dispatcher's own state.
+    # Numba recognizes a recursive call by this state of the dispatcher.
     with getattr(func, "_compiling_counter", nullcontext()), _without_vectorizer() if portable else nullcontext():
         cres = _compile(func_name, function, options, local_types, all_types, result)
-        returned = result_of(func_name, cres.signature.return_type)
+        returned = describe_result(func_name, cres.signature.return_type)
         if any(map(has_containers, (*args, returned.caller_type))):
             cres = _compile_with_lists(func_name, function, options, local_types, args, returned.caller_type)
-    parameters = parameters_of(function, args, returned.caller_type)
+    parameters = describe_parameters(function, args, returned.caller_type)
     assembled = assemble(func_name, cres, parameters, returned, nogil=nogil)
     shown = f"{returned.text}({', '.join(f'{p.name}: {p.text}' for p in parameters)})"
     source = ModuleSource(
@@ -95,15 +95,15 @@ def export(func: Any, signature: Any, *, cache: Cache, name: str | None = None, 
 
 
 def _remove_previous_exports(cache: Cache, func_name: str, module_ids: Container[str]) -> None:
-    """Remove previous exports with this name, so that the name has one meaning."""
-    for other in cache.realizations(func_name):
-        if other.module_id not in module_ids:
-            cache.remove_module(other.module_id)
+    """Remove all modules that export a function, except the modules with these ids."""
+    for realization in cache.realizations(func_name):
+        if realization.module_id not in module_ids:
+            cache.remove_module(realization.module_id)
 
 
 @contextmanager
 def _without_vectorizer() -> Iterator[None]:
-    """Turn off Numba's loop vectorizer. LLVM vectorizes the loops later, for the CPU of each target."""
+    """Turn off Numba's loop vectorizer. LLVM later vectorizes the loops for the CPU of each target."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
     from numba.core.registry import cpu_target
@@ -119,7 +119,7 @@ def _without_vectorizer() -> Iterator[None]:
 
 
 def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Return the Python function, the options and the declared types of variables of a function or dispatcher.
+    """Return a dispatcher's Python function, options and declared types of variables. A Python function has neither options nor types.
 
     Raises:
         CompileError: the object is neither a Python function nor a dispatcher.
@@ -127,7 +127,9 @@ def _unpack_function(func: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     function = getattr(func, "py_func", func)
     options = {k: dict(v) if isinstance(v, dict) else v for k, v in getattr(func, "targetoptions", {}).items()}
     if not hasattr(function, "__code__"):
-        raise CompileError(f"{func!r} cannot be exported: it is neither a Python function nor a function decorated with njit")
+        raise CompileError(
+            f"{func!r} cannot be exported: it is neither a Python function nor a function decorated with njit; pass a function"
+        )
     return function, options, declared_locals(getattr(func, "locals", None))
 
 
@@ -140,23 +142,30 @@ def _normalize_signature(signature: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _compile_with_lists(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
-    """Compile a function that takes and returns lists in place of Numba's containers, and return Numba's compile result.
+    """Compile a function with lists in place of Numba's containers among its arguments and its result, and return the compile result.
 
     Raises:
         CompileError: a type has no conversion, or Numba cannot compile the function.
     """
     from numba.core import types
 
-    kernel = _jit_kernel(function, options, local_types, created_type(result)(*map(created_type, args)))
+    kernel = _jit_kernel(function, options, local_types, make_created_type(result)(*map(make_created_type, args)))
     try:
-        adapter = with_lists(kernel, args, types.unliteral(created_type(result)))
+        adapter = make_list_adapter(kernel, args, types.unliteral(make_created_type(result)))
     except NotImplementedError as error:
         raise export_error(func_name, f"compcache has no conversion for {error}") from error
-    return _compile(func_name, adapter, {}, {}, tuple(map(type_with_lists, args)), None)
+    return _compile(func_name, adapter, {}, {}, tuple(map(replace_containers, args)), None)
 
 
-def _with_fixed_arguments(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
-    """Return a function with these parameters that calls a function with ``*args``."""
+def _make_fixed_arguments_function(function: Any, names: list[str], options: dict[str, Any], local_types: dict[str, Any]) -> Any:
+    """Return a Python function with fixed parameters that calls a function with ``*args``.
+
+    Args:
+        function: the function with ``*args``.
+        names: the names of the parameters.
+        options: the compiler options of the function.
+        local_types: the declared types of the function's variables.
+    """
     scope = {"kernel": _jit_kernel(function, options, local_types)}
     return eval(f"lambda {', '.join(names)}: kernel({', '.join(names)})", scope)  # noqa: S307 - names of parameters
 
@@ -165,8 +174,8 @@ def _jit_kernel(function: Any, options: dict[str, Any], local_types: dict[str, A
     """Return a jitted function without Python and C wrappers, which only compiled code can call."""
     from numba import njit
 
-    plain = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
-    return njit(*signature, locals=local_types, **plain | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})(function)
+    njit_options = {name: value for name, value in options.items() if name not in ("nopython", "forceobj")}
+    return njit(*signature, locals=local_types, **njit_options | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True})(function)
 
 
 def _compile(func_name: str, function: Any, options: dict[str, Any], local_types: dict[str, Any], args: Any, result: Any) -> Any:
@@ -185,7 +194,7 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
     flags.no_cpython_wrapper = True
     flags.no_cfunc_wrapper = True
     if options.get("forceobj"):
-        raise export_error(func_name, "the option forceobj=True compiles it in object mode; remove this option")
+        raise export_error(func_name, "the option forceobj=True compiles the function in object mode; remove this option")
     try:
         with global_compiler_lock:
             cres = compiler.compile_extra(
@@ -194,8 +203,8 @@ def _compile(func_name: str, function: Any, options: dict[str, Any], local_types
             )  # fmt: skip
     except Exception as error:  # from Numba, or from functions that it calls
         reraise_interrupt(error)
-        shown = ", ".join(map(str, args))
-        raise export_error(func_name, f"Numba cannot compile it for ({shown}): {describe_error(error)}") from error
+        types = ", ".join(map(str, args))
+        raise export_error(func_name, f"Numba cannot compile it for ({types}): {describe_error(error)}") from error
     if cres.objectmode or any(isinstance(part, LiftedLoop) for part in cres.lifted):
         raise export_error(func_name, "Numba compiles it in object mode; use nopython mode")
     return cres

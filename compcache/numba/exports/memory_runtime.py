@@ -1,7 +1,7 @@
 """The part of Numba's memory runtime that exported kernels need: reference-counted blocks on top of malloc, as LLVM assembly.
 
-Numba's own runtime is a C extension of the numba package, and exported code must run without it. No block that is allocated here leaves the
-kernel, so the two runtimes never meet. The head of a block has Numba's layout (numba/core/runtime).
+Numba's own runtime is a C extension of the numba package, without which exported code must run. Blocks that this runtime allocates never
+leave the kernel, so Numba's runtime never receives one. The head of a block has Numba's layout (numba/core/runtime).
 """
 
 from __future__ import annotations

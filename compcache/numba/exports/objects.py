@@ -1,6 +1,6 @@
-"""Generates the interface of exported code to the extension module `_objects`.
+"""Generates the interface between exported code and the extension module `_objects`.
 
-It consists of the plan of the kernel, and of functions that call the functions in the module's table.
+The interface consists of the kernel's plan, and of functions that call the functions in the extension module's table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PARALLEL_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "objects_text"]
+__all__ = ["BOX_SYMBOL", "ENTER_SYMBOL", "HELPERS", "LEAVE_SYMBOL", "PARALLEL_SYMBOL", "PLAN_SYMBOL", "RANDOM_SYMBOL", "format_objects"]
 
 PLAN_SYMBOL, ENTER_SYMBOL = "compcache.numba.plan", "compcache.numba.enter"
 LEAVE_SYMBOL, BOX_SYMBOL = "compcache.numba.leave", "compcache.numba.box"
@@ -20,20 +20,25 @@ _MODULE, _TABLE = "compcache.numba.exports._objects", "functions"
 _Call = tuple[int, str, str]
 
 
-def _numbered(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
-    """Return calls of functions with consecutive indexes in the table."""
+def _number_calls(first: int, *calls: tuple[str, str, str]) -> dict[str, _Call]:
+    """Return calls with consecutive indexes in the table of functions, by symbol.
+
+    Args:
+        first: the index of the first call.
+        calls: the symbol, the result and the parameters of each call.
+    """
     return {symbol: (number, result, parameters) for number, (symbol, result, parameters) in enumerate(calls, first)}
 
 
 #: Indexes into the table of functions (`native/module.c`).
 _PREPARE, _RESOLVE, _LINEAR_BEGIN, _LIBRARY = 0, 4, 16, 33
-#: Symbols that the table provides for the wrapper, with index, result and parameters.
+#: The calls of the wrapper, by symbol: the index in the table, the result and the parameters.
 _OWN = {
-    **_numbered(1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")),
-    **_numbered(5, (RANDOM_SYMBOL, "void", "")),
-    **_numbered(46, (PARALLEL_SYMBOL, "i32", "")),
+    **_number_calls(1, (ENTER_SYMBOL, "i32", "ptr, ptr, ptr"), (LEAVE_SYMBOL, "void", "ptr, ptr, ptr"), (BOX_SYMBOL, "ptr", "ptr, ptr")),
+    **_number_calls(5, (RANDOM_SYMBOL, "void", "")),
+    **_number_calls(46, (PARALLEL_SYMBOL, "i32", "")),
 }
-_LINEAR = _numbered(
+_LINEAR = _number_calls(
     _LINEAR_BEGIN + 1,
     ("numba_xxdot", "i32", "i8 signext, i8 signext, i64, ptr, ptr, ptr"),
     ("numba_xxnrm2", "i32", "i8 signext, i64, ptr, i64, ptr"),
@@ -53,7 +58,7 @@ _LINEAR = _numbered(
 )
 #: Numba's C helpers that the table provides.
 HELPERS = {
-    **_numbered(
+    **_number_calls(
         6,
         ("numba_get_py_random_state", "ptr", ""),
         ("numba_get_np_random_state", "ptr", ""),
@@ -67,8 +72,8 @@ HELPERS = {
         ("numba_attempt_nocopy_reshape", "i32", "i64, ptr, ptr, i64, ptr, ptr, i64, i32"),
     ),
     **_LINEAR,
-    **_numbered(_LINEAR_BEGIN + 1 + len(_LINEAR), ("numba_fatal_error", "i32", "")),
-    **_numbered(
+    **_number_calls(_LINEAR_BEGIN + 1 + len(_LINEAR), ("numba_fatal_error", "i32", "")),
+    **_number_calls(
         _LIBRARY + 1,
         ("numba_parallel_for", "void", "ptr, ptr, ptr, ptr, ptr, i64, i64, i64"),
         ("get_num_threads", "i64", ""),
@@ -86,21 +91,21 @@ HELPERS = {
 }
 
 
-def objects_text(
+def format_objects(
     plan: bytes,
     helpers: Collection[str] = (),
     functions: Mapping[str, tuple[str, ...]] | None = None,
     library: Mapping[str, tuple[str, str]] | None = None,
     numba: str = "",
 ) -> str:
-    """Return the assembly of the plan, of the function that prepares it once, and of functions that call the functions in the table.
+    """Return the assembly of the plan, of the function that prepares the plan once, and of functions that call the functions in the table.
 
     Args:
         plan: the encoded plan.
         helpers: the names of Numba's helpers that the code calls.
-        functions: variables for the addresses of other packages' functions, with the module, name and type of each function. Preparing the
-            plan assigns these addresses.
-        library: functions of Numba's C library that the code calls, with the result and the parameters of each.
+        functions: the module, the name and the type of each function of another package, by the variable for its address. The preparation
+            of the plan assigns the addresses.
+        library: the result and the parameters of each function of Numba's C library that the code calls, by the function's name.
         numba: the version of Numba that generated the code.
     """
     calls: dict[str, _Call] = {**_OWN, **{name: HELPERS[name] for name in helpers}}
@@ -108,36 +113,43 @@ def objects_text(
     library_calls = library or {}
     wanted = [(_RESOLVE, described, f'@"{variable}"') for variable, described in variables.items()]
     wanted += [(_LIBRARY, (name, numba), f"@compcache.numba.{name}") for name in library_calls]
-    replaced = {
+    replacements = {
         "PLAN_SIZE": str(len(plan)), "PREPARE_AT": str(_PREPARE),
         "LINEAR": _LINEAR_TEXT if _LINEAR.keys() & set(helpers) else "  br label %resolve0",
-        "RESOLVING": "\n".join(_resolving_text(n, resolver, place) for n, (resolver, _, place) in enumerate(wanted)),
+        "RESOLVING": "\n".join(_format_resolution(n, resolver, place) for n, (resolver, _, place) in enumerate(wanted)),
         "LAST": str(len(wanted)),
     }  # fmt: skip
-    preparing = _PREPARE_TEXT
-    for word, text in replaced.items():
-        preparing = preparing.replace(word, text)
+    preparation = _PREPARE_TEXT
+    for word, text in replacements.items():
+        preparation = preparation.replace(word, text)
     return "\n".join([
-        _bytes_text("compcache.numba.plan_bytes", plan, align=8),
-        _bytes_text("compcache.numba.module", _MODULE.encode() + b"\0"),
-        _bytes_text("compcache.numba.table_name", _TABLE.encode() + b"\0"),
-        _bytes_text("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
-        *(_bytes_text(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*described, "")]))
+        _format_bytes("compcache.numba.plan_bytes", plan, align=8),
+        _format_bytes("compcache.numba.module", _MODULE.encode() + b"\0"),
+        _format_bytes("compcache.numba.table_name", _TABLE.encode() + b"\0"),
+        _format_bytes("compcache.numba.capsule", f"{_MODULE}.{_TABLE}".encode() + b"\0"),
+        *(_format_bytes(f"compcache.numba.wanted.{n}", b"\0".join([part.encode() for part in (*described, "")]))
           for n, (_, described, _) in enumerate(wanted)),
         *(f'@"{variable}" = external global ptr' for variable in variables),
-        preparing,
-        *(_call_text(symbol, *call) for symbol, call in calls.items()),
-        *(_library_text(symbol, *types) for symbol, types in library_calls.items()),
+        preparation,
+        *(_format_call(symbol, *call) for symbol, call in calls.items()),
+        *(_format_library_call(symbol, *types) for symbol, types in library_calls.items()),
     ])  # fmt: skip
 
 
-def _bytes_text(name: str, data: bytes, align: int = 1) -> str:
+def _format_bytes(name: str, data: bytes, align: int = 1) -> str:
+    """Return the definition of a constant with these bytes."""
     body = "".join(f"\\{byte:02X}" for byte in data)
     return f'@{name} = internal constant [{len(data)} x i8] c"{body}", align {align}'
 
 
-def _resolving_text(number: int, resolver: int, place: str) -> str:
-    """Return the instructions that find one function of another package or library, and store its address."""
+def _format_resolution(number: int, resolver: int, place: str) -> str:
+    """Return the instructions that find a function of another package or library, and store its address.
+
+    Args:
+        number: the number of the function.
+        resolver: the index of the function that finds addresses in the table of functions.
+        place: the variable for the address.
+    """
     return f"""resolve{number}:
   %resolver_at{number} = getelementptr ptr, ptr %table, i64 {resolver}
   %resolver{number} = load ptr, ptr %resolver_at{number}
@@ -149,29 +161,30 @@ resolved{number}:
   br label %resolve{number + 1}"""
 
 
-def _call_text(symbol: str, number: int, result: str, parameters: str) -> str:
-    """Return the definition of a function that calls a function of the table."""
+def _format_call(symbol: str, number: int, result: str, parameters: str) -> str:
+    """Return the definition of a function that calls the function with a number in the table."""
     load_function = [
         "  %table = load ptr, ptr @compcache.numba.table",
         f"  %at = getelementptr ptr, ptr %table, i64 {number}",
         "  %function = load ptr, ptr %at",
     ]
-    return _definition_text(symbol, result, parameters, load_function)
+    return _format_definition(symbol, result, parameters, load_function)
 
 
-def _library_text(symbol: str, result: str, parameters: str) -> str:
+def _format_library_call(symbol: str, result: str, parameters: str) -> str:
+    """Return the definition of a function that calls a function of Numba's C library, and of the variable for its address."""
     variable = f"@compcache.numba.{symbol}"
-    definition = _definition_text(symbol, result, parameters, [f"  %function = load ptr, ptr {variable}"])
+    definition = _format_definition(symbol, result, parameters, [f"  %function = load ptr, ptr {variable}"])
     return f"{variable} = internal global ptr null\n{definition}"
 
 
-def _definition_text(symbol: str, result: str, parameters: str, load_function: list[str]) -> str:
-    """Return the definition of a function that calls the function whose address the instructions `load_function` load."""
+def _format_definition(symbol: str, result: str, parameters: str, load_function: list[str]) -> str:
+    """Return the definition of a function that calls another function. The instructions `load_function` load its address."""
     types = [part.strip() for part in parameters.split(",") if part.strip()]
-    given = ", ".join(f"{type_} %{index}" for index, type_ in enumerate(types))
-    call = f"call {result} %function({given})"
+    arguments = ", ".join(f"{type_} %{index}" for index, type_ in enumerate(types))
+    call = f"call {result} %function({arguments})"
     return "\n".join([
-        f"define {result} @{symbol}({given}) alwaysinline {{",
+        f"define {result} @{symbol}({arguments}) alwaysinline {{",
         "start:",
         *load_function,
         *([f"  {call}", "  ret void"] if result == "void" else [f"  %value = {call}", f"  ret {result} %value"]),
@@ -179,7 +192,7 @@ def _definition_text(symbol: str, result: str, parameters: str, load_function: l
     ])  # fmt: skip
 
 
-#: The code looks up BLAS and LAPACK before a kernel that uses them runs, because the kernel could not raise an exception.
+#: Instructions that look up BLAS and LAPACK before the kernel runs, because the kernel cannot raise an exception if they are missing.
 _LINEAR_TEXT = f"""\
   %linear_at = getelementptr ptr, ptr %table, i64 {_LINEAR_BEGIN}
   %linear = load ptr, ptr %linear_at

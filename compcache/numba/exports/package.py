@@ -1,4 +1,4 @@
-"""Compiles the kernels of modules into directories that packages ship, where `compcache.numba.kernels.find` finds them."""
+"""Compiles the kernels of modules into directories that packages ship. `compcache.numba.kernels.find` reads these directories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["package_exports", "write_sources"]
 
-#: Prefixes of the subdirectories of a cache that readers need.
+#: The name prefixes of the cache's subdirectories that readers need.
 _SHIPPED = ("modules-", "index-", "signatures-")
 
 
@@ -23,7 +23,7 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
     """Compile every kernel of several modules into a directory. `compcache.numba.package` documents the arguments.
 
     Returns:
-        The func_names of the kernels. If there are none, nothing is written.
+        The func_names of the kernels. If the modules have no kernels, nothing is written.
 
     Raises:
         CompileError: a kernel cannot be exported.
@@ -35,7 +35,7 @@ def package_exports(modules: Iterable[ModuleType], out: str, targets: Iterable[s
     names: list[str] = []
     with _ScratchDirectory() as place, Cache(place, layers=()) as cache:
         for module in modules:
-            for function, signatures in _kernels_of(module):
+            for function, signatures in _find_module_kernels(module):
                 name = f"{function.__module__}.{function.__qualname__}"
                 for number, signature in enumerate(signatures):
                     names.append(kernel_name(name, number))
@@ -49,7 +49,7 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
     """Compile modules into a directory of kernels.
 
     Args:
-        sources: the modules. A module that names neither a CPU nor targets gets `targets` assigned.
+        sources: the modules. `targets` is assigned to each module that has neither a CPU, nor features, nor targets.
         out: the directory to write.
         targets: the CPUs to compile for.
 
@@ -69,7 +69,7 @@ def write_sources(sources: Iterable[ModuleSource], out: str, targets: Iterable[s
 
 
 class _ScratchDirectory:
-    """A context manager that returns a path in a temporary directory, and removes the directory at the end."""
+    """A context manager that creates a temporary directory, returns a path in it, and removes the directory at the end."""
 
     def __enter__(self) -> str:
         import tempfile
@@ -82,9 +82,13 @@ class _ScratchDirectory:
 
 
 def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> None:
-    """Copy functions and their dependencies into a directory.
+    """Copy functions and their dependencies into a directory, without subdirectories that depend on this host or on the time.
 
-    Subdirectories of the directory that depend on this host or on the time are removed.
+    Args:
+        cache: the cache with the functions.
+        names: the func_names.
+        out: the directory to write.
+        scratch: a path in the temporary directory. The bundle is written beside it.
     """
     import shutil
 
@@ -99,8 +103,8 @@ def _copy_kernels(cache: Any, names: Sequence[str], out: str, scratch: str) -> N
             shutil.rmtree(directory)
 
 
-def _kernels_of(module: ModuleType) -> list[tuple[Any, list[Any]]]:
-    """Return the jitted functions that a module defines, each with its declared signatures.
+def _find_module_kernels(module: ModuleType) -> list[tuple[Any, list[Any]]]:
+    """Return the public jitted functions that a module defines, each with its declared signatures.
 
     Raises:
         ValueError: a function without a leading underscore has no signature.

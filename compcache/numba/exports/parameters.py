@@ -1,7 +1,7 @@
-"""Describes the parameters and results of exported kernels in compcache's signatures.
+"""Describes the parameters and results of exported kernels in the notation of compcache's signatures.
 
 compcache's entry points convert numbers, tuples of numbers, and C-contiguous buffers. Every other value is an `object`, which the extension
-module of exports converts according to the kernel's plan.
+module `_objects` converts according to the kernel's plan.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from compcache.errors import CompileError
-from compcache.numba.compilation.plain_containers import type_with_lists
+from compcache.numba.compilation.plain_containers import replace_containers
 from compcache.numba.exports.plan import holds_arrays
 
 __all__ = [
     "OBJECT",
     "Parameter",
     "Result",
+    "add_default_types",
+    "describe_parameters",
+    "describe_result",
     "export_error",
     "has_variable_arguments",
-    "names_of_arguments",
-    "parameters_of",
-    "result_of",
-    "types_of_call",
-    "types_with_defaults",
+    "make_argument_names",
+    "normalize_argument_types",
 ]  # fmt: skip
 
 OBJECT = "object"
@@ -32,9 +32,13 @@ _SCALARS = {**_INTEGERS, "float32": "f32", "float64": "f64", "bool": "bool", "bo
 
 
 class Parameter(NamedTuple):
-    """A parameter: its name, the Numba type that the kernel receives, its text in compcache's signature, and the type that a caller passes.
+    """A parameter of a kernel.
 
-    The two types differ if the kernel receives a list in place of a typed list, a dictionary or a set.
+    Attributes:
+        name: the name of the parameter.
+        type: the Numba type that the kernel receives.
+        text: the type in the notation of compcache's signatures.
+        caller_type: the Numba type that a caller passes. It differs from `type` if the kernel receives a list in place of a container.
     """
 
     name: str
@@ -49,7 +53,7 @@ class Parameter(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result: its text in compcache's signature, and the Numba type that a caller receives."""
+    """The result of a kernel: the type in the notation of compcache's signatures, and the Numba type that a caller receives."""
 
     text: str
     caller_type: Any
@@ -61,7 +65,7 @@ class Result(NamedTuple):
 
 
 def export_error(func_name: str, reason: str) -> CompileError:
-    """Return the error for a function that cannot be exported."""
+    """Return the exception for a function that cannot be exported for a reason."""
     return CompileError(f"{func_name} cannot be exported: {reason}")
 
 
@@ -70,10 +74,15 @@ def has_variable_arguments(function: Any) -> bool:
     return bool(function.__code__.co_flags & _VARIABLE_ARGUMENTS)
 
 
-def types_of_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the types of the arguments that a call passes, for a signature that may come from a dispatcher's `nopython_signatures`.
+def normalize_argument_types(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the types of the arguments that a call passes.
 
-    In such a signature, omitted parameters have types of their own, and the arguments for ``*args`` are one tuple.
+    In a signature from a dispatcher's `nopython_signatures`, omitted parameters have types of their own, and the arguments for ``*args``
+    are one tuple. The result contains neither.
+
+    Args:
+        function: the Python function.
+        args: the argument types of the signature.
     """
     from numba.core import types
 
@@ -85,7 +94,7 @@ def types_of_call(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
+def make_argument_names(function: Any, func_name: str, number: int) -> list[str]:
     """Return names for `number` positional arguments of a function with ``*args``.
 
     Raises:
@@ -98,17 +107,17 @@ def names_of_arguments(function: Any, func_name: str, number: int) -> list[str]:
     required = sum(parameter.default is parameter.empty for parameter in parameters) - 1
     if number < required:
         raise export_error(func_name, f"its signature declares too few argument types: {number} instead of at least {required}")
-    (rest,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
-    while any(name.startswith(rest) for name in names):
-        rest += "_"
-    return [*names, *[f"{rest}{place}" for place in range(number - len(names))]][:number]
+    (prefix,) = [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL]
+    while any(name.startswith(prefix) for name in names):
+        prefix += "_"
+    return [*names, *[f"{prefix}{place}" for place in range(number - len(names))]][:number]
 
 
-def types_with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def add_default_types(function: Any, func_name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the types of all parameters. A parameter that the signature omits gets the type of its default value.
 
     Raises:
-        CompileError: there are too many types, or an omitted parameter has no default.
+        CompileError: the signature has more types than parameters, or an omitted parameter has no default value.
     """
     import inspect
 
@@ -124,26 +133,26 @@ def types_with_defaults(function: Any, func_name: str, args: tuple[Any, ...]) ->
     return (*args, *[types.Omitted(parameter.default) for parameter in omitted])
 
 
-def parameters_of(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
+def describe_parameters(function: Any, args: tuple[Any, ...], result: Any) -> list[Parameter]:
     """Return the parameters of a function for these argument types.
 
     Args:
         function: the Python function.
         args: the Numba types that a caller passes.
-        result: the Numba type of the result. If it may refer to an array, all arrays are passed as objects.
+        result: the Numba type of the result. If a result may refer to an array, all arrays are passed as objects.
     """
     import inspect
 
     names = inspect.signature(function).parameters
     may_return = holds_arrays(result)
     return [
-        Parameter(name, type_with_lists(type_), _parameter_text(type_, may_return=may_return), type_)
+        Parameter(name, replace_containers(type_), _format_parameter_type(type_, may_return=may_return), type_)
         for name, type_ in zip(names, args, strict=False)
     ]
 
 
-def _parameter_text(type_: Any, *, may_return: bool) -> str:
-    """Return the type of a parameter in compcache's signature."""
+def _format_parameter_type(type_: Any, *, may_return: bool) -> str:
+    """Return the type of a parameter in the notation of compcache's signatures. `may_return` is whether a result may refer to an array."""
     from numba.core import types
 
     if not isinstance(type_, types.Array):
@@ -154,7 +163,7 @@ def _parameter_text(type_: Any, *, may_return: bool) -> str:
     return f"{'' if type_.mutable else 'const '}{element}[{', '.join([*[':'] * (type_.ndim - 1), '::1'])}]"
 
 
-def result_of(func_name: str, type_: Any) -> Result:
+def describe_result(func_name: str, type_: Any) -> Result:
     """Return the description of a result of this Numba type.
 
     Raises:
@@ -166,11 +175,11 @@ def result_of(func_name: str, type_: Any) -> Result:
         raise export_error(
             func_name, "it is a generator, but only functions that return a value can be exported; return an array or list instead"
         )
-    return Result(_result_text(type_), type_)
+    return Result(_format_result_type(type_), type_)
 
 
-def _result_text(type_: Any) -> str:
-    """Return the type of a result in compcache's signature."""
+def _format_result_type(type_: Any) -> str:
+    """Return the type of a result in the notation of compcache's signatures."""
     from numba.core import types
 
     if type_ == types.none:

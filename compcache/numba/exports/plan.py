@@ -1,7 +1,7 @@
-"""Encodes plans, which describe a kernel's parameters and result to the C code of exports (`native/`).
+"""Encodes plans, which describe a kernel's parameters and result for the C code of exports (`native/`).
 
 A plan consists of a head, nodes of 48 bytes, and texts that end with NUL. All numbers are little-endian. `native/objects.h` declares the
-same layout. The first nodes are the parameters. The items of a node have consecutive nodes.
+same layout. The first nodes describe the parameters. The items of a node have consecutive nodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from compcache.numba.compilation.plain_containers import type_with_lists
+from compcache.numba.compilation.plain_containers import replace_containers
 from compcache.numba.exports.type_names import describe_type, element_format, element_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Unsupported", "encode_plan", "holds_arrays"]
 
 _MAGIC, _VERSION, _NO_NODE = 0x504E4343, 2, 0xFFFFFFFF
-#: The number of functions in the table (`native/module.c`) that this version needs.
+#: The number of functions that this version requires in the table (`native/module.c`).
 _FUNCTIONS = 47
 (
     _NONE, _BOOL, _SIGNED, _UNSIGNED, _FLOAT, _COMPLEX, _OPTIONAL, _TUPLE, _NAMED_TUPLE, _ARRAY, _TEXT, _BYTES, _LIST,
@@ -27,9 +27,9 @@ _FUNCTIONS = 47
 _LISTS = (_LIST, _TYPED_LIST, _DICTIONARY, _SET)
 _LAYOUTS = {"C": 1, "F": 2, "A": 0}
 _READ_ONLY, _OWNED = 4, 8
-#: The size of the header before the items of a list: size, allocated size, and whether the list was changed.
+#: The size in bytes of the header before the items of a list: size, allocated size, and whether the list was changed.
 _PAYLOAD_HEAD = 17
-#: The size of a record parameter's variable: the address of the record, and the object that owns it.
+#: The size in bytes of a record parameter's variable: the address of the record, and the object that owns the record.
 _RECORD_PLACE = 16
 
 
@@ -53,13 +53,13 @@ class _Node:
 
 
 def encode_plan(function: str, context: Any, parameters: Sequence[tuple[str, Any]], result: Any) -> bytes:
-    """Return the plan of a kernel.
+    """Return the encoded plan of a kernel.
 
     Args:
         function: the func_name, for error messages.
         context: Numba's target context.
         parameters: the name and the Numba type of each parameter that is an object.
-        result: the Numba type of a result that is an object; None for other results.
+        result: the Numba type of a result that is an object; None for any other result.
 
     Raises:
         Unsupported: one of the types has no conversion.
@@ -100,18 +100,18 @@ class _Planner:
         self._unfinished: list[tuple[str, _Node, Any]] = []
 
     def add_text(self, text: str, *more: str) -> int:
-        """Add one or more consecutive texts.
-
-        Returns:
-            The offset of the first text.
-        """
-        at = len(self.texts)
+        """Add one or more consecutive texts, and return the offset of the first text."""
+        offset = len(self.texts)
         for part in (text, *more):
             self.texts += part.encode("utf-8", "surrogatepass") + b"\0"
-        return at
+        return offset
 
     def add_parameter(self, name: str, type_: Any) -> None:
-        """Add the node of a parameter. `finish_parameters` adds the nodes of its items."""
+        """Add the node of a parameter. `finish_parameters` adds the nodes of its items.
+
+        Raises:
+            Unsupported: the type has no conversion.
+        """
         try:
             node = self._create_node(type_, is_parameter=True)
         except Unsupported as error:
@@ -121,7 +121,11 @@ class _Planner:
         self._unfinished.append((name, node, type_))
 
     def finish_parameters(self) -> None:
-        """Add the nodes of the parameters' items. Call it once, after the last `add_parameter`."""
+        """Add the nodes of the parameters' items. The caller calls this method once, after the last `add_parameter`.
+
+        Raises:
+            Unsupported: the type of an item has no conversion.
+        """
         for name, node, type_ in self._unfinished:
             try:
                 self._add_items(node, type_, is_parameter=True)
@@ -129,7 +133,11 @@ class _Planner:
                 raise Unsupported(f"compcache has no conversion for parameter {name!r}: {error}") from None
 
     def add_result(self, type_: Any) -> int:
-        """Add the node of the result and the nodes of its items, and return the number of the result's node."""
+        """Add the node of the result and the nodes of its items, and return the number of the result's node.
+
+        Raises:
+            Unsupported: the type of the result or of an item has no conversion.
+        """
         number = len(self.nodes)
         try:
             node = self._create_node(type_, is_parameter=False)
@@ -140,30 +148,35 @@ class _Planner:
         return number
 
     def _size(self, type_: Any) -> int:
-        return int(self._context.get_abi_sizeof(self._context.get_data_type(type_with_lists(type_))))
+        return int(self._context.get_abi_sizeof(self._context.get_data_type(replace_containers(type_))))
 
     def _alignment(self, type_: Any) -> int:
-        return int(self._context.get_abi_alignment(self._context.get_data_type(type_with_lists(type_))))
+        return int(self._context.get_abi_alignment(self._context.get_data_type(replace_containers(type_))))
 
     def _create_node(self, type_: Any, *, is_parameter: bool, in_list: bool = False) -> _Node:
         """Return a new node for a type, without its items.
 
+        Args:
+            type_: the Numba type.
+            is_parameter: whether the node is part of a parameter, not of the result.
+            in_list: whether the value is an item of a list.
+
         Raises:
             Unsupported: the type has no conversion.
         """
-        kind = _kind_of(type_)
+        kind = _find_kind(type_)
         if kind is None or (is_parameter and kind in (_FIXED_TEXT, _FIXED_BYTES)):
             raise Unsupported(f"type {type_}")
         size = 0 if kind == _NONE else self._size(type_)
         if kind == _ARRAY:
             return self._create_array_node(type_, size, is_parameter=is_parameter, in_list=in_list)
         if kind in _LISTS:
-            return self._create_list_node(kind, type_with_lists(type_), size, is_parameter=is_parameter)
+            return self._create_list_node(kind, replace_containers(type_), size, is_parameter=is_parameter)
         size = _RECORD_PLACE if kind == _RECORD and is_parameter else size
         return _Node(kind, size, **self._add_fields(kind, type_, is_item=is_parameter and in_list))
 
     def _add_fields(self, kind: int, type_: Any, *, is_item: bool) -> dict[str, int]:
-        """Return the fields of a node other than its kind and size. Add the texts to which they refer."""
+        """Return the fields of a node other than its kind and size, and add the texts to which the fields refer."""
         if kind == _NAMED_TUPLE:
             return {"text": self._add_class_name(type_.instance_class, "a named tuple")}
         if kind == _ENUM:
@@ -191,11 +204,15 @@ class _Planner:
 
         if is_parameter and (isinstance(type_.dtype, types.Record) or _has_lists(type_.dtype)):
             raise Unsupported(f"type list of {type_.dtype}")
-        at = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
-        return _Node(kind, size, detail=at, itemsize=self._size(type_.dtype))
+        items_offset = _PAYLOAD_HEAD + -_PAYLOAD_HEAD % self._alignment(type_.dtype)
+        return _Node(kind, size, detail=items_offset, itemsize=self._size(type_.dtype))
 
     def _add_class_name(self, cls: Any, description: str) -> int:
-        """Add the module and the name of a class, and return their offset.
+        """Add the module and the name of a class, and return the offset of these two texts.
+
+        Args:
+            cls: the class.
+            description: what the class is, for the error message.
 
         Raises:
             Unsupported: the module does not define the class under this name.
@@ -210,8 +227,12 @@ class _Planner:
         return self.add_text(cls.__module__, cls.__qualname__)
 
     def _add_items(self, node: _Node, type_: Any, *, is_parameter: bool, in_list: bool = False) -> None:
-        """Add the nodes of a node's items and, recursively, of their items."""
-        items = _items_of(type_)
+        """Add the nodes of a node's items and, recursively, of the items' items.
+
+        Raises:
+            Unsupported: the type of an item has no conversion.
+        """
+        items = _item_types(type_)
         if not items:
             return
         is_list = node.kind in _LISTS
@@ -221,19 +242,19 @@ class _Planner:
         if is_parameter and any(item_node.kind == _RECORD for item_node in nodes):
             raise Unsupported(f"type {type_}, which contains a record")
         node.first, node.count = len(self.nodes), len(nodes)
-        at = 0
+        offset = 0
         for item, item_node in zip(items, nodes, strict=True):
             if not is_list:
-                at += -at % self._alignment(item)
-                item_node.offset = at
-                at += self._size(item)
+                offset += -offset % self._alignment(item)
+                item_node.offset = offset
+                offset += self._size(item)
         self.nodes += nodes
         for item, item_node in zip(items, nodes, strict=True):
             self._add_items(item_node, item, is_parameter=is_parameter, in_list=in_list or is_list)
 
 
-def _kind_of(type_: Any) -> int | None:
-    """Return the kind of a node for a Numba type, or None if there is no conversion."""
+def _find_kind(type_: Any) -> int | None:
+    """Return the kind of the node for a Numba type, or None if the type has no conversion."""
     from numba.core import types
 
     if isinstance(type_, types.Integer):
@@ -245,10 +266,10 @@ def _kind_of(type_: Any) -> int | None:
         types.EnumMember: _ENUM, types.UnicodeCharSeq: _FIXED_TEXT, types.CharSeq: _FIXED_BYTES, types.ListType: _TYPED_LIST,
         types.DictType: _DICTIONARY, types.Set: _SET,
     }  # fmt: skip
-    return next((kind for known, kind in kinds.items() if isinstance(type_, known)), None)
+    return next((kind for cls, kind in kinds.items() if isinstance(type_, cls)), None)
 
 
-def _items_of(type_: Any) -> list[Any]:
+def _item_types(type_: Any) -> list[Any]:
     """Return the types of the items in a value of this type; empty for a type without items."""
     from numba.core import types
 
@@ -264,13 +285,18 @@ def _items_of(type_: Any) -> list[Any]:
 
 
 def _has_lists(type_: Any) -> bool:
+    """Return whether a value of this type is a list or contains one."""
     from numba.core import types
 
-    return isinstance(type_, types.List) or any(map(_has_lists, _items_of(type_)))
+    return isinstance(type_, types.List) or any(map(_has_lists, _item_types(type_)))
 
 
 def _require_text(text: str | None, type_: Any) -> str:
-    """Return a text. Raise `Unsupported` with the type if the text is None."""
+    """Return a text.
+
+    Raises:
+        Unsupported: the text is None. The message names the type.
+    """
     if text is None:
         raise Unsupported(f"type {type_}")
     return text

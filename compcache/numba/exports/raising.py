@@ -1,7 +1,7 @@
 """Converts the exceptions that an exported kernel may raise.
 
-Numba describes exceptions by pickles. An export converts these descriptions to marshalled data, and to code that raises the exceptions.
-No pickle is read when the kernel runs.
+Numba's code contains pickled descriptions of exceptions. An export converts these descriptions to marshalled data, and to code that raises
+the exceptions. No pickle is read when the kernel runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llvmlite import ir
 from compcache.errors import CompileError
 from compcache.numba.lazy.marshalled import dump_marshalled
 
-__all__ = ["RAISE", "KnownException", "describe_exceptions", "raising_text"]
+__all__ = ["RAISE", "KnownException", "describe_exceptions", "make_raising_assembly"]
 
 RAISE = "compcache.numba.raise"
 _DATA = re.compile(r'^@"?(\.const\.pickledata\.[^"\s]+?)"? = .*?constant \[\d+ x i8\] c"((?:[^"\\]|\\\\|\\[0-9A-Fa-f]{2})*)"', re.MULTILINE)
@@ -24,10 +24,14 @@ _ESCAPE = re.compile(rb"\\(\\|[0-9A-Fa-f]{2})")
 
 
 class KnownException(NamedTuple):
-    """An exception that a kernel may raise: the variable that identifies it, its class and its arguments.
+    """An exception that a kernel may raise.
 
-    If an argument is `COMPUTED`, Numba creates the description of the exception when it is raised. The variable then contains the pickled
-    text to which this description refers. Otherwise the variable contains the description.
+    Attributes:
+        variable: the variable that contains Numba's description of the exception. If an argument is `COMPUTED`, Numba creates the
+            description when the exception is raised, and the variable contains the pickle to which the description refers.
+        module: the module of the exception's class.
+        qualname: the qualified name of the class.
+        args: the arguments of the exception.
     """
 
     variable: str
@@ -41,23 +45,27 @@ class KnownException(NamedTuple):
         return any(argument is COMPUTED for argument in self.args)
 
 
-#: Marks an argument that is computed when the exception is raised. `marshal` supports this value.
+#: The mark for an argument that is computed when the exception is raised. `marshal` supports this value.
 COMPUTED = ...
 
 
 def describe_exceptions(func_name: str, text: str) -> list[KnownException]:
-    """Return the exceptions that a module compiled by Numba in this process may raise, according to its constants.
+    """Return the exceptions that a module may raise. Numba must have compiled the module in this process.
+
+    Args:
+        func_name: the func_name of the export, for error messages.
+        text: the LLVM assembly of the module.
 
     Raises:
         CompileError: an exception class is local to a function, or an argument of an exception cannot be stored.
     """
     data = {name: _ESCAPE.sub(_unescape, body.encode("latin-1")) for name, body in _DATA.findall(text)}
-    constant = [_exception_in_pickle(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
+    constant = [_describe_pickled_exception(func_name, variable, data[content]) for variable, content in _BUFFER.findall(text)]
     pickles = {variable: content for variable, content in data.items() if ".sha1" not in variable}
-    computed = [_exception_in_pickle(func_name, variable, content) for variable, content in pickles.items()]
+    computed = [_describe_pickled_exception(func_name, variable, content) for variable, content in pickles.items()]
     return [
-        *[known for known in constant if known is not None and not known.is_computed],
-        *[known for known in computed if known is not None and known.is_computed],
+        *[exception for exception in constant if exception is not None and not exception.is_computed],
+        *[exception for exception in computed if exception is not None and exception.is_computed],
     ]
 
 
@@ -69,16 +77,21 @@ def _is_exception(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def _exception_in_pickle(func_name: str, variable: str, content: bytes) -> KnownException | None:
-    """Return the exception that a pickle of Numba describes, or None if the pickle describes another object.
+def _describe_pickled_exception(func_name: str, variable: str, content: bytes) -> KnownException | None:
+    """Return the exception that one of Numba's pickles describes, or None if the pickle describes another object.
+
+    Args:
+        func_name: the func_name of the export, for error messages.
+        variable: the variable that contains the pickle or refers to it.
+        content: the pickle.
 
     Raises:
-        CompileError: the exception cannot be stored.
+        CompileError: the exception class is local to a function, or an argument cannot be stored.
     """
-    described = pickle.loads(content)  # noqa: S301 - Numba has just pickled it in this process
-    if not (isinstance(described, tuple) and described and _is_exception(described[0])):
+    description = pickle.loads(content)  # noqa: S301 - Numba has just created the pickle in this process
+    if not (isinstance(description, tuple) and description and _is_exception(description[0])):
         return None
-    cls, args = described[0], described[1] if len(described) > 1 else None
+    cls, args = description[0], description[1] if len(description) > 1 else None
     if "<locals>" in cls.__qualname__:
         reason = f"the exception class {cls.__qualname__} is defined inside a function; define it in a module"
         raise CompileError(f"{func_name} cannot be exported: {reason}")
@@ -99,17 +112,17 @@ def _is_storable(argument: Any) -> bool:
     return argument is None or argument is COMPUTED or isinstance(argument, float)
 
 
-def raising_text(exceptions: list[KnownException]) -> str:
-    """Return the assembly of the function that raises an exception. It compares Numba's description with the known descriptions."""
-    constant = [known for known in exceptions if not known.is_computed]
-    computed = [known for known in exceptions if known.is_computed]
-    data = "\n".join(map(_data_text, exceptions))
+def make_raising_assembly(exceptions: list[KnownException]) -> str:
+    """Return the assembly of the function that raises an exception, which it finds by Numba's description of the exception."""
+    constant = [exception for exception in exceptions if not exception.is_computed]
+    computed = [exception for exception in exceptions if exception.is_computed]
+    data = "\n".join(map(_format_data, exceptions))
     return f"""{_DECLARATIONS}{_TEXTS}
 {data}
-{_DISTINGUISH}{_search_text("computed", "%pickled", computed)}
+{_DISTINGUISH}{_format_search("computed", "%pickled", computed)}
   br label %known
 constant:
-{_search_text("constant", "%info", constant)}
+{_format_search("constant", "%info", constant)}
   br label %known
 known:
   %found = phi ptr [ null, %kind ], [ %computed.{len(computed)}, %computed ], [ %constant.{len(constant)}, %constant ]
@@ -118,32 +131,39 @@ known:
 {_RAISE_FOUND}"""
 
 
-def _search_text(stem: str, description: str, exceptions: list[KnownException]) -> str:
-    """Return instructions that select the data of an exception by its description. The data of an unknown exception is null."""
+def _format_search(stem: str, description: str, exceptions: list[KnownException]) -> str:
+    """Return instructions that select the data of an exception by its description, or null for an unknown description.
+
+    Args:
+        stem: the prefix of the names of values.
+        description: the value with the address of the description.
+        exceptions: the exceptions.
+    """
     lines = [f"  %{stem}.0 = getelementptr i8, ptr null, i64 0"]
-    for number, known in enumerate(exceptions):
+    for number, exception in enumerate(exceptions):
         lines += [
-            f'  %{stem}.is{number} = icmp eq ptr {description}, @"{known.variable}"',
-            f'  %{stem}.{number + 1} = select i1 %{stem}.is{number}, ptr @"{_DATA_PREFIX}{known.variable}", ptr %{stem}.{number}',
+            f'  %{stem}.is{number} = icmp eq ptr {description}, @"{exception.variable}"',
+            f'  %{stem}.{number + 1} = select i1 %{stem}.is{number}, ptr @"{_DATA_PREFIX}{exception.variable}", ptr %{stem}.{number}',
         ]
     return "\n".join(lines)
 
 
-def _data_text(known: KnownException) -> str:
+def _format_data(exception: KnownException) -> str:
     """Return the assembly of an exception's data: the size, and the bytes from which `known_exception` creates the exception."""
-    data = dump_marshalled((known.module, known.qualname, known.args))
-    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_constant_text(data)} }}"
-    return f'@"{known.variable}" = external global i8\n@"{_DATA_PREFIX}{known.variable}" = private constant {value}'
+    data = dump_marshalled((exception.module, exception.qualname, exception.args))
+    value = f"{{ i64, [{len(data)} x i8] }} {{ i64 {len(data)}, {_format_constant(data)} }}"
+    return f'@"{exception.variable}" = external global i8\n@"{_DATA_PREFIX}{exception.variable}" = private constant {value}'
 
 
-def _constant_text(data: bytes) -> str:
+def _format_constant(data: bytes) -> str:
+    """Return the LLVM type and the value of a constant with these bytes."""
     text = "".join([f"\\{byte:02X}" for byte in data])
     return f'[{len(data)} x i8] c"{text}"'
 
 
 _DATA_PREFIX = "compcache.numba.exception"
 _TEXTS = "\n".join(
-    f"@compcache.numba.raising.{name} = private constant {_constant_text(text.encode() + bytes(1))}"
+    f"@compcache.numba.raising.{name} = private constant {_format_constant(text.encode() + bytes(1))}"
     for name, text in {
         "module": "compcache.numba.lazy.raising",
         "function": "known_exception",
@@ -169,7 +189,7 @@ declare void @NRT_Free(ptr)
 @PyExc_SystemError = external global i8
 """
 #: The start of the function, up to the search for the data of an exception with computed arguments. The parameters are Numba's code of the
-#: exception, and its description: pickle, its size, computed arguments, the function that makes a tuple of them, their number.
+#: exception, and its description: pickle, size of the pickle, computed arguments, function that creates a tuple of them, and their number.
 _DISTINGUISH = f"""define void @{RAISE}(i32 %code, ptr %info) cold noinline {{
 start:
   %gil = call i32 @PyGILState_Ensure()
@@ -201,7 +221,7 @@ unwrap:
   br i1 %no_values, label %done, label %computed
 computed:
 """
-#: The end of the function, after the search: raise the found exception, or `SystemError` for an unknown exception.
+#: The end of the function, after the search: it raises the exception that was found, or `SystemError` for an unknown description.
 _RAISE_FOUND = """  %is_unknown = icmp eq ptr %found, null
   br i1 %is_unknown, label %unknown, label %import
 import:

@@ -1,4 +1,4 @@
-"""Describes types of arguments and results for people, for NumPy, and for the `struct` module."""
+"""Describes the types of arguments and results in error messages, for NumPy, and in buffer formats."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ORDERS = {"C": " in C order", "F": " in Fortran order", "A": ""}
 
 
 def element_format(dtype: Any) -> str:
-    """Return the format of elements in buffers (PEP 3118), or "" if the format cannot express the dtype."""
+    """Return the buffer format of array elements (PEP 3118), or "" if no format is known for their Numba type."""
     return _FORMATS.get(str(dtype), "")
 
 
 def element_text(dtype: Any) -> str | None:
-    """Return the text from which `numpy.dtype` creates a dtype: its name, or a dictionary display for a record.
+    """Return the text from which `numpy.dtype` creates the dtype for a Numba type: a name, or a dictionary display for a record.
 
     Returns:
-        The text; None if the dtype contains objects, or if NumPy has no equivalent.
+        The text; None if the dtype contains objects, or if NumPy has no dtype for the Numba type.
     """
     from numba.np import numpy_support
 
@@ -39,26 +39,27 @@ def element_text(dtype: Any) -> str | None:
 
 
 def _record_fields(dtype: Any) -> dict[str, Any]:
-    """Return the dictionary from which `numpy.dtype` recreates a record."""
+    """Return the dictionary from which `numpy.dtype` recreates a record's dtype."""
     fields = [dtype.fields[name] for name in dtype.names]
-    numpy_dtype = {
+    record = {
         "names": list(dtype.names),
-        "formats": [_format_of(field[0]) for field in fields],
+        "formats": [_make_format(field[0]) for field in fields],
         "offsets": [int(field[1]) for field in fields],
         "itemsize": int(dtype.itemsize),
     }
-    return numpy_dtype | ({"aligned": True} if dtype.isalignedstruct else {})
+    return record | ({"aligned": True} if dtype.isalignedstruct else {})
 
 
-def _format_of(dtype: Any) -> Any:
+def _make_format(dtype: Any) -> Any:
+    """Return the format of a record's field, from which `numpy.dtype` recreates the field's dtype."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return (_format_of(base), tuple(map(int, shape)))
+        return (_make_format(base), tuple(map(int, shape)))
     return str(dtype.str) if dtype.names is None else _record_fields(dtype)
 
 
 def describe_type(type_: Any) -> str:
-    """Describe, for error messages, the values that a caller may pass for a parameter of this type."""
+    """Return a description, for error messages, of the values that a caller may pass for a parameter of this type."""
     from numba.core import types
 
     if isinstance(type_, types.Array):
@@ -74,13 +75,14 @@ def describe_type(type_: Any) -> str:
         types.Record: lambda: f"a record of dtype {element_text(type_)}",
         types.EnumMember: lambda: f"a member of {type_.instance_class.__qualname__}",
     }
-    for known, describe in descriptions.items():
-        if isinstance(type_, known):
+    for cls, describe in descriptions.items():
+        if isinstance(type_, cls):
             return describe()
     return {"unicode_type": "str", "none": "None"}.get(str(type_), str(type_).partition("(")[0])
 
 
 def _describe_array(type_: Any) -> str:
+    """Return the description of an array type for `describe_type`."""
     writable = "" if type_.mutable else "(writable or read-only) "
     plural = "" if type_.ndim == 1 else "s"
     order = _ORDERS[type_.layout] if type_.ndim > 1 or type_.layout == "A" else " in contiguous memory"

@@ -1,7 +1,7 @@
 """Builds the wrapper of a kernel, which compcache's entry points call.
 
 The wrapper converts scalars and contiguous buffers to Numba's arguments, and raises the kernel's exceptions. The extension module
-`_objects` converts Python objects before and after the kernel, according to the plan. `objects.py` defines these calls.
+`_objects` converts Python objects before and after the kernel runs, according to the plan. `objects.py` defines the calls of the module.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from compcache.numba.exports.raising import RAISE
 if TYPE_CHECKING:
     from compcache.numba.exports.parameters import Parameter
 
-__all__ = ["ENTRY", "Shape", "wrapper_text"]
+__all__ = ["ENTRY", "Shape", "make_wrapper_assembly"]
 
 ENTRY = "compcache.numba.entry"
 _POINTER, _COUNT = ir.IntType(8).as_pointer(), ir.IntType(64)
 
 
 class Shape:
-    """Describes how a kernel is called: its parameters, and the services of the extension module that it uses.
+    """How a kernel is called: its parameters, and the services of the extension module that it uses.
 
     Args:
         parameters: the parameters.
@@ -46,13 +46,13 @@ class Shape:
         self.nogil = nogil
 
 
-def wrapper_text(cres: Any, shape: Shape) -> str:
-    """Return the assembly of the wrapper of a compiled function. The symbol of the wrapper is `ENTRY`."""
+def make_wrapper_assembly(cres: Any, shape: Shape) -> str:
+    """Return the LLVM assembly of a kernel's wrapper. The symbol of the wrapper is `ENTRY`."""
     return _Wrapper(cres, shape).build()
 
 
 class _Wrapper:
-    """Builds the wrapper of one compiled function."""
+    """Builds the wrapper of one kernel."""
 
     def __init__(self, cres: Any, shape: Shape) -> None:
         from numba.core import types
@@ -84,16 +84,17 @@ class _Wrapper:
         return ir.FunctionType(result, arguments)
 
     def _declare(self, name: str, result: Any, arguments: list[Any]) -> Any:
-        known = self._module.globals.get(name)
-        return known or ir.Function(self._module, ir.FunctionType(result, arguments), name)
+        """Return the declaration of a function, which is added to the module if it is missing."""
+        existing = self._module.globals.get(name)
+        return existing or ir.Function(self._module, ir.FunctionType(result, arguments), name)
 
     def build(self) -> str:
         """Emit the wrapper, and return the assembly of its module."""
         builder = self._builder
-        given = iter(self._function.args)
-        slots = next(given) if self._is_tuple else None
+        arguments = iter(self._function.args)
+        slots = next(arguments) if self._is_tuple else None
         plan = self._emit_plan() if self._shape.uses_plan else None
-        objects_at, places_at, values = self._emit_arguments(plan, given)
+        objects_at, places_at, values = self._emit_arguments(plan, arguments)
         if self._shape.uses_random:
             builder.call(self._declare(objects.RANDOM_SYMBOL, ir.VoidType(), []), [])
         thread = self._emit_gil_release() if self._shape.nogil else None
@@ -113,7 +114,7 @@ class _Wrapper:
         return str(self._module)
 
     def _emit_thread_error(self, boxed: Any) -> None:
-        """Emit code that raises the exception of a parallel loop, if there is one, and releases the result."""
+        """Emit code that raises the exception of a parallel loop, if a loop has raised one, and then releases the result."""
         builder = self._builder
         raised = builder.call(self._declare(objects.PARALLEL_SYMBOL, ir.IntType(32), []), [])
         if boxed is not None:
@@ -134,7 +135,7 @@ class _Wrapper:
             builder.ret(self._context.cast(builder, out, self._cres.fndesc.restype, self._result))
 
     def _emit_error_return(self) -> None:
-        """Emit a return from the wrapper for the case that an exception is set."""
+        """Emit a return from the wrapper for callers that test for a set exception."""
         if self._is_void:
             self._builder.ret_void()
         else:
@@ -159,11 +160,16 @@ class _Wrapper:
         """Emit the release of the GIL, and return the thread state."""
         return self._builder.call(self._declare("PyEval_SaveThread", _POINTER, []), [])
 
-    def _emit_arguments(self, plan: Any, given: Any) -> tuple[Any, Any, list[Any]]:
+    def _emit_arguments(self, plan: Any, arguments: Any) -> tuple[Any, Any, list[Any]]:
         """Emit the conversion of the arguments.
 
+        Args:
+            plan: the address of the plan; None if the code does not use the extension module.
+            arguments: an iterator over the wrapper's arguments, which is exhausted.
+
         Returns:
-            The array of objects and the array of places for their values, both None if no parameter is an object; and Numba's arguments.
+            The array of objects, the array of variables for their values, and Numba's arguments. The arrays are None if no parameter is an
+            object.
         """
         builder, context = self._builder, self._context
         passed: list[Any] = []
@@ -172,10 +178,10 @@ class _Wrapper:
             if parameter.is_object:
                 place = builder.alloca(_place_type(context, parameter.type))
                 place.align = _ALIGNMENT
-                converted.append((next(given), place))
+                converted.append((next(arguments), place))
                 passed.append((parameter.type, place))
             else:
-                passed.append(_emit_value(context, builder, parameter, given))
+                passed.append(_emit_value(context, builder, parameter, arguments))
         objects_at = places_at = None
         if converted:
             objects_at = self._emit_array([item for item, _ in converted])
@@ -185,7 +191,7 @@ class _Wrapper:
             with builder.if_then(builder.icmp_unsigned("==", entered, ir.Constant(ir.IntType(32), 0)), likely=False):
                 self._emit_error_return()
         values = [_emit_load(context, builder, *value) if isinstance(value, tuple) else value for value in passed]
-        omitted = len(self._cres.fndesc.argtypes) - len(values)  # the kernel holds their values as constants
+        omitted = len(self._cres.fndesc.argtypes) - len(values)  # the kernel contains these values as constants
         return objects_at, places_at, [*values, *[None] * omitted]
 
     def _emit_array(self, pointers: list[Any]) -> Any:
@@ -197,7 +203,7 @@ class _Wrapper:
         return builder.bitcast(array, _POINTER)
 
     def _emit_boxing(self, plan: Any, status: Any, out: Any) -> Any:
-        """Emit the creation of the result object, and return the address of its variable, which is null if the kernel has raised."""
+        """Emit the creation of the result object, and return the address of its variable, which is null after an error of the kernel."""
         builder, context = self._builder, self._context
         boxed = builder.alloca(_POINTER)
         builder.store(ir.Constant(_POINTER, None), boxed)
@@ -217,7 +223,7 @@ class _Wrapper:
         restype = self._cres.fndesc.restype
         if not isinstance(restype, types.Optional):
             return context.cast(builder, out, restype, self._result)
-        # In Numba's calling convention, the status says whether the value is None.
+        # In Numba's calling convention, the status contains whether the value is None.
         place = builder.alloca(context.get_value_type(restype))
         builder.store(context.make_optional_none(builder, restype.type), place)
         with builder.if_then(builder.not_(status.is_none)):
@@ -229,9 +235,9 @@ _ALIGNMENT = 16
 
 
 def _place_type(context: Any, type_: Any) -> Any:
-    """Return the type of the variable that the extension module fills in for a parameter.
+    """Return the type of the variable in which the extension module stores the value of a parameter.
 
-    For a record, the variable holds the address of the record and the object that owns it.
+    For a record, the variable contains the address of the record, and the object that owns the record.
     """
     from numba.core import types
 
@@ -248,7 +254,7 @@ def _emit_load(context: Any, builder: Any, type_: Any, place: Any) -> Any:
 
 
 def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots: Any) -> None:
-    """Emit stores of the items of a tuple into the caller's slots. The caller ignores the items after an error."""
+    """Emit stores of a tuple's items into the caller's slots. The caller ignores the items after an error."""
     from numba.core import types
 
     for number, item_type in enumerate(type_):
@@ -261,16 +267,16 @@ def _emit_item_stores(context: Any, builder: Any, type_: Any, value: Any, slots:
         builder.store(item, builder.bitcast(place, stored.as_pointer()))
 
 
-def _emit_value(context: Any, builder: Any, parameter: Parameter, given: Any) -> Any:
-    """Emit the conversion of a scalar or a contiguous buffer, and return Numba's value."""
+def _emit_value(context: Any, builder: Any, parameter: Parameter, arguments: Any) -> Any:
+    """Emit the conversion of a scalar or a contiguous buffer, and return Numba's value. This advances the iterator `arguments`."""
     from numba.core import types
     from numba.np.arrayobj import make_array, populate_array
 
-    first = next(given)
+    first = next(arguments)
     first.name = re.sub(r"\W", "_", parameter.name)
     if not isinstance(parameter.type, types.Array):
         return first
-    shape = [next(given) for _ in range(parameter.type.ndim)]
+    shape = [next(arguments) for _ in range(parameter.type.ndim)]
     array = make_array(parameter.type)(context, builder)
     itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(parameter.type.dtype)))
     data = builder.bitcast(first, array.data.type)
