@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from opcode import opmap, opname
 
+from compcache.files import reraise_interrupt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import dis
@@ -130,7 +132,8 @@ def cells_of(function: Any) -> list[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             rows.append((name, cell.cell_contents))
-        except ValueError:
+        except ValueError as error:
+            reraise_interrupt(error)
             rows.append((name, MISSING))
     return rows
 
