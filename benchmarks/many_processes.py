@@ -2,9 +2,11 @@
 
     python benchmarks/many_processes.py [--seconds 600] [--processes 64] [--adding 8]
 
-Those that hit open the cache, look a function up, call it and let go of all; in turns with that they open and `dlopen` the file of one of
-these functions, with nothing around it: the control, under the same load. All start behind a barrier. Prints percentiles in milliseconds by
-the clock, and their ratios.
+Those that hit open the cache, look a function up, call it and let go of all. In random order with that they do two other things under the
+same load. The control opens and `dlopen`s the file of one of these functions, with nothing around it. The computation is a loop in Python
+that takes the processor time of a hit, which shows what the scheduler alone makes of such a time. All start behind a barrier. Prints
+percentiles in milliseconds by the clock and of processor time, and ratios by the clock. For the slowest hundredth of each kind it prints
+the mean processor time, and how often a process gave the processor up (to wait for a lock or the disk) or lost it to another process.
 """
 
 from __future__ import annotations
@@ -13,13 +15,23 @@ import argparse
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SEEDED = 200
+KINDS = "hit", "control", "computation", "addition"
+#: Seconds by the clock, seconds of processor time, and how often the process gave the processor up and lost it.
+Taken = tuple[float, float, int, int]
 
 
 def code(name: str) -> str:
@@ -34,7 +46,7 @@ def user(directory: str, number: int, role: str, seconds: float, start: float) -
 
     draw = random.Random(number)
     files = [str(path) for path in Path(directory, "modules-v1").rglob("*.ccm")]
-    taken: dict[str, list[float]] = {"hit": [], "control": [], "addition": []}
+    taken: dict[str, list[Taken]] = {kind: [] for kind in KINDS}
     with Cache(directory) as cache:
         cache.get_target("f0")
         if role == "addition":
@@ -42,21 +54,34 @@ def user(directory: str, number: int, role: str, seconds: float, start: float) -
     time.sleep(max(0.0, start - time.time()))
     count = 0
     while time.time() < start + seconds:
-        began = time.perf_counter()
         count += 1
         if role == "addition":
-            with Cache(directory) as cache:
+            with timed(taken["addition"]), Cache(directory) as cache:
                 cache.add_module(ModuleSource(code(f"a{number}_{count}"), optimize=0))
-            taken["addition"].append(time.perf_counter() - began)
             continue
-        with Cache(directory) as cache:
-            assert cache.get_target(f"f{draw.randrange(SEEDED)}")(1) == 2
-        taken["hit"].append(time.perf_counter() - began)
-        began = time.perf_counter()
-        with open(draw.choice(files), "rb") as file:
-            _ctypes.dlclose(_ctypes.dlopen(f"/proc/self/fd/{file.fileno()}", os.RTLD_NOW))
-        taken["control"].append(time.perf_counter() - began)
+        for kind in draw.sample(KINDS[:3], 3):
+            with timed(taken[kind]):
+                if kind == "hit":
+                    with Cache(directory) as cache:
+                        assert cache.get_target(f"f{draw.randrange(SEEDED)}")(1) == 2
+                elif kind == "control":
+                    with open(draw.choice(files), "rb") as file:
+                        _ctypes.dlclose(_ctypes.dlopen(f"/proc/self/fd/{file.fileno()}", os.RTLD_NOW))
+                else:
+                    end = time.process_time() + (median(used for _, used, _, _ in taken["hit"][:9]) if taken["hit"] else 0.0)
+                    while time.process_time() < end:
+                        pass
     print(json.dumps(taken))
+
+
+@contextmanager
+def timed(taken: list[Taken]) -> Iterator[None]:
+    """Add what the block takes: seconds by the clock, of processor time, and how often the processor was given up and lost."""
+    before, began, used = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter(), time.process_time()
+    yield
+    elapsed, used = time.perf_counter() - began, time.process_time() - used
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    taken.append((elapsed, used, after.ru_nvcsw - before.ru_nvcsw, after.ru_nivcsw - before.ru_nivcsw))
 
 
 def main() -> None:
@@ -82,19 +107,25 @@ def main() -> None:
             role = "addition" if number < options.adding else "hit"
             command = [sys.executable, __file__, "--user", directory, str(number), role, str(options.seconds), str(start)]
             users.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        taken: dict[str, list[float]] = {"hit": [], "control": [], "addition": []}
+        taken: dict[str, list[Taken]] = {kind: [] for kind in KINDS}
         for process in users:
             output, _ = process.communicate()
             assert process.returncode == 0, process.returncode
             for kind, times in json.loads(output).items():
                 taken[kind] += times
     print(f"{options.processes} processes, {options.adding} of them adding, {options.seconds:.0f} s; milliseconds")
-    print(f"{'':10} {'number':>8} {'p50':>9} {'p90':>9} {'p99':>9} {'p99.9':>9}")
-    marks = {kind: [_percentile(times, part) * 1e3 for part in (0.5, 0.9, 0.99, 0.999)] for kind, times in taken.items()}
-    for kind, found in marks.items():
-        print(f"{kind:10} {len(taken[kind]):8} " + " ".join(f"{value:9.2f}" for value in found))
-    ratios = [hit / control for hit, control in zip(marks["hit"], marks["control"], strict=True)]
-    print(f"{'ratio':10} {'':8} " + " ".join(f"{value:9.2f}" for value in ratios))
+    print(f"{'':20} {'number':>8} {'p50':>9} {'p90':>9} {'p99':>9} {'p99.9':>9}   slowest 1 %: CPU, given up, lost")
+    marks: dict[tuple[str, int], list[float]] = {}
+    for kind, found in taken.items():
+        slowest = sorted(found, reverse=True)[: max(len(found) // 100, 1)]
+        means = [sum(column) / max(len(slowest), 1) for column in list(zip(*slowest, strict=True))[1:]] or [float("nan")] * 3
+        for column, what in enumerate(("", " (CPU)")):
+            marks[kind, column] = [_percentile([one[column] for one in found], part) * 1e3 for part in (0.5, 0.9, 0.99, 0.999)]
+            end = f"   {means[0] * 1e3:9.2f} {means[1]:6.2f} {means[2]:6.2f}" if not column else ""
+            print(f"{kind + what:20} {len(found):8} " + " ".join(f"{value:9.2f}" for value in marks[kind, column]) + end)
+    for other in ("control", "computation"):
+        ratios = [hit / control for hit, control in zip(marks["hit", 0], marks[other, 0], strict=True)]
+        print(f"{'hit / ' + other:20} {'':8} " + " ".join(f"{value:9.2f}" for value in ratios))
 
 
 def _percentile(times: list[float], part: float) -> float:

@@ -163,7 +163,9 @@ def _parse_result(name: str, text: str) -> Type:
         return _parse_type(name, text)
     items = [_parse_type(item.strip(), text) for item in name[len(_TUPLE_HEAD) : -1].split(",")]
     if any(item.kind in (VOID, POINTER, CSTR, OBJECT) for item in items):
-        raise SignatureError(f"the signature {text!r} has a tuple as its result, but an item is not a number or bool")
+        raise SignatureError(
+            f"the signature {text!r} has a result tuple with an item that is not a number or bool: use only these types in tuples"
+        )
     return Type(f"{_TUPLE_HEAD}{', '.join(map(str, items))}]", TUPLE, 8 * len(items))
 
 

@@ -86,7 +86,7 @@ def compile_many(
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if worker_directory is not None and executor is None:
-        raise ValueError("worker_directory requires executor: it is the cache directory of the executor's workers")
+        raise ValueError("worker_directory is given without executor: pass the executor whose workers use this directory, or omit it")
     prepared = prepare_jobs(jobs)
     opened, settings = open_with_settings(cache)
     batch = _Batch(prepared, progress_display(progress))

@@ -57,7 +57,9 @@ def resolve_all(cache: Cache, names: Iterable[str], *, missing_ok: bool = False)
     for name in names:
         matching = _matching_functions(cache, name)
         if not matching and _GLOB.search(name):
-            raise NotCachedError(f"no function in {cache.path} matches {name!r}", func_name=name, cache_dir=cache.path)
+            raise NotCachedError(
+                f"no function in {cache.path} matches {name!r}; 'compcache ls' lists the names", func_name=name, cache_dir=cache.path
+            )
         if not matching and not missing_ok:
             cache.function(name)  # raises, with a suggestion
         chosen.update(dict.fromkeys(matching or [name]))

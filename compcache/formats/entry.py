@@ -91,8 +91,10 @@ def decode_entry(payload: bytes) -> EntryRecord:
     Raises:
         FormatError: the record is not the record of an entry, or is damaged.
     """
-    if len(payload) < _HEAD.size or payload[:1] != ENTRY:
-        raise FormatError(f"the record of an entry has the type {payload[:1]!r}, or is truncated")
+    if payload[:1] != ENTRY:
+        raise FormatError(f"the record of an entry has the type {payload[:1]!r}, not {ENTRY!r}")
+    if len(payload) < _HEAD.size:
+        raise FormatError(f"the record of an entry is truncated: it has {len(payload)} bytes, but its header needs {_HEAD.size}")
     _, is_removal, sequence, count, kind_size, name_size, size = _HEAD.unpack_from(payload)
     kind_start = _HEAD.size + count * DIGEST_SIZE
     name_start = kind_start + kind_size

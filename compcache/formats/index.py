@@ -162,7 +162,7 @@ class Segment:
         self._read_rows: Callable[[], bytes] = bytes
         self._texts: dict[bytes, str] | None = None
         self.greatest = 0  # the greatest number of an addition in it; set when it is opened
-        self.listed: object = None  # the list of its modules, if tools made one in memory (`compcache.publish.module_lists`)
+        self.listed: object = None  # the list of its modules, if tools have read or made it (`compcache.publish.module_lists`)
         self.name = name
         self.owner = -1  # the user who owns the file; set when it is opened
 

@@ -78,7 +78,7 @@ def decode_makers(payload: bytes) -> str:
         FormatError: the record is not a makers record, or is damaged.
     """
     if payload[:1] != MAKERS:
-        raise FormatError(f"the record of makers has the type {payload[:1]!r}")
+        raise FormatError(f"the record of makers has the type {payload[:1]!r}, not {MAKERS!r}")
     try:
         text = payload[1:].decode()
     except UnicodeDecodeError:

@@ -86,7 +86,7 @@ class _Reader:
         self._at = 1
         self._record = record
         if data[:1] != expected:
-            self.fail(f"has the type {data[:1]!r}")
+            self.fail(f"has the type {data[:1]!r}, not {expected!r}")
 
     def fail(self, reason: str) -> NoReturn:
         """Raise `FormatError` with the predicate `reason` about the record."""

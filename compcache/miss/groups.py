@@ -234,7 +234,7 @@ class _Group:
         if not self._failures:
             return undefined_symbols_error(sorted(used_symbols), [name for name, is_function in used_symbols.items() if is_function])
         names = ", ".join(map(repr, sorted(used_symbols)))
-        return UndefinedSymbolError(f"the source uses {names}, but no source that could be added defines it", symbols=sorted(used_symbols))
+        return UndefinedSymbolError(f"the source uses {names}, which no source that could be added defines", symbols=sorted(used_symbols))
 
     # --------------------------------------------------------------------- link
 

@@ -256,8 +256,13 @@ class _List:
         """Return the list's keys. The first call opens the file or creates the list."""
         if self._keys is None:
             known = self._segment.listed
-            self._keys = known if isinstance(known, _InMemory) else _open_list(self._store, self._segment.name) or self._make()
+            self._keys = known if isinstance(known, SortedKeys | _InMemory) else self._open() or self._make()
         return self._keys
+
+    def _open(self) -> SortedKeys | None:
+        """Return the list in the file, or None. The segment keeps it, because the index of its blocks takes long to read."""
+        self._segment.listed = opened = _open_list(self._store, self._segment.name)
+        return opened
 
     def between(self, start: bytes, end: bytes) -> Iterator[Item]:
         """See `SortedKeys`."""
@@ -278,6 +283,7 @@ class _List:
     def rebuild(self) -> SortedKeys | _InMemory:
         """Discard the list, recreate it from the modules, and return its keys."""
         remove_list(self._store, self._segment.name)
+        self._segment.listed = None
         self._keys = self._make()
         return self._keys
 
@@ -290,7 +296,7 @@ class _List:
         if count > min(_FEW, _FEWEST) and not store.readonly and not store.exposed:
             with suppress(OSError):
                 _publish_list(store, segment.name, SortedItems(self._read_items()), ())
-                opened = _open_list(store, segment.name)
+                opened = self._open()
                 if opened is not None:
                     return opened
         made = _InMemory(self._read_items())

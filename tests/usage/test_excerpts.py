@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import adder, caller, module_file
@@ -154,3 +154,19 @@ def test_the_first_question_makes_the_list_of_a_small_segment_for_the_others(cac
         patched.setattr(module_lists, "read_row_and_size", None)
         assert functions(other._store) == before
         assert path.exists()
+
+
+def test_a_list_is_opened_once_by_all_questions_to_a_cache(mixed: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = module_lists._open_list
+
+    def record(store: Any, segment: str) -> object:
+        found = real(store, segment)
+        opened.extend([segment] if found is not None else [])
+        return found
+
+    monkeypatch.setattr(module_lists, "_open_list", record)
+    mixed.explain("nothing")
+    mixed.labelled("nothing")
+    list(listed_modules(mixed._store))
+    assert len(opened) == len(set(opened))

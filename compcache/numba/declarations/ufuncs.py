@@ -186,7 +186,8 @@ def _load_ufunc(lazy: LazyUfunc) -> Any:
         learn_numpy(is_needed=True)
         state = object.__getattribute__(lazy, "_state")
         library = load_extension(_LIBRARY)
-        make = _make_gufunc if state.decorator == "guvectorize" else _make_parallel if state.is_parallel else _make_ufunc
+        make_plain = _make_parallel if state.is_parallel else _make_ufunc
+        make = _make_gufunc if state.decorator == "guvectorize" else make_plain
         with _creation_lock:  # all threads share one ufunc
             stored = object.__getattribute__(lazy, "_stored") or make(lazy, state, library)
             object.__setattr__(lazy, "_stored", stored)

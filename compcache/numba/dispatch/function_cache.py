@@ -20,11 +20,11 @@ from compcache.numba.entries import load, starts
 from compcache.numba.entries.names import make_func_name, make_label
 from compcache.numba.fingerprints import history
 from compcache.numba.fingerprints.fixed_code import Compiled, note_compiled
-from compcache.numba.fingerprints.numba_values import declared_locals, name_of_pipeline
+from compcache.numba.fingerprints.numba_values import name_of_pipeline
 from compcache.numba.identity.key import Identity, flags_text, identify, type_text
 from compcache.numba.lazy.entries import Key
 from compcache.numba.lazy.garbage import few_collections
-from compcache.numba.registered.options import compiler_options
+from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import NotLazy, Unidentifiable, examines_program
 
 if TYPE_CHECKING:

@@ -30,12 +30,12 @@ class HelperSymbol(GlobalDefinition):
     kind = "numba-symbol"
 
     def encode(self) -> bytes:
-        """Return the encoded name."""
+        """Return the name of the function in UTF-8."""
         return self.name.encode()
 
     @classmethod
     def decode(cls, payload: bytes) -> HelperSymbol:
-        """Return the symbol with an encoded name."""
+        """Return the symbol whose name `encode` has returned."""
         return cls(payload.decode())
 
     def address(self) -> int:

@@ -26,7 +26,7 @@ from compcache.numba.entries.generators import next_symbol
 from compcache.numba.entries.held_objects import copied_objects_reason
 from compcache.numba.entries.named_addresses import replace_addresses_by_names
 from compcache.numba.entries.names import format_signature
-from compcache.numba.entries.sources import sources_of
+from compcache.numba.entries.sources import read_sources
 from compcache.numba.fingerprints.walk import SIZE_OF_LINES
 from compcache.numba.identity.dependencies import encode_names, matching_names
 from compcache.numba.identity.key import without_addresses
@@ -226,7 +226,7 @@ def publish_entry(
         cpu=None if portable else cpu,
         features=features,
         targets=targets if portable else None,
-        identity={**identity.components, **sources_of(identity.parts)},
+        identity={**identity.components, **read_sources(identity.parts)},
         part_of=part_of,
         makers={"numba": numba.__version__},
     ), alone=True, seconds=seconds)  # fmt: skip  # the code calls only functions of Numba, Python and the platform

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from compcache.numba.fingerprints.walk import Part
 
-__all__ = ["sources_of"]
+__all__ = ["read_sources"]
 
 #: The maximum number of characters of all functions together. A limit is necessary because the notes of an entry are read as a whole.
 _MAX_CHARACTERS = 1 << 15
 
 
-def sources_of(parts: Iterable[Part]) -> dict[str, str]:
+def read_sources(parts: Iterable[Part]) -> dict[str, str]:
     """Return the source texts of functions as components of an identity.
 
     Functions without readable source are omitted. The first function that exceeds the maximum length, and all later functions, are omitted.

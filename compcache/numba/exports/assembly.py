@@ -142,7 +142,11 @@ def _create_pass_builder(module: Any) -> Any:
 
 
 def _find_used_services(func_name: str, compiled: Any) -> _UsedServices:
-    """Return the parts of the extension module that a kernel's LLVM module uses.
+    """Return the parts of the extension module that a kernel uses.
+
+    Args:
+        func_name: the func_name of the export, for error messages.
+        compiled: the LLVM module of the kernel.
 
     Raises:
         CompileError: an address of this process is not the address of a known function.

@@ -29,8 +29,8 @@ from compcache.numba.exports.parameters import (
     normalize_argument_types,
 )
 from compcache.numba.exports.wrapper import ENTRY
-from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.identity.settings import requested_cpu, requested_cpu_and_features
+from compcache.numba.registered.options import declared_locals
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator

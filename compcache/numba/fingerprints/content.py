@@ -44,31 +44,31 @@ class Content:
 
 
 @examines_program(NotLazy)
-def content_of(function: Any, options: Any, given: Iterable[Any] = ()) -> Content:
+def content_of(function: Any, options: Any, functions: Iterable[Any] = ()) -> Content:
     """Return the content of a function.
 
     Args:
         function: the Python function.
         options: the options with which the function is compiled.
-        given: the jitted functions that are passed to the function as arguments.
+        functions: the jitted functions that are passed to the function as arguments.
 
     Raises:
         NotLazy: the function reads a value that only Numba knows, that has no content, or that raised an exception when it was examined.
     """
     try:
-        return _walk_content(function, options, given)
+        return _walk_content(function, options, functions)
     except NotLazy:
         raise
     except Unidentifiable as error:
         raise NotLazy(str(error)) from error
 
 
-def _walk_content(function: Any, options: Any, given: Iterable[Any]) -> Content:
+def _walk_content(function: Any, options: Any, functions: Iterable[Any]) -> Content:
     """Walk the function and then each implementation that a walk has found, and return the content."""
     walk = Walk(without_numba=True)
     walk.refer_to_function(function, "")
     walk.feed_value(options, "its options")
-    for other in given:
+    for other in functions:
         walk.feed_value(other, "a function that is an argument")
     result = walk.finish()
     total, lines = blake2b(result.content.encode(), digest_size=16), blake2b(digest_size=16)

@@ -11,6 +11,7 @@ import sys
 from types import FunctionType, MethodType
 from zlib import crc32
 
+from compcache.numba.registered.code_reads import cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 
 TYPE_CHECKING = False
@@ -182,13 +183,13 @@ def is_asked_by_template(template: Any) -> bool:
 def _typing_function(template: Any) -> Any:
     """Return the function from which `type_callable` created a template, or None."""
     generic = vars(template).get("generic")
-    cells = (generic.__closure__ or ()) if isinstance(generic, FunctionType) else ()
-    return next((cell.cell_contents for cell in cells if _is_filled(cell) and isinstance(cell.cell_contents, FunctionType)), None)
+    cells = cells_of(generic) if isinstance(generic, FunctionType) else ()
+    return next((value for _, value in cells if isinstance(value, FunctionType)), None)
 
 
 def _is_users_code(function: Any) -> bool:
     plain = plain_function(function)
-    return plain is not None and (not is_made_by_library(plain) or (plain.__closure__ is not None and _wraps_users_code(plain)))
+    return plain is not None and (not is_made_by_library(plain) or bool(wrapped_by(plain)))
 
 
 def package_of_implementation(implementation: Any) -> str:
@@ -215,26 +216,11 @@ def plain_function(value: Any) -> Any:
     return None
 
 
-def _wraps_users_code(function: Any) -> bool:
-    """Return whether a function is Numba's closure around a user's function, as `register_jitable` registers it."""
-    return bool(wrapped_by(function))
-
-
 def wrapped_by(function: Any) -> list[Any]:
     """Return the user's functions inside Numba's closure around them, as `register_jitable` creates it; empty for any other function."""
     if not isinstance(function, FunctionType) or not is_made_by_library(function):
         return []
-    cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-    return [item for item in cells if hasattr(item, "__code__") and not is_made_by_library(item)]
-
-
-def _is_filled(cell: Any) -> bool:
-    """Return whether a closure cell has a value."""
-    try:
-        cell.cell_contents  # noqa: B018 - raises if the cell is empty
-    except ValueError:
-        return False
-    return True
+    return [item for _, item in cells_of(function) if hasattr(item, "__code__") and not is_made_by_library(item)]
 
 
 def user_code_generator(implementation: Any) -> Any:
@@ -243,8 +229,7 @@ def user_code_generator(implementation: Any) -> Any:
     The result is None if the code generator is Numba's own.
     """
     if getattr(implementation, "__qualname__", "").startswith(("_decorate_getattr.", "_decorate_setattr.")):
-        cells = [cell.cell_contents for cell in implementation.__closure__ or () if _is_filled(cell)]
-        implementation = next((item for item in cells if plain_function(item) is not None), None)
+        implementation = next((item for _, item in cells_of(implementation) if plain_function(item) is not None), None)
     plain = plain_function(implementation)
     return None if plain is None or is_made_by_library(plain) else implementation
 
@@ -300,8 +285,8 @@ def name_of(implementation: Any) -> str:
     if function is not implementation:
         name += f" by {type(implementation).__qualname__}"
     if is_made_by_library(function):
-        inner = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        name += "".join(f" of {item.__module__}.{item.__qualname__}" for item in inner if hasattr(item, "__code__"))
+        inner = [item for _, item in cells_of(function) if hasattr(item, "__code__")]
+        name += "".join(f" of {item.__module__}.{item.__qualname__}" for item in inner)
     return name
 
 

@@ -13,7 +13,7 @@ import types
 
 from compcache.digest import blake2b
 from compcache.numba.fingerprints.code_digest import digest_and_reads
-from compcache.numba.registered.code_reads import MISSING, resolve
+from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, resolve
 from compcache.numba.registered.library import has_own_code, is_library_module, is_made_by_library
 from compcache.numba.registered.reviewed import CODE_GENERATORS, DIFFERING
 
@@ -112,19 +112,15 @@ def _values_read_by(function: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values that a function can read, with their names: globals, defaults and closure cells."""
     yield from _globals_of(function.__code__, function.__globals__)
     yield from [("", value) for value in function.__defaults__ or () if type(value) not in _PLAIN]
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        yield name, value
+    yield from [row for row in cells_of(function) if row[1] is not MISSING]
 
 
 def _objects_used_by(value: Any) -> Iterator[Any]:
     """Yield the functions and classes that an object of a library, other than a function, uses."""
     if isinstance(value, type):
         if not _is_of_generators(value.__module__):
-            yield from [function for base in value.__mro__ for item in vars(base).values() for function in _functions_in_member(item)]
+            functions = [part for base in value.__mro__ for item in vars(base).values() for part in functions_in_member(item)]
+            yield from [function for function in functions if isinstance(function, types.FunctionType)]
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, type(value.__self__))
     elif isinstance(value, functools.partial):
@@ -132,12 +128,6 @@ def _objects_used_by(value: Any) -> Iterator[Any]:
     elif not isinstance(value, _WRITTEN_IN_C):
         wrapped = getattr(value, "__wrapped__", None) or getattr(value, "_implementation", None)
         yield wrapped if isinstance(wrapped, types.FunctionType) else type(value)
-
-
-def _functions_in_member(item: Any) -> Iterator[Any]:
-    """Yield the functions in a member of a class."""
-    inner = (item.fget, item.fset) if isinstance(item, property) else (getattr(item, "__func__", getattr(item, "func", item)),)
-    yield from [function for function in inner if isinstance(function, types.FunctionType)]
 
 
 def _globals_of(code: types.CodeType, namespace: dict[str, Any]) -> Iterator[tuple[str, Any]]:

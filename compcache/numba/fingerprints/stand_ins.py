@@ -1,4 +1,4 @@
-"""Feeds the stand-ins for Numba's objects to walks without Numba.
+"""Feeds the stand-ins for Numba objects to walks without Numba.
 
 A stand-in feeds the same tokens as Numba's own object. If Numba is imported later, its objects replace the stand-ins. `note_real`
 records these pairs, so that keys of functions do not change.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["handler_without_numba", "is_declared_as", "is_generators_module", "is_object_mode", "jitted", "note_real", "register_prange"]
 
 _Module = type(sys)
-#: Numba's objects and the lazy objects that they have replaced, by the id of Numba's object.
+#: Numba objects and the lazy objects that they have replaced, by the id of the Numba object.
 _replaced: dict[int, tuple[Any, Any]] = {}
 #: The classes that replace `numba.prange`.
 _PRANGE: set[Any] = set()
@@ -34,7 +34,7 @@ _OBJECT_MODE = "objmode"
 
 
 def note_real(real: Any, lazy: Any) -> None:
-    """Record that an object of Numba replaces a lazy object in globals, and has the same content."""
+    """Record that a Numba object replaces a lazy object in globals, and has the same content."""
     if is_marked(type(lazy), "_compcache_content"):
         _replaced[id(real)] = real, lazy
 
@@ -80,7 +80,7 @@ def _context_name(value: Any) -> str | None:
 
 
 def handler_without_numba(value: Any) -> Callable[[Walk, Any, str], None] | None:
-    """Return the handler for an object of Numba or its stand-in; None for any other value."""
+    """Return the handler for a Numba object or its stand-in; None for any other value."""
     kind = type(value)
     if is_marked(kind, "_compcache_content"):
         return _feed_stand_in
@@ -104,7 +104,7 @@ def _feed_stand_in(walk: Walk, value: Any, where: str) -> None:
 
 
 def _add_to_reach(walk: Walk, value: Any, where: str) -> None:
-    """Make attributes that the program has set on an object of Numba count, if code that runs reads them."""
+    """Make attributes that the program has set on a Numba object count, if code that runs reads them."""
     if walk.mode == "run" and may_have_attributes(value):
         walk.reach().refer_to_owner(walk, value, where)
 
@@ -120,7 +120,7 @@ def _feed_prange(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object of Numba itself. Another process feeds the same tokens without Numba."""
+    """Feed a Numba object itself. Another process feeds the same tokens without Numba."""
     context, kind = _context_name(value), type(value)
     text = text_of(value) if context is None else None
     if context is not None:
@@ -135,7 +135,7 @@ def _feed_generators_object(walk: Walk, value: Any, where: str) -> None:
 
 
 def _feed_numbas_object(walk: Walk, value: Any, where: str) -> None:
-    """Feed an object of Numba by the handler that a walk with Numba uses.
+    """Feed a Numba object by the handler that a walk with Numba uses.
 
     Raises:
         NotLazy: objects of this class have no stand-in.

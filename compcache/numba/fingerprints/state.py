@@ -52,11 +52,11 @@ _DEFAULTS = {
 }  # fmt: skip
 
 
-#: The attributes through which code reads the Python function of an object of Numba.
+#: The attributes through which code reads the Python function of a Numba object.
 WRAPPED = frozenset(("__wrapped__", "py_func"))
 #: The attributes that `functools.wraps` copies.
 _COPIED = frozenset(("__annotations__", "__doc__", "__module__", "__name__", "__qualname__", "__type_params__"))
-#: Numba's classes of functions. Other objects of Numba are identified by their content alone.
+#: Numba's classes of functions. Other Numba objects are identified by their content alone.
 _FUNCTION_CLASSES = frozenset(("CFunc", "DUFunc", "Dispatcher", "GUFunc", "StencilFunc", "_Intrinsic"))
 #: Classes of libraries whose objects have no `__dict__`, but refer to other objects.
 _WITHOUT_ATTRIBUTES = frozenset((("numpy", "ndarray"), ("typing", "TypeAliasType")))
@@ -64,7 +64,7 @@ _names_stored: dict[type, frozenset[str]] = {}
 
 
 def is_of_generators(kind: type) -> bool:
-    """Return whether a class belongs to a library that generates code, or is the class of a stand-in for an object of Numba."""
+    """Return whether a class belongs to a library that generates code, or is the class of a stand-in for a Numba object."""
     return str(kind.__module__).partition(".")[0] in CODE_GENERATORS or is_marked(kind, "_compcache_content")
 
 
@@ -196,7 +196,7 @@ _HOLDERS = (python_types.GetSetDescriptorType, python_types.MemberDescriptorType
 def state_of(value: Any) -> dict[str, Any]:
     """Return the instance attributes of an object, including those in slots.
 
-    For an object of Numba, attributes that Numba itself sets are omitted.
+    For a Numba object, attributes that Numba itself sets are omitted.
     """
     kind = type(value)
     if is_marked(kind, "_compcache_attributes"):

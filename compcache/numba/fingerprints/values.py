@@ -39,7 +39,7 @@ def handler_of(value: Any, *, with_numba: bool) -> Handler:
 
     Args:
         value: the value.
-        with_numba: whether to include the handlers of Numba's objects, and callables with registrations in Numba.
+        with_numba: whether to include the handlers of Numba objects, and callables with registrations in Numba.
     """
     late = _handlers_of_imported_modules()  # this may add to `_HANDLERS`
     known = _HANDLERS.get(type(value))

@@ -9,7 +9,7 @@ their callees), so everything that it can reach counts (`reach`). `NAMED`: the c
 
 A value without content to digest raises `Unidentifiable`, with the path to the value.
 
-The same walk works without Numba (`content`). Then the stand-ins for Numba's objects feed themselves, this package's own table provides the
+The same walk works without Numba (`content`). Then the stand-ins for Numba objects feed themselves, this package's own table provides the
 registrations, and nothing is imported. A value that only Numba knows raises `NotLazy`.
 """
 
@@ -25,7 +25,7 @@ from compcache.numba.fingerprints.code_digest import bits_of, digest_and_reads, 
 from compcache.numba.fingerprints.stand_ins import handler_without_numba, is_declared_as, is_generators_module, is_object_mode
 from compcache.numba.fingerprints.state import annotates, changed_settings, set_on_part
 from compcache.numba.fingerprints.values import feed_class_and_attributes, handler_of, is_defined_by_text
-from compcache.numba.registered.code_reads import MISSING, is_part_of_hash, resolve, returned_functions
+from compcache.numba.registered.code_reads import MISSING, cells_of, is_part_of_hash, resolve, returned_functions
 from compcache.numba.registered.library import is_library_module, is_made_by_library, package_of
 from compcache.numba.registered.refusals import NotLazy, TooLarge, Unidentifiable, Unrepeatable, examines_program
 from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING
@@ -206,7 +206,7 @@ class Walk:
         self._waiting: list[tuple[Any, str, str, bool]] = []
         self._is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
         self._parts: list[Part] = []
-        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
+        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba6")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
         self._seen: dict[int, int] = {}
@@ -374,19 +374,18 @@ class Walk:
         """
         if overloads is None:
             raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values without identity")
-        if self.without_numba:
-            self.feed_token("declared")
+        self.feed_token("declared")
         for compiled in overloads:
             self.feed_token("compiled", compiled.key)
             self._lines.update(f"{compiled.lines[:SIZE_OF_LINES]}:".encode())
             self._files.update(f"{compiled.lines[SIZE_OF_LINES:]}:".encode())
             self.registered += compiled.registered
 
-    def feed_jitted(self, function: Any, options: dict[str, Any]) -> None:
+    def feed_jitted(self, function: Any, options: dict[str, Any], where: str = "") -> None:
         """Feed a function that is compiled with these options (`registered.options`) for the types of its calls."""
         self.feed_token("jitted")
-        self.feed_value(tuple(sorted(options.items())), "an option")
-        self.refer_to_compiled(function)
+        self.feed_value(tuple(sorted(options.items())), f"an option of {where or function.__qualname__}")
+        self.refer_to_compiled(function, where)
 
     def refer_to_implementation(self, implementation: Implementation, where: str) -> None:
         """Refer to a function that runs while code is generated, and to the options of its registration."""
@@ -443,13 +442,14 @@ class Walk:
         Raises:
             NotLazy: without Numba, the callable is not a plain function.
         """
+        from compcache.numba.fingerprints.implementations import Implementation, name_of
+
         if not self.without_numba:
+            self.feed_token(kind, *sorted(options))
             mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN
             self.refer_to_running(function, where)
             self.mode = mode
             return
-        from compcache.numba.fingerprints.implementations import Implementation, name_of
-
         if type(function) is not python_types.FunctionType:
             raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
         self.feed_token(kind, name_of(function))
@@ -493,14 +493,11 @@ class Walk:
         """Feed the values of the closure cells of a function."""
         attributes = _all_attributes(function.__code__)
         compiles = self.mode == RUN and is_made_by_library(function)  # Numba's closure around a user's function
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for variable, value in cells_of(function):
             where = f"the variable {variable!r} that {name} closes over"
-            try:
-                value = cell.cell_contents
-            except ValueError:
-                self.feed_token("empty cell", variable)
+            self.feed_token("empty cell" if value is MISSING else "cell", variable)
+            if value is MISSING:
                 continue
-            self.feed_token("cell", variable)
             if compiles and isinstance(value, python_types.FunctionType):
                 self.refer_to_function(value, where, COMPILED)
             else:
@@ -641,7 +638,7 @@ class Walk:
         name = ".".join((module, *names))
         if not _SETTINGS.isdisjoint(name.split(".")):
             raise NotLazy(f"{where} reads Numba's settings")
-        if self.mode == RUN and (not _PROCESS_FUNCTIONS.isdisjoint(names) or reads_external_state(name)):
+        if self.mode == RUN and reads_external_state(name):
             raise NotLazy(f"{where} reads data that only this process or host has")
         assigned = set_on_part(module, names)
         if assigned is not MISSING:
@@ -803,11 +800,6 @@ _MATCH_CLASS = opmap["MATCH_CLASS"]
 _OBJECT_MODE = "objmode"
 #: Names of Numba's settings, or of objects that contain them.
 _SETTINGS = frozenset(("NUMBA_NUM_THREADS", "config"))
-#: Functions of Numba whose results depend on the process or host, when running code calls them.
-_PROCESS_FUNCTIONS = frozenset((
-    "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
-    "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",
-))  # fmt: skip
 
 
 def _has_object_mode(chains: Iterable[_Chain]) -> bool:

@@ -23,12 +23,11 @@ from compcache.numba.dispatch.gufunc_cache import GufuncCache
 from compcache.numba.entries.mapped_library import make_entry_point
 from compcache.numba.fingerprints.code_digest import file_of, plain_name
 from compcache.numba.fingerprints.implementations import is_asked_by_template, key_name, source_function
-from compcache.numba.fingerprints.numba_values import declared_locals
 from compcache.numba.hooks.replacements import Replacements
-from compcache.numba.identity.extension_types import is_users_type
 from compcache.numba.lazy.garbage import few_collections
-from compcache.numba.lazy.raising import PlaceOfModule
+from compcache.numba.lazy.raising import ModuleFilePath
 from compcache.numba.registered.library import is_library_module
+from compcache.numba.registered.options import declared_locals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -227,7 +226,7 @@ def _wrap_from_function(original: Any) -> Any:
         identity.unique_name = f"{identity.func_qualname}${identity.unique_id}"
         namespace = identity.func.__globals__
         if file_of(identity.code, namespace):
-            identity.filename = PlaceOfModule(identity.filename)
+            identity.filename = ModuleFilePath(identity.filename)
             identity.filename.module = str(namespace.get("__name__"))
         return identity
 
@@ -280,7 +279,7 @@ def _wrap_lookup(original: Any) -> Any:
 
     def lookup(self: Any, fetype: Any) -> Any:
         cls = type(fetype)
-        if is_users_type(cls):
+        if not is_library_module(cls.__module__):
             scopes.record_type(cls)
         return original(self, fetype)
 

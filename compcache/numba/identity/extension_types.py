@@ -18,6 +18,7 @@ from compcache.numba.fingerprints.implementations import (
     user_code_generator,
 )
 from compcache.numba.fingerprints.walk import Limits, fingerprint_of_implementations
+from compcache.numba.registered.code_reads import cells_of
 from compcache.numba.registered.library import is_library_module, is_made_by_library
 from compcache.numba.registered.package_files import digest_of_package
 from compcache.numba.registered.refusals import Unidentifiable
@@ -25,7 +26,7 @@ from compcache.numba.registered.refusals import Unidentifiable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["FOR_PACKAGES", "content_of_type", "is_users_type", "name_of_type"]
+__all__ = ["FOR_PACKAGES", "content_of_type", "name_of_type"]
 
 _PREFIX = "type "
 #: The maximum numbers of values that are examined before the package's files are compared instead. Comparing files is cheaper.
@@ -35,11 +36,6 @@ FOR_PACKAGES = Limits(1000, 300)
 #: Digests of packages' files, by the names of types that can reach too many values, or a value that cannot be compared. Finding that out
 #: takes long in some packages.
 _by_files: dict[str, str] = {}
-
-
-def is_users_type(cls: type) -> bool:
-    """Return whether a class of Numba types is defined by a package or program, and not by Numba."""
-    return not is_library_module(cls.__module__)
 
 
 def name_of_type(cls: type) -> str:
@@ -57,7 +53,7 @@ def content_of_type(name: str) -> str | None:
 
     if name in _by_files:
         return _by_files[name]
-    classes = [cls for cls in default_manager._handlers if is_users_type(cls) and name_of_type(cls) == name]
+    classes = [cls for cls in default_manager._handlers if not is_library_module(cls.__module__) and name_of_type(cls) == name]
     if not classes:
         return None
     registered = [Implementation(item, ()) for cls in classes for item in _registered_objects(cls)]
@@ -125,7 +121,7 @@ def _user_values(functions: list[Any]) -> Iterator[Any]:
         if not isinstance(function, FunctionType):
             continue
         yield function.__qualname__
-        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        cells = [item for _, item in cells_of(function)]
         yield from [item for item in cells if isinstance(item, _PLAIN) or (isinstance(item, FunctionType) and not is_made_by_library(item))]
         yield from _user_values([item for item in cells if is_made_by_library(item)])
 

@@ -54,13 +54,13 @@ def learn_numpy(*, is_needed: bool = False) -> None:
     _known_to_native = True
 
 
-def type_text(value: Any, omitted: object, given: list[Any]) -> str:
+def type_text(value: Any, omitted: object, functions: list[Any]) -> str:
     """Return the text of an argument's type, in Numba's notation.
 
     Args:
         value: the argument.
         omitted: the object that marks an omitted argument.
-        given: a list to which jitted functions are appended, because each of them has its own type.
+        functions: a list to which jitted functions are appended, because each of them has its own type.
 
     Raises:
         NotLazy: only Numba supports the type.
@@ -72,7 +72,7 @@ def type_text(value: Any, omitted: object, given: list[Any]) -> str:
     if known is not None:
         return known
     if isinstance(value, tuple):
-        inner = ", ".join([type_text(item, omitted, given) for item in value])
+        inner = ", ".join([type_text(item, omitted, functions) for item in value])
         return f"{class_text(kind)}({inner})"
     numpy = sys.modules.get("numpy")
     if numpy is not None and (kind is numpy.ndarray or is_derived_array(value, numpy)):
@@ -86,10 +86,10 @@ def type_text(value: Any, omitted: object, given: list[Any]) -> str:
         elif text not in _seen:
             raise NotLazy("an argument is a masked array")  # Numba accepts it only if it has seen the same type for another array
         return text
-    return _scalar_or_function_text(value, numpy, given)
+    return _scalar_or_function_text(value, numpy, functions)
 
 
-def _scalar_or_function_text(value: Any, numpy: Any, given: list[Any]) -> str:
+def _scalar_or_function_text(value: Any, numpy: Any, functions: list[Any]) -> str:
     """Return the text of a NumPy scalar or a jitted function.
 
     Raises:
@@ -102,7 +102,7 @@ def _scalar_or_function_text(value: Any, numpy: Any, given: list[Any]) -> str:
             return name
     function = jitted(value)
     if function is not None:
-        given.append(function)
+        functions.append(function)
         return FUNCTION
     raise NotLazy(f"an argument has the type {kind.__module__}.{kind.__qualname__}, which only Numba supports")
 
@@ -147,7 +147,9 @@ def class_text(kind: type) -> str:
     """
     if kind is tuple:
         return "tuple"
-    fields = getattr(kind, "_fields", None)
-    if fields is None or kind.__module__ == "__main__" or not is_found_by_name(kind) or kind.__bases__ != (tuple,):
-        raise NotLazy(f"an argument has the class {kind.__module__}.{kind.__qualname__}, which other processes cannot find by this name")
-    return f"{kind.__module__}.{kind.__qualname__}{fields}"
+    fields, name = getattr(kind, "_fields", None), f"{kind.__module__}.{kind.__qualname__}"
+    if fields is None or kind.__bases__ != (tuple,):
+        raise NotLazy(f"an argument has the class {name}, which is derived from a tuple but is not a plain named tuple")
+    if kind.__module__ == "__main__" or not is_found_by_name(kind):
+        raise NotLazy(f"an argument has the class {name}, which other processes cannot find by this name")
+    return f"{name}{fields}"

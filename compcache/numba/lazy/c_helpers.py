@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "THREADING",
+    "address_in_numba",
     "configured_threads",
     "helper_address",
     "library_function",
     "load_extension",
-    "numbas_address",
     "number_of_threads",
     "set_number_of_threads",
     "unpickle",
@@ -62,10 +62,10 @@ def helper_address(name: str) -> int:
     address = _own_addresses.get(name)
     if address is None and name in _MATHEMATICS and not _numba_addresses:
         address = frontend.address_of(name)
-    return address or numbas_address(name) or _thread_address(name) or frontend.address_of(name)
+    return address or address_in_numba(name) or _thread_address(name) or frontend.address_of(name)
 
 
-def numbas_address(name: str) -> int:
+def address_in_numba(name: str) -> int:
     """Return the address of a helper in an extension module of Numba, or 0 if there is no helper of this name.
 
     The first call loads the extension modules.

@@ -37,20 +37,20 @@ class Key:
         name: the name.
         anywhere: the name for records of code that reports no source lines.
         content: the content of the function.
-        given: the jitted functions among the arguments.
+        functions: the jitted functions among the arguments.
     """
 
-    __slots__ = ("anywhere", "content", "given", "name")
+    __slots__ = ("anywhere", "content", "functions", "name")
 
-    def __init__(self, name: str, content: Content, given: tuple[Any, ...]) -> None:
+    def __init__(self, name: str, content: Content, functions: tuple[Any, ...]) -> None:
         self.anywhere = name
         self.name = f"{name}-{content.lines}"
         self.content = content
-        self.given = given
+        self.functions = functions
 
     def without_lines(self) -> Key:
         """Return the key for code that reports no source lines."""
-        key = Key(self.anywhere, self.content, self.given)
+        key = Key(self.anywhere, self.content, self.functions)
         key.name = key.anywhere
         return key
 
@@ -103,25 +103,25 @@ class Loaded:
         self.record = record
 
 
-def key_of(function: Any, options: dict[str, Any], types: str, given: Sequence[Any] = ()) -> Key:
+def key_of(function: Any, options: dict[str, Any], types: str, functions: Sequence[Any] = ()) -> Key:
     """Return the present key of an overload.
 
     Args:
         function: the Python function.
         options: the options that affect the compiler.
         types: the text of the argument types.
-        given: the jitted functions among the arguments, in order.
+        functions: the jitted functions among the arguments, in order.
 
     Raises:
         NotLazy: the overload has no key.
     """
-    content = content_of(function, tuple(sorted(options.items())), given)
+    content = content_of(function, tuple(sorted(options.items())), functions)
     state = blake2b(digest_size=16, person=b"compcache-lazy2")
     for text in (content.digest, types, settings_and_packages(open_cache)):
         data = text.encode("utf-8", "surrogatepass")
         state.update(len(data).to_bytes(8, "little") + data)
     shown = types if len(types) <= _MAX_SHOWN else f"{types[:_MAX_SHOWN]}..."
-    return Key(f"{function.__module__}.{function.__qualname__}({shown})-{state.hexdigest()}", content, tuple(given))
+    return Key(f"{function.__module__}.{function.__qualname__}({shown})-{state.hexdigest()}", content, tuple(functions))
 
 
 _MAX_SHOWN = 400

@@ -193,18 +193,18 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
     if encoded is None:
         return False
     native_types, arguments = encoded
-    given: list[Any] = []
-    texts = [type_text(argument, function, given) for argument in arguments]
+    functions: list[Any] = []
+    texts = [type_text(argument, function, functions) for argument in arguments]
     if state.signatures is not None:
         loaded = state.declared.select(texts) if state.declared is not None else None
         if loaded is not None:
             _dispatch.add_entry(function, native_types, loaded.address, (loaded, list(_classes_of(arguments))))
         return loaded is not None
     types = ", ".join(texts)
-    name = f"{types} {[id(function_given) for function_given in given]}" if given else types
+    name = f"{types} {[id(other) for other in functions]}" if functions else types
     known = state.loaded.get(name)
     if known is None:
-        key = key_of(state.function, state.key_options, types, given)
+        key = key_of(state.function, state.key_options, types, functions)
         if has_old_code(key.content.reads):
             return False  # Numba would link the code that this process ran earlier
         cache = open_cache()

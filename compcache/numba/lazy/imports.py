@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-__all__ = ["LABEL", "Why", "find_import_reason", "record_import"]
+__all__ = ["LABEL", "ImportReason", "find_import_reason", "record_import"]
 
 #: The name under which imports are recorded, together with the name of the program. ``compcache explain numba`` shows them.
 LABEL = "numba"
@@ -29,29 +29,29 @@ _OPERATIONS = {
 }  # fmt: skip
 
 
-class Why:
+class ImportReason:
     """The reason for an import of Numba.
 
     Attributes:
         file: the file of the program that caused the import.
         line: the line in the file.
         function: the name of the function that contains the line.
-        wanted: the description of the request.
+        request: the description of the request.
     """
 
-    __slots__ = ("file", "function", "line", "wanted")
+    __slots__ = ("file", "function", "line", "request")
 
-    def __init__(self, file: str, line: int, function: str, wanted: str) -> None:
+    def __init__(self, file: str, line: int, function: str, request: str) -> None:
         self.file = file
         self.line = line
         self.function = function
-        self.wanted = wanted
+        self.request = request
 
     def __str__(self) -> str:
-        return f"was imported at {self.file}:{self.line}, in {self.function}, for {self.wanted}"
+        return f"was imported at {self.file}:{self.line}, in {self.function}, for {self.request}"
 
 
-def find_import_reason() -> Why:
+def find_import_reason() -> ImportReason:
     """Return why Numba is being imported, according to the frames of this thread."""
     frame: FrameType | None = sys._getframe(1)
     own = None
@@ -59,10 +59,10 @@ def find_import_reason() -> Why:
         if not str(frame.f_globals["__name__"]).startswith(_OWN_MODULES[1:]):
             own = frame
         frame = frame.f_back
-    wanted = _describe_request(own) if own is not None else "itself"
+    request = _describe_request(own) if own is not None else "itself"
     if frame is None:
-        return Why("?", 0, "?", wanted)
-    return Why(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, wanted)
+        return ImportReason("?", 0, "?", request)
+    return ImportReason(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, request)
 
 
 def _describe_request(frame: FrameType) -> str:
@@ -103,7 +103,7 @@ def _name_of(subject: Any) -> str:
     return ".".join(names) or cls.__name__
 
 
-def record_import(why: Why) -> None:
+def record_import(reason: ImportReason) -> None:
     """Record the reason for `compcache explain numba` and ``compcache ls --uncached``, and log it if $COMPCACHE_DEBUG is on.
 
     An error of the cache is ignored.
@@ -112,6 +112,6 @@ def record_import(why: Why) -> None:
     try:
         cache = open_lazy_cache()
         if cache is not None:
-            frontend.note_uncached(cache, f"{LABEL}({program})", str(why))
+            frontend.note_uncached(cache, f"{LABEL}({program})", str(reason))
     except (CompcacheError, OSError) as error:
         reraise_interrupt(error)

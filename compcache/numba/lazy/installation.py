@@ -32,7 +32,9 @@ FORMAT = 5
 
 
 def settings_and_packages(open_cache: Callable[[], Cache | None] | None = None) -> str:
-    """Return a text that differs between processes that could compile the same function to different code.
+    """Return the versions of Python, the digests of the packages that compile functions, and the values of Numba's environment variables.
+
+    Two processes with the same text compile the same function to the same code. The packages are examined again if `sys.path` has changed.
 
     Args:
         open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
@@ -82,8 +84,11 @@ def has_extensions() -> bool:
 def are_packages_unchanged(open_cache: Callable[[], Cache | None] | None = None) -> bool:
     """Return whether the installed packages are still those in the keys of this process.
 
-    A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore checks take at most a twentieth of the
-    time.
+    A check takes a millisecond, but seconds if a checkout is installed in editable mode. Therefore the answer True is kept for twenty times
+    as long as the check took.
+
+    Args:
+        open_cache: opens the cache that may contain a note of the installed packages; None to use no note.
     """
     global _next_check  # noqa: PLW0603 - packages are installed for the whole process
     started = monotonic()
@@ -214,10 +219,10 @@ def _read_note(data: bytes | None) -> tuple[tuple[str, bool] | None, bytes | Non
 
 
 def _directory_state(place: str) -> bytes | None:
-    """Return the state of a directory of the path, or None if the directory cannot be read.
+    """Return the state of a directory of `sys.path` (`file_stamps`), or None if the directory cannot be read.
 
-    The state is zeros if the directory has just changed, because another change may leave the same state. Such a directory is listed each
-    time.
+    The state consists of zeros if the directory has changed so recently that another change could leave the same state. A note with such a
+    state is valid if the directory contains the noted names.
     """
     read = _dispatch.file_stamps(os.fsencode(place or ".") + b"\0")
     if read is None:

@@ -34,7 +34,7 @@ def _import_in_place_of(stand_in: Any) -> None:
     """Import Numba, replace the stand-in by it, and run the callbacks. If the import fails, restore the stand-in."""
     from compcache.numba.lazy.imports import find_import_reason, record_import
 
-    why = find_import_reason()
+    reason = find_import_reason()
     if stand_in is not None:
         for name, module in list(sys.modules.items()):
             if name.startswith("numba.") and hasattr(type(module), "_compcache_original"):
@@ -49,7 +49,7 @@ def _import_in_place_of(stand_in: Any) -> None:
     if stand_in is not None:
         vars(stand_in)["_compcache_when_real"]()
     run_callbacks()
-    record_import(why)
+    record_import(reason)
 
 
 _import_numba()

@@ -1,4 +1,4 @@
-"""Pickles objects of Numba for picklers that were created before Numba was imported.
+"""Pickles Numba objects for picklers that were created before Numba was imported.
 
 When Numba is imported, it registers with `copyreg` how its objects are pickled. The pickler of `multiprocessing` copies this table when it
 is created, and pickling a lazy function imports Numba only after that.
@@ -14,7 +14,7 @@ __all__ = ["reduce_real"]
 
 
 class _Pickled(_CustomPickled):  # type: ignore[misc]
-    """The state of an object of Numba that defines its own pickling.
+    """The state of a Numba object that defines its own pickling.
 
     It has the same pickle as Numba's class.
     """
@@ -37,7 +37,7 @@ NumbaPickler.dispatch_table[_Pickled] = _reduce
 
 
 def reduce_real(real: Any, protocol: Any) -> Any:
-    """Return the result of `__reduce_ex__` of an object of Numba, in a form for any pickler."""
+    """Return the result of `__reduce_ex__` of a Numba object, in a form for any pickler."""
     reduced = real.__reduce_ex__(protocol)
     if not isinstance(reduced, tuple):
         return reduced

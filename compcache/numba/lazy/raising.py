@@ -14,16 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["PlaceOfModule", "file_of", "known_exception", "make_exception", "unpack_exception", "unpickle"]
+__all__ = ["ModuleFilePath", "file_of", "known_exception", "make_exception", "unpack_exception", "unpickle"]
 
 _LOCATION_ITEMS = 3
 
 
-class PlaceOfModule(str):
-    """The path of a module's file, which is pickled as the name of the module.
-
-    Code that reports the path therefore reports the path in its own process.
-    """
+class ModuleFilePath(str):
+    """The path of a module's file. Pickling stores the name of the module, and unpickling returns the path in the other process."""
 
     __slots__ = ("module",)
     module: str
@@ -49,7 +46,7 @@ class _Computed:
 
 
 def unpickle(data: bytes) -> Any:
-    """Return the object in a pickle that may refer to objects of Numba or LLVM.
+    """Return the object in a pickle that may refer to Numba objects or LLVM.
 
     References to LLVM values become `_Computed`. A reference to Numba imports Numba.
     """

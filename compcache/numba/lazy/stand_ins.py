@@ -58,7 +58,7 @@ def real_numba() -> Any:
 
 
 def _replace_everywhere() -> None:
-    """Replace the stand-ins in the globals of all modules by Numba's objects."""
+    """Replace the stand-ins in the globals of all modules by Numba objects."""
     numba = sys.modules["numba"]
     for module in list(sys.modules.values()):
         namespace = getattr(module, "__dict__", None)
@@ -101,12 +101,12 @@ def note_replaced_decorators(decorators: dict[str, Any]) -> None:
 
 
 def are_decorators_replaced() -> bool:
-    """Return whether `compcache.numba` has replaced the decorators of an imported Numba. Then they return Numba's objects."""
+    """Return whether `compcache.numba` has replaced the decorators of an imported Numba. Then they return Numba objects."""
     return bool(_decorators)
 
 
 def replace_stand_ins(function: Any) -> None:
-    """Replace stand-ins by Numba's objects in the globals and closure variables that a function names."""
+    """Replace stand-ins by Numba objects in the globals and closure variables that a function names."""
     namespace = function.__globals__
     for name in _names_of(function.__code__):
         value = namespace.get(name)
@@ -137,7 +137,7 @@ def _original_of(value: Any) -> Any:
 
 
 def is_probe(name: str) -> bool:
-    """Return whether tools (pytest, IPython) look for an attribute on any object. No object of Numba has such an attribute."""
+    """Return whether tools (pytest, IPython) look for an attribute on any object. No Numba object has such an attribute."""
     return name.startswith(_PROBES)
 
 

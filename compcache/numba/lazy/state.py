@@ -137,11 +137,15 @@ def _reason_in_parameters(function: Any, *, is_plain: bool) -> str:
     flags, by_keyword = function.__code__.co_flags, function.__code__.co_kwonlyargcount
     if flags & _GENERATOR:
         return CALLED_BY_CODE
-    if flags & _KEYWORDS or (by_keyword and (flags & _VARIADIC or function.__defaults__ or function.__kwdefaults__)):
-        return "the parameters include **kwargs, or keyword-only parameters together with *args or default values"
-    if not is_plain and (flags & _VARIADIC or by_keyword):
-        return "the function is declared with signatures, and the parameters include *args or keyword-only parameters"
-    return ""
+    has_defaults = bool(function.__defaults__ or function.__kwdefaults__)
+    reasons = (
+        (flags & _KEYWORDS, "the parameters include **kwargs"),
+        (by_keyword and flags & _VARIADIC, "the parameters include both *args and keyword-only parameters"),
+        (by_keyword and has_defaults, "the parameters include keyword-only parameters, and parameters with default values"),
+        (not is_plain and flags & _VARIADIC, "the function is declared with signatures, and has the parameter *args"),
+        (not is_plain and by_keyword, "the function is declared with signatures, and has keyword-only parameters"),
+    )
+    return next((text for holds, text in reasons if holds), "")
 
 
 def _type_texts(types: dict[str, Any]) -> dict[str, str | None]:

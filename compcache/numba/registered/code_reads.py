@@ -8,6 +8,8 @@ from __future__ import annotations
 import sys
 from opcode import opmap, opname
 
+from compcache.files import reraise_interrupt
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import dis
@@ -19,6 +21,8 @@ __all__ = [
     "HASH_METHOD",
     "MISSING",
     "Reads",
+    "cells_of",
+    "functions_in_member",
     "imported_reads",
     "is_part_of_hash",
     "names_used_by",
@@ -28,6 +32,7 @@ __all__ = [
 ]
 
 _Module = type(sys)
+_Function = type(lambda: 0)
 MISSING = object()
 
 _ATTRIBUTE_SHIFT = 1 if sys.version_info >= (3, 12) else 0
@@ -119,6 +124,24 @@ def resolve(chain: tuple[str, ...], namespace: dict[str, Any], stops_at: Callabl
         value = getattr(value, chain[at], MISSING)
         at += 1
     return value, at
+
+
+def cells_of(function: Any) -> list[tuple[str, Any]]:
+    """Return the variables that a function closes over, with their values. The value of an empty cell is `MISSING`."""
+    rows = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            rows.append((name, cell.cell_contents))
+        except ValueError as error:
+            reraise_interrupt(error)
+            rows.append((name, MISSING))
+    return rows
+
+
+def functions_in_member(item: Any) -> list[Any]:
+    """Return the callables that a member of a class contains: the functions of a descriptor, or the function that the member is."""
+    inner = (item.fget, item.fset) if isinstance(item, property) else (getattr(item, "__func__", getattr(item, "func", item)),)
+    return [part for part in inner if callable(part) and (part is not item or isinstance(item, _Function))]
 
 
 def names_used_by(code: CodeType, instructions: frozenset[int]) -> Iterator[str]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
+from compcache.numba.registered.code_reads import cells_of
+from compcache.numba.registered.reviewed import CODE_GENERATORS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["has_own_code", "is_found_by_name", "is_library_function", "is_library_module", "is_made_by_library", "package_of"]
 
 #: The top-level packages of libraries. This package is one of them, because modules contain its decorators in place of Numba's.
-_LIBRARIES = ("builtins", "compcache", "llvmlite", "numba", "numpy")
+_LIBRARIES = ("builtins", "numpy", *CODE_GENERATORS)
 _OWN_TESTS = "numba.tests"
 _STANDARD = os.path.dirname(os.__file__)
 _Function = type(lambda: 0)
@@ -124,6 +127,6 @@ def _is_library_path(path: str) -> bool:
 def package_of(function: Any) -> str:
     """Return the top-level package of a function. For Numba's closure around a user's function, return the user's package."""
     if is_made_by_library(function):
-        inner = [cell.cell_contents for cell in function.__closure__ or ()]
-        function = next((item for item in inner if hasattr(item, "__globals__") and not is_made_by_library(item)), function)
+        inner = [item for _, item in cells_of(function) if hasattr(item, "__globals__") and not is_made_by_library(item)]
+        function = next(iter(inner), function)
     return str(function.__globals__.get("__name__", "")).partition(".")[0]

@@ -1,4 +1,4 @@
-"""Normalizes the options of decorators and registrations, so that Numba's objects and stand-ins give equal options."""
+"""Normalizes the options of decorators and registrations, so that Numba objects and stand-ins give equal options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["compiler_options", "jitable_options", "overload_options"]
+__all__ = ["compiler_options", "declared_locals", "jitable_options", "overload_options"]
 
 #: The default values of options.
 _DEFAULTS: dict[str, Any] = {"boundscheck": None, "nopython": True, "no_cpython_wrapper": True}
@@ -26,11 +26,19 @@ def compiler_options(options: Mapping[str, Any], types_of_variables: Mapping[str
     """
     relevant = {name: value for name, value in options.items() if name not in ("cache", "locals")}
     effective = {name: value for name, value in relevant.items() if not _is_default(_DEFAULTS, name, value)}
-    given = types_of_variables if types_of_variables is not None else options.get("locals", {})
-    types = {name: text_of(type_) or type_ for name, type_ in given.items() if "." not in name}
+    declared = declared_locals(types_of_variables if types_of_variables is not None else options.get("locals"))
+    types = {name: text_of(type_) or type_ for name, type_ in declared.items()}
     if types:
         effective["locals"] = tuple(sorted(types.items()))
     return {name: tuple(sorted(value)) if isinstance(value, (set, frozenset)) else value for name, value in effective.items()}
+
+
+def declared_locals(types_of_variables: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the types that a program declares for variables with ``locals=``.
+
+    A compilation adds the versions of these variables (``result.1``) to the same dictionary. They are omitted.
+    """
+    return {name: type_ for name, type_ in (types_of_variables or {}).items() if "." not in name}
 
 
 def _is_default(defaults: Mapping[str, Any], name: str, value: Any) -> bool:

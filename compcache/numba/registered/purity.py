@@ -16,9 +16,9 @@ import types
 from contextvars import ContextVar
 from opcode import opmap
 
-from compcache.numba.registered.code_reads import MISSING, is_part_of_hash, names_used_by, reads_of, resolve
+from compcache.numba.registered.code_reads import MISSING, cells_of, functions_in_member, is_part_of_hash, names_used_by, reads_of, resolve
 from compcache.numba.registered.library import is_library_module
-from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES
+from compcache.numba.registered.reviewed import CODE_GENERATORS, EVERYTHING, HELD, NAMES, NAMESPACE_ATTRIBUTES, PROCESS_FUNCTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,9 +110,11 @@ def is_reviewed(module: str, name: str) -> bool:
     return module.partition(".")[0] in CODE_GENERATORS and not reads_external_state(module)
 
 
-def reads_external_state(module: str) -> bool:
-    """Return whether a module of a code generator, or an object with this full name, reads the process, the host or files."""
-    return any(module == excluded or module.startswith(excluded + ".") for excluded in CODE_GENERATORS.get(module.partition(".")[0], ()))
+def reads_external_state(name: str) -> bool:
+    """Return whether a module of a code generator, or an object in it, given by its full name, reads the process, the host or files."""
+    top, *parts = name.split(".")
+    excluded = CODE_GENERATORS.get(top, ())
+    return any(f"{name}.".startswith(f"{other}.") for other in excluded) or (bool(excluded) and not PROCESS_FUNCTIONS.isdisjoint(parts))
 
 
 def _referenced_objects(value: Any) -> Iterator[Any]:  # noqa: C901 - one branch for each kind of object
@@ -158,31 +160,23 @@ def _owner_of_c_function(value: Any) -> Iterator[Any]:
 
 
 def _objects_read_by_class(cls: type) -> Iterator[Any]:
-    """Yield the metaclass and the members of the bases of a class. Reviewed bases are skipped."""
+    """Yield the metaclass and the functions in the members of the bases of a class. Reviewed bases are skipped.
+
+    Raises:
+        _ExternalStateError: a base that was not reviewed is written in C.
+    """
     if type(cls) is not type:
         yield type(cls)
     for base in cls.__mro__:
         if base is not object and not is_reviewed(base.__module__, base.__qualname__) and not _is_plain_error(base):
             for item in vars(base).values():
-                yield from _functions_in_member(item, base)
+                if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
+                    raise _ExternalStateError(name_of(base))  # the class is written in C
+                yield from functions_in_member(item)
 
 
 def _is_plain_error(cls: type) -> bool:
     return issubclass(cls, BaseException) and cls.__module__ != "builtins" and "__init__" not in vars(cls)
-
-
-def _functions_in_member(item: Any, cls: type) -> Iterator[Any]:
-    """Yield the functions in a member of a class. Raise `_ExternalStateError` if the class is written in C."""
-    if isinstance(item, _DESCRIPTORS) and getattr(item, "__name__", "") != "__new__":
-        raise _ExternalStateError(name_of(cls))  # the class is written in C
-    if isinstance(item, (staticmethod, classmethod)):
-        yield item.__func__
-    elif isinstance(item, property):
-        yield from [function for function in (item.fget, item.fset) if function is not None]
-    elif isinstance(item, functools.cached_property):
-        yield item.func
-    elif isinstance(item, types.FunctionType):
-        yield item
 
 
 def _objects_read_by_function(function: Any) -> Iterator[Any]:
@@ -196,12 +190,7 @@ def _objects_read_by_function(function: Any) -> Iterator[Any]:
     if not is_library_module(module) or reads_external_state(str(module)):
         raise _ExternalStateError(name_of(function))
     yield from filter(callable, function.__defaults__ or ())
-    for cell in function.__closure__ or ():
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            continue
-        yield value
+    yield from [value for _, value in cells_of(function) if value is not MISSING]
     yield from _objects_read_by_code(function.__code__, namespace, _globals_assigned_in(str(module)), name_of(function))
 
 

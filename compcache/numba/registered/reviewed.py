@@ -7,7 +7,9 @@ Therefore a function that a later version of Python or NumPy adds is refused unt
 
 from __future__ import annotations
 
-__all__ = ["CODE_GENERATORS", "DIFFERING", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "REGISTERED"]
+__all__ = [
+    "CODE_GENERATORS", "DIFFERING", "EVERYTHING", "HELD", "NAMES", "NAMESPACE_ATTRIBUTES", "NOT_IN_KEYS", "PROCESS_FUNCTIONS", "REGISTERED",
+]  # fmt: skip
 
 #: Modules whose names are all listed, except for the names that follow. The exceptions read files, settings, frames or the names of a
 #: namespace, they return what a program has registered, or they return an address or the hash seed of the process.
@@ -86,6 +88,11 @@ CODE_GENERATORS: dict[str, tuple[str, ...]] = {
         "numba.testing", "numba.tests",
     ),
 }  # fmt: skip
+#: Functions of code generators whose results depend on the process or host. Numba exports them from several modules.
+PROCESS_FUNCTIONS = frozenset((
+    "address_of_symbol", "get_default_triple", "get_host_cpu_features", "get_host_cpu_name", "get_num_threads", "get_parallel_chunksize",
+    "get_process_triple", "get_thread_id", "set_num_threads", "set_parallel_chunksize", "threading_layer",
+))  # fmt: skip
 #: The classes that libraries register with abstract classes of libraries when they are imported.
 REGISTERED = {
     "collections.abc.ByteString": "builtins.bytearray builtins.bytes",

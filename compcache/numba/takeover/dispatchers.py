@@ -109,8 +109,8 @@ def _load_earlier_overloads(state: State, dispatcher: Any, backend: Backend) -> 
             record = loaded.record
             context = dispatcher.targetctx
             cres = load_result(backend.cache, record.entry, record.lines, (), state.function, context, record.implementations)
-            if cres is not None and key.given:
-                cres = replace_argument_types(cres, _replace_functions(cres.signature.args, iter(key.given)))
+            if cres is not None and key.functions:
+                cres = replace_argument_types(cres, _replace_functions(cres.signature.args, iter(key.functions)))
             if cres is None or tuple(cres.signature.args) in dispatcher.overloads:
                 continue
             context.insert_user_function(cres.entry_point, cres.fndesc, [cres.library])

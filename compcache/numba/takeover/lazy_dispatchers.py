@@ -94,7 +94,7 @@ def find_running_parts(state: State, key: Key) -> list[Part]:
     current: dict[int, bytes] = {}
     parts: dict[int, Part] = {}
     try:
-        content = content_of(state.function, tuple(sorted(state.key_options.items())), key.given)
+        content = content_of(state.function, tuple(sorted(state.key_options.items())), key.functions)
         current = {id(part.function): part.digest for part in content.parts}
         parts = {id(part.function): part for part in fingerprint(state.function).parts}
     except Unidentifiable:

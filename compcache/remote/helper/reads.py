@@ -173,7 +173,7 @@ class Reads:
         try:
             cards_by_shelf = decode_cards(data) if data is not None else {}
             if any(card.name != name for card in cards_by_shelf.values()):
-                raise FormatError("the card belongs to another function")
+                raise FormatError(f"the card of the function {name!r} belongs to another function")
         except FormatError:
             self.count("rejected")
             return {}
@@ -231,7 +231,7 @@ class Reads:
             Exception: an error of the store's client.
         """
         if card.size > LARGEST_MODULE:
-            raise FormatError("the card states an impossible module size")
+            raise FormatError(f"the card of {card.name!r} states a module size of {card.size} bytes, more than {LARGEST_MODULE}")
         key, seconds = module_key(card.module_id), LOOKUP_SECONDS + card.size * _SECONDS_PER_BYTE
         try:
             return await (self._save(key, card.size, path, seconds, patience) if path else self.get(key, card.size, seconds, patience))

@@ -18,7 +18,7 @@ static void *helper_named(const char *name) {
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    void *found = address_from_python("numbas_address", Py_BuildValue("(s)", name));
+    void *found = address_from_python("address_in_numba", Py_BuildValue("(s)", name));
     if (found == NULL) {
         Py_FatalError("compcache: Numba's memory runtime cannot be loaded, which a compiled function needs to raise an exception");
     }
