@@ -225,7 +225,7 @@ def test_what_is_put_elsewhere_while_it_is_asked_for_is_found(cache: Cache, monk
     cache.compact(grace=0)
     module_id = bytes.fromhex(cache.realizations("f1")[0].module_id)
     asked: list[Volume] = []
-    gone = Volume.gone
+    gone = Volume.removed_ids
 
     def replaced(volume: Volume) -> frozenset[bytes]:
         asked.append(volume)
@@ -235,7 +235,7 @@ def test_what_is_put_elsewhere_while_it_is_asked_for_is_found(cache: Cache, monk
         return gone(volume)
 
     with Cache(cache.path) as other:
-        monkeypatch.setattr(Volume, "gone", replaced)
+        monkeypatch.setattr(Volume, "removed_ids", replaced)
         assert other._store.exists(module_id)
     assert len({volume.name for volume in asked}) > 1
 

@@ -49,6 +49,31 @@ _READER = """
     """
 EDITS = [
     Edit(
+        "a default that is replaced after the declaration",
+        """
+    from numba import njit
+    def g(x, z=2):
+        return x * z
+    f = njit(g, cache=True)
+    g.__defaults__ = (3,)
+    """,
+        "z=2", "z=5", call="p.f(7.0)",
+    ),
+    Edit(
+        "a callee's default that is replaced after the declaration",
+        """
+    from numba import njit
+    def g(x, z=2):
+        return x * z
+    h = njit(g)
+    g.__defaults__ = (3,)
+    @njit(cache=True)
+    def f(x, y):
+        return h(x)
+    """,
+        "z=2", "z=5",
+    ),
+    Edit(
         "an attribute of a type's instance",
         """
     from numba import njit, types

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from compcache.numba.fingerprints.fixed_code import fixed_code
-from compcache.numba.fingerprints.state import state_of
+from compcache.numba.fingerprints.state import replaced_defaults_reason, state_of
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
 from compcache.numba.registered.options import compiler_options
@@ -72,11 +72,19 @@ def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False)
     if fixed is not None or (walk.without_numba and not compiles_more):
         walk.feed_declared(fixed, function)
         return
+    signature = getattr(getattr(real or value, "_compiler", None), "pysig", None)
+    if signature is not None and (reason := replaced_defaults_reason(function, _defaults_in(signature))):
+        raise Unidentifiable(reason)
     _feed_pipeline(walk, real or value)
     walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals), where)
     is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
     if not compiles_more and not is_itself:
         walk.feed_sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
+
+
+def _defaults_in(signature: Any) -> dict[str, Any]:
+    """Return the default values in a Python signature, by the names of the parameters."""
+    return {name: parameter.default for name, parameter in signature.parameters.items() if parameter.default is not parameter.empty}
 
 
 def _feed_pipeline(walk: Walk, owner: Any) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "c_reference",
     "cached_results",
     "changed_settings",
+    "defaults_of",
     "has_library_methods",
     "has_state_in_c",
     "is_changed",
@@ -35,6 +36,7 @@ __all__ = [
     "names_stored_by",
     "public_names",
     "registered_with",
+    "replaced_defaults_reason",
     "set_on_library",
     "set_on_part",
     "state_of",
@@ -50,6 +52,21 @@ _DEFAULTS = {
     "precision": 8, "suppress": False, "linewidth": 75, "nanstr": "nan", "infstr": "inf", "sign": "-", "formatter": None, "legacy": False,
     "override_repr": None,
 }  # fmt: skip
+
+
+def defaults_of(function: Any) -> dict[str, Any]:
+    """Return the present default values of the parameters of a Python function, by their names."""
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return {**dict(zip(names[len(names) - len(values) :], values, strict=False)), **(function.__kwdefaults__ or {})}
+
+
+def replaced_defaults_reason(function: Any, declared: dict[str, Any]) -> str:
+    """Return the reason why a function has no key, or "": the program has replaced default values that Numba's decorator had read."""
+    present = defaults_of(function)
+    if present.keys() == declared.keys() and all(present[name] is value for name, value in declared.items()):
+        return ""
+    return f"the default values of {function.__qualname__} were replaced after its declaration"
 
 
 #: The attributes through which code reads the Python function of a Numba object.

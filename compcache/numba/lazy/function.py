@@ -7,6 +7,7 @@ same content is stored, it is mapped and used from then on. Otherwise Numba is i
 from __future__ import annotations
 
 from compcache.numba.fingerprints.history import has_old_code, note_code
+from compcache.numba.fingerprints.state import replaced_defaults_reason
 from compcache.numba.fingerprints.state import state_of as attributes_of
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.argument_types import learn_numpy, type_text
@@ -188,6 +189,8 @@ def _load_for_call(function: Any, state: State, positional: tuple[Any, ...], key
     Raises:
         NotLazy: only Numba can run the call.
     """
+    if reason := replaced_defaults_reason(state.function, state.defaults):
+        raise NotLazy(reason)
     learn_numpy()
     encoded = _dispatch.arguments_of(function, positional, keywords)
     if encoded is None:

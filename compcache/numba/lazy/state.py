@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compcache.numba.fingerprints.state import defaults_of, replaced_defaults_reason
 from compcache.numba.lazy.awaited import stand_in_of
 from compcache.numba.lazy.stand_ins import are_decorators_replaced
 from compcache.numba.registered.options import compiler_options
@@ -40,6 +41,7 @@ class State:
         decorator: the name of its decorator.
         signatures: the declared signatures as text; None for a function without declared signatures.
         options: the options of the decorator.
+        defaults: the default values of the parameters at the time of the declaration, which Numba's dispatcher keeps, by name.
         make_real: creates Numba's dispatcher for a lazy function.
         loaded: the code that runs without Numba, and its key at that time, by the text of the argument types.
         loaded_signatures: the signatures of the overloads that the dispatcher received when it was created.
@@ -50,7 +52,7 @@ class State:
     """
 
     __slots__ = (
-        "compiled", "declared", "decorator", "function", "key", "loaded", "loaded_signatures", "make_real", "options", "reason",
+        "compiled", "declared", "decorator", "defaults", "function", "key", "loaded", "loaded_signatures", "make_real", "options", "reason",
         "signatures",
     )  # fmt: skip
 
@@ -62,6 +64,7 @@ class State:
         self.decorator = decorator
         self.signatures = signatures
         self.options = options
+        self.defaults = defaults_of(function)
         self.make_real = make_real
         self.loaded: dict[str, tuple[Loaded, Key]] = {}
         self.loaded_signatures: set[Any] = set()
@@ -93,6 +96,8 @@ class State:
         """
         if self.reason and self.reason != CALLED_BY_CODE and not self.reason.startswith("the function is declared with cache"):
             raise NotLazy(f"the function calls {self.function.__qualname__}, which needs Numba: {self.reason}")
+        if reason := replaced_defaults_reason(self.function, self.defaults):
+            raise NotLazy(reason)
         if self.signatures is not None:  # its code does not change after the declaration
             walk.feed_declared(self.compiled, self.function)
             return

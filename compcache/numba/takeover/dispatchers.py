@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from compcache.numba.fingerprints.state import replaced_defaults_reason
 from compcache.numba.lazy import _dispatch
 from compcache.numba.lazy.state import STATE, state_of
 from compcache.numba.takeover.lazy_dispatchers import (
@@ -49,13 +50,28 @@ def real_dispatcher(function: Any) -> Any:
             return existing
         stand_ins.replace_stand_ins(state.function)
         try:
-            dispatcher = _make_dispatcher(state)
+            dispatcher = _make_dispatcher_with_declared_defaults(state)
         finally:
             unfinished.pop(id(state), None)
         for name, value in function.__dict__.items():
             if name not in vars(dispatcher) and name != STATE:
                 setattr(dispatcher, name, value)
         return _dispatch.set_real(function, dispatcher)
+
+
+def _make_dispatcher_with_declared_defaults(state: State) -> Any:
+    """Return a new dispatcher of Numba that has the default values of the declaration. The function's present values stay."""
+    function, defaults = state.function, state.defaults
+    if not replaced_defaults_reason(function, defaults):
+        return _make_dispatcher(state)
+    positional = function.__code__.co_varnames[: function.__code__.co_argcount]
+    present = function.__defaults__, function.__kwdefaults__
+    function.__defaults__ = tuple(defaults[name] for name in positional if name in defaults)
+    function.__kwdefaults__ = {name: value for name, value in defaults.items() if name not in positional}
+    try:
+        return _make_dispatcher(state)
+    finally:
+        function.__defaults__, function.__kwdefaults__ = present
 
 
 def _make_dispatcher(state: State) -> Any:
