@@ -112,7 +112,7 @@ class Door:
         self._entered = opened, opened.number, (status.st_dev, status.st_ino)
 
     def renew(self) -> int:
-        """Return the descriptor of the root, which is opened again if its path leads to another directory now, or if it was closed."""
+        """Return the descriptor of the root. Open the root again if it was closed or its path leads elsewhere."""
         entered = self._entered
         if entered is None or not self._runtime.is_at(entered[1], self.root):
             self.leave()
@@ -392,14 +392,14 @@ class PlainLoader:
         return None if found is None else (module_id, self._names, *found, None, [])
 
     def _is_compatible(self, closure: "PlainClosure | None") -> bool:
-        """Return whether a closure, or a module outside of closures (None), may be loaded beside everything that is loaded."""
+        """Return whether a closure, or (None) a module outside of closures, may be loaded beside the loaded ones."""
         known = self._closure
         if known is not None and self._loaded(known[0]) is not None:
             return closure is not None and closure[0] == known[0]
         return closure is None or not any(module.committed for module in self.loaded_modules())
 
     def _refresh_index(self, runtime: "Any") -> bool:
-        """Read the segments that the index has now. Return False if the index contains a file that plain hits do not know."""
+        """Read the present segments of the index. Return False if the index contains an unknown file."""
         files = self._files
         number = files.renew()
         directory = f"{self._root}/{INDEX_DIRECTORY}"
