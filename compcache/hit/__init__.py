@@ -130,7 +130,7 @@ class Door:
             entered[0].number = -1
 
     def open_owned(self, path: str, flags: int, mode: int = 0, may_lack: bool = False) -> "Any":
-        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None: a handler of its error would have to import much."""
+        """See `Tree.open_owned`. If the file `may_lack`, a missing file is None: a handler would import much."""
         if flags & os.O_CREAT or not path.startswith(self._prefix):
             return self._full_tree().open_owned(path, flags, mode)
         entered = self._entered
@@ -283,7 +283,7 @@ class PlainLoader:
         return (module, record, closure, content, None) if self._accepted.issuperset((where[3][2], record[3])) else None
 
     def _look_up(self, func_name: str) -> "tuple[LoadedModule, tuple[Any, ...], PlainClosure | None, bytes, Parts | None] | None":
-        """Return the module and the record of a plain function, its closure and content, and its imports if it has any."""
+        """Return the module, record, closure, content and imports (if any) of a plain function."""
         runtime = load_runtime()
         searched = self._find(runtime, func_name)
         if searched is None:
@@ -428,7 +428,7 @@ class PlainLoader:
         return True
 
     def _accept_if_usable(self, runtime: "Any", segment: int, number: bytes, target_id: bytes, features_id: bytes) -> bool:
-        """Return whether this host can run code with a requirement, given by its number. If so, later look-ups accept its ids."""
+        """Return whether this host can run code with a numbered requirement. If so, later look-ups accept its ids."""
         text = runtime.requirements(*self._rows[segment]).get(number)
         if text is None:
             return False
@@ -491,7 +491,7 @@ class PlainLoader:
         parts: "Parts | None",
         owner: object,
     ) -> "TypedCallTarget | None":
-        """Return the target of a function, bound to its imports, or None if another thread has bound something else."""
+        """Return the target of a function, bound to its imports; None if another thread has bound others."""
         runtime = load_runtime()
         name, symbol, signature, _, function, entry, _, _ = record
         context = TargetContext(name, symbol, module, signature, self._root, False, owner)
@@ -589,7 +589,7 @@ class PlainLoader:
 
 
 class _BoundedMappingLock:
-    """Acquires `_mapping` with a bounded wait: the thread that holds it may be waiting for `_lock`, which this thread holds."""
+    """Acquires `_mapping` with a bounded wait: its holder may be waiting for `_lock`, which this thread holds."""
 
     __slots__ = ()
 
@@ -616,7 +616,7 @@ def _is_still_open(entered: "tuple[Opened, int, tuple[int, int]]") -> bool:
 
 
 def _read_host(runtime: "Any") -> "tuple[str, dict[str, int], str]":
-    """Return the platform of this process, the words of its processor (none if they are unknown), and its identity."""
+    """Return the platform of this process, and the words (none if unknown) and the identity of its processor."""
     content = runtime.processor()
     platform = f"{os.uname().machine}-linux-elf"  # the only platform of plain hits
     return platform, runtime.processor_words(content), runtime.digest(platform.encode() + content, 12).hex()

@@ -110,7 +110,7 @@ def test_a_build_that_was_interrupted_at_its_end_is_not_in_the_way(cache: Cache)
     """An exception of a signal handler comes where the thread notes that it builds the function no more."""
     code = inspect.unwrap(claim.single_flight).__code__
     lines, first = inspect.getsourcelines(code)
-    (at,) = [first + number for number, line in enumerate(lines) if "if other is not frame" in line]
+    (at,) = [first + number for number, line in enumerate(lines) if "if open_frame is not frame" in line]
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if event == "line" and frame.f_code is code and frame.f_lineno == at:

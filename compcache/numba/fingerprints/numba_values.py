@@ -14,9 +14,9 @@ from compcache.numba.fingerprints.fixed_code import fixed_code
 from compcache.numba.fingerprints.state import replaced_defaults_reason, state_of
 from compcache.numba.registered.library import is_found_by_name, is_library_function, is_library_module
 from compcache.numba.registered.marks import is_marked
-from compcache.numba.registered.options import compiler_options
+from compcache.numba.registered.options import compiler_options, declared_locals
 from compcache.numba.registered.refusals import Unidentifiable
-from compcache.numba.registered.type_texts import text_of
+from compcache.numba.registered.type_texts import SCALARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -63,23 +63,22 @@ def handlers() -> list[tuple[Any, Handler]]:
 def _feed_jitted(walk: Walk, value: Any, where: str, *, is_frozen: bool = False) -> None:
     """Feed a dispatcher: its function and options, or the identities of its code if the dispatcher compiles no more code."""
     function = value.py_func
-    if is_library_function(function):
+    if walk.without_numba and is_library_function(function):
         walk.feed_token("jitted by a library", function.__module__, function.__qualname__)
         return
     real = _real_dispatcher(value) if type(value) is not value.__class__ else value
     fixed = fixed_code(real, is_frozen=is_frozen) if real is not None else None
-    compiles_more = not is_frozen and getattr(value, "_can_compile", True)
-    if fixed is not None or (walk.without_numba and not compiles_more):
+    if fixed is not None or (walk.without_numba and (is_frozen or not getattr(value, "_can_compile", True))):
         walk.feed_declared(fixed, function)
         return
     signature = getattr(getattr(real or value, "_compiler", None), "pysig", None)
     if signature is not None and (reason := replaced_defaults_reason(function, _defaults_in(signature))):
         raise Unidentifiable(reason)
-    _feed_pipeline(walk, real or value)
-    walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals), where)
-    is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
-    if not compiles_more and not is_itself:
-        walk.feed_sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
+    if walk.without_numba:
+        name_of_pipeline(real or value)
+        walk.feed_jitted(function, compiler_options(value.targetoptions, value.locals), where)
+    else:
+        _feed_compiling(walk, value, where)
 
 
 def _defaults_in(signature: Any) -> dict[str, Any]:
@@ -87,13 +86,23 @@ def _defaults_in(signature: Any) -> dict[str, Any]:
     return {name: parameter.default for name, parameter in signature.parameters.items() if parameter.default is not parameter.empty}
 
 
-def _feed_pipeline(walk: Walk, owner: Any) -> None:
-    """Feed the compiler pipeline of a dispatcher, if it is not the usual one. Its code runs during compilation."""
-    mode, walk.mode = walk.mode, "run"
-    name = name_of_pipeline(owner)
+def _feed_compiling(walk: Walk, value: Any, where: str) -> None:
+    """Feed a dispatcher that compiles its function for the types of calls, in the form that keys of entries have had since 1.0.0."""
+    function = value.py_func
+    walk.feed_token("jitted", value.__class__.__name__)  # a lazy function has the `__class__` of its dispatcher
+    if is_library_function(function):
+        walk.feed_token("library function", function.__module__, function.__qualname__)
+        return
+    _feed_options(walk, value, where)
+    mode, walk.mode = walk.mode, "run"  # the code of the pipeline runs during compilation
+    name = name_of_pipeline(value)
     walk.mode = mode
-    if name not in (None, ("numba.core.compiler", "Compiler")):
+    if name is not None:
         walk.feed_token("pipeline", *name)
+    walk.refer_to_compiled(function, where)
+    is_itself = function is walk.compiled  # the function may be in declaration; its signatures matter only to other functions
+    if not getattr(value, "_can_compile", True) and not is_itself:
+        walk.feed_sequence(getattr(value, "nopython_signatures", ()), f"the signatures of {where}")
 
 
 def name_of_pipeline(owner: Any) -> tuple[str, str] | None:
@@ -123,33 +132,48 @@ def _feed_lifted(walk: Walk, value: Any, where: str) -> None:
     walk.feed_unknown(value, where)
 
 
+def _feed_options(walk: Walk, compiler: Any, where: str) -> None:
+    """Feed the options of a dispatcher or callback, and the declared types of its variables."""
+    for key, option in sorted(compiler.targetoptions.items()):
+        walk.feed_token("option", key)
+        value = getattr(option, "flags", option)  # fast-math flags have a wrapper
+        walk.feed_value(list(value) if isinstance(value, tuple) else value, f"option {key!r} of {where}")
+    for name, kind in sorted(declared_locals(compiler.locals).items()):
+        walk.feed_token("local", name)
+        walk.feed_value(kind, f"the type of {name!r} in {where}")
+
+
 def _feed_intrinsic(walk: Walk, value: Any, where: str) -> None:
     """Feed an intrinsic. Numba's version covers its own intrinsics."""
+    prefers = getattr(value, "_prefer_literal", False)
+    if not walk.without_numba:
+        walk.feed_token("intrinsic", value._name, prefers)
     if is_library_function(value._defn):
-        walk.feed_token("intrinsic of a library", value._defn.__module__, value._defn.__qualname__)
+        walk.feed_token("library" if not walk.without_numba else "intrinsic of a library", value._defn.__module__, value._defn.__qualname__)
     else:
-        prefers = getattr(value, "_prefer_literal", False)
         walk.refer_to_dependency("intrinsic", value._defn, {"prefer_literal": True} if prefers else {}, where)
 
 
 def _feed_dufunc(walk: Walk, value: Any, where: str) -> None:
     """Feed a ufunc of Numba: its loops in the order in which they are tried, and the function from which further loops are compiled."""
     if not walk.without_numba:
+        walk.feed_token("dufunc", value.identity, value._frozen)
         walk.feed_sequence(value._dispatcher.overloads, f"the loops of {where}")
     _feed_ufunc(walk, value, "", value.identity, value._dispatcher, where)
 
 
 def _feed_gufunc(walk: Walk, value: Any, where: str) -> None:
     builder = value.gufunc_builder
+    if not walk.without_numba:
+        walk.feed_token("gufunc", value.signature, value.identity)
     _feed_ufunc(walk, value, builder.signature, builder.identity, builder.nb_func, where)
 
 
 def _feed_ufunc(walk: Walk, value: Any, layout: str, identity: Any, dispatcher: Any, where: str) -> None:
     """Feed the dispatcher of a ufunc. Without Numba, raise `NotLazy` for a ufunc that may create more loops."""
-    walk.feed_token("ufunc of Numba", layout, repr(identity))
-    if not value._frozen:
-        walk.feed_token("creates loops")
-        if walk.without_numba:
+    if walk.without_numba:
+        walk.feed_token("ufunc of Numba", layout, repr(identity))
+        if not value._frozen:
             walk.feed_declared(None, dispatcher.py_func)
     _feed_jitted(walk, dispatcher, where, is_frozen=value._frozen)
 
@@ -161,7 +185,8 @@ def _feed_cfunc(walk: Walk, value: Any, where: str) -> None:
         return
     walk.feed_token("cfunc")
     walk.feed_value(value._sig, where)
-    walk.feed_jitted(value._pyfunc, compiler_options(value._compiler.targetoptions, value._compiler.locals), where)
+    _feed_options(walk, value._compiler, where)
+    walk.refer_to_compiled(value._pyfunc, where)
 
 
 def _feed_stencil(walk: Walk, value: Any, _where: str) -> None:
@@ -212,7 +237,7 @@ def _feed_signature(walk: Walk, value: Any, where: str) -> None:
     walk.feed_sequence([value.return_type, value.recvr, *value.args], where)
 
 
-#: The classes of Numba types whose text is no expression (`text_of`), but identifies the type.
+#: Further classes of Numba types, in addition to `SCALARS`, whose text identifies the type.
 _LITERALS = frozenset((
     "IntegerLiteral", "BooleanLiteral", "StringLiteral", "Bytes", "NPDatetime", "NPTimedelta", "Opaque", "VoidType", "SliceType",
 ))  # fmt: skip
@@ -221,7 +246,13 @@ _LITERALS = frozenset((
 def is_plain_type(value: Any) -> bool:
     """Return whether the text of a type identifies it, as for numbers and arrays of numbers."""
     kind = type(value)
-    return text_of(value) is not None or (kind.__module__.startswith("numba.core.types") and kind.__name__ in _LITERALS)
+    if not kind.__module__.startswith("numba.core.types"):
+        return False
+    if kind.__name__ == "Array":
+        return is_plain_type(value.dtype)
+    if kind.__name__ in ("UniTuple", "Tuple"):
+        return all(map(is_plain_type, value.types))
+    return kind.__name__ in SCALARS or kind.__name__ in _LITERALS
 
 
 def _feed_type(walk: Walk, value: Any, where: str) -> None:

@@ -206,7 +206,7 @@ class Walk:
         self._waiting: list[tuple[Any, str, str, bool]] = []
         self._is_overload = False  # whether only the compiler calls the current function, and compiles the function that it returns
         self._parts: list[Part] = []
-        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba6")
+        self._total = blake2b(digest_size=_SIZE, person=b"compcache-numba5")
         self._state = blake2b(digest_size=_SIZE)
         self._references: list[int] = []
         self._seen: dict[int, int] = {}
@@ -374,7 +374,8 @@ class Walk:
         """
         if overloads is None:
             raise NotLazy(f"{function.__qualname__} was compiled when it was declared, from values without identity")
-        self.feed_token("declared")
+        if self.without_numba:
+            self.feed_token("declared")
         for compiled in overloads:
             self.feed_token("compiled", compiled.key)
             self._lines.update(f"{compiled.lines[:SIZE_OF_LINES]}:".encode())
@@ -442,14 +443,13 @@ class Walk:
         Raises:
             NotLazy: without Numba, the callable is not a plain function.
         """
-        from compcache.numba.fingerprints.implementations import Implementation, name_of
-
         if not self.without_numba:
-            self.feed_token(kind, *sorted(options))
             mode, self.mode = self.mode, NAMED if self.mode == NAMED else RUN
             self.refer_to_running(function, where)
             self.mode = mode
             return
+        from compcache.numba.fingerprints.implementations import Implementation, name_of
+
         if type(function) is not python_types.FunctionType:
             raise NotLazy(f"the implementation of an {kind} has the type {type(function).__qualname__}, which only Numba supports")
         self.feed_token(kind, name_of(function))
