@@ -136,6 +136,7 @@ def test_frames(data: st.DataObject) -> None:
     assert all(size <= 1 << 26 for size in asked)
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_tables_behind_a_right_checksum(data: st.DataObject) -> None:
@@ -231,6 +232,7 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
         decode_footer(bytes(footer) + check(bytes(footer)), len(content))
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
@@ -285,6 +287,7 @@ def test_lengths_in_msgpack_allocate_nothing(head: bytes) -> None:
     bounded(read_keys, check(head) + head, FormatError)
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_statistics(data: st.DataObject) -> None:
@@ -304,6 +307,7 @@ def read_keys(data: bytes) -> object:
     return list(keys.between(b"", b"\xff")), keys.find(b"b")
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_sorted_keys(data: st.DataObject) -> None:
@@ -317,6 +321,7 @@ def test_sorted_keys(data: st.DataObject) -> None:
         bounded(read_keys, block + check(index) + index + tail + check(tail), FormatError)
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_globals(data: st.DataObject) -> None:

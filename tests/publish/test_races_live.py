@@ -50,6 +50,7 @@ def remove_elsewhere(directory: Path, name: str) -> None:
 # ------------------------------------------------------------------ what an open cache sees
 
 
+@pytest.mark.slow
 def test_additions_of_others_are_seen(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("known", 1)))
     assert not cache.has("f")  # the index has been read
@@ -61,6 +62,7 @@ def test_additions_of_others_are_seen(cache: Cache, directory: Path) -> None:
     assert len(cache.realizations("f")) == 1
 
 
+@pytest.mark.slow
 def test_another_realization_is_seen_beside_the_one_that_was_known(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     assert cache.get_target("f")(1) == 2
@@ -96,6 +98,7 @@ def test_a_target_that_is_held_outlives_its_file(cache: Cache, directory: Path) 
     assert not cache.has("f")
 
 
+@pytest.mark.slow
 def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(
     cache: Cache, directory: Path
 ) -> None:
@@ -161,6 +164,7 @@ def test_a_module_that_is_pruned_while_it_is_published_is_compiled_all_the_same(
     assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
 
 
+@pytest.mark.slow
 def test_a_prune_by_others_is_seen(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     assert cache.has("f")
