@@ -159,6 +159,7 @@ def test_the_same_code_is_the_same_module(directory: Path) -> None:
         assert [r.module_id for r in one.realizations("twice")] == [module_id]
 
 
+@pytest.mark.slow
 def test_adding_again_what_the_index_knows_leaves_it_alone(directory: Path) -> None:
     """However often: merges would be for nothing, and a segment written again is one that a power failure can take."""
     with Cache(directory) as cache:
@@ -561,6 +562,7 @@ def test_triples_that_front_ends_write_are_accepted(cache: Cache) -> None:
         assert cache.get_target(f"f{number}")() == number
 
 
+@pytest.mark.slow
 def test_inline_assembly_is_compiled(cache: Cache) -> None:
     text = 'define i64 @f(i64 %x) {\n%y = call i64 asm "nop", "=r,0"(i64 %x)\nret i64 %y\n}'
     cache.add_module(ModuleSource(text))
@@ -606,6 +608,7 @@ def test_something_else_than_a_source_is_refused(cache: Cache) -> None:
         cache.add_module(TWICE)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_added_function_is_seen_by_caches_that_are_open(directory: Path) -> None:
     with Cache(directory) as early:
         assert not early.has("twice")
