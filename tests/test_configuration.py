@@ -89,6 +89,7 @@ def test_the_environment_goes_before_the_file_even_where_it_says_nothing(home: d
     assert found == {"COMPCACHE_LAYERS": "", "COMPCACHE_MAX_SIZE": "8G"}
 
 
+@pytest.mark.slow
 def test_settings_are_found_among_many_whether_a_variable_or_a_file_sets_them(home: dict[str, str], write: Any) -> None:
     script = "from compcache.settings import are_set\nresult = are_set(names)\n"
     assert not seen(home, "LAYERS", "DEBUG", script=script, COMPCACHE_MAX_SIZE="8G")
@@ -99,6 +100,7 @@ def test_settings_are_found_among_many_whether_a_variable_or_a_file_sets_them(ho
     assert not seen(home, "LAYERS", "DEBUG", script=script, COMPCACHE_LAYERS="")
 
 
+@pytest.mark.slow
 def test_one_file_can_be_named_in_place_of_others_and_none_too(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     write('max_size = "7G"\n')
     other = write('min_llvm = "20"\n', tmp_path / "other.toml")
@@ -141,6 +143,7 @@ def test_values_are_checked_where_they_are_used_and_the_key_is_named(home: dict[
     assert done.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_others_can_write_to_is_refused(home: dict[str, str], write: Any) -> None:
     path = write('max_size = "7G"\n')
     path.chmod(0o666)
@@ -155,6 +158,7 @@ def test_a_link_to_the_file_is_followed(home: dict[str, str], write: Any, tmp_pa
     assert seen(home, "MAX_SIZE") == {"COMPCACHE_MAX_SIZE": "7G"}
 
 
+@pytest.mark.slow
 def test_toml_is_read_once_and_again_after_an_edit(home: dict[str, str], write: Any) -> None:
     write('max_size = "7G"\n')
     first, second = (seen(home, "MAX_SIZE", script=TRACED) for _ in range(2))
@@ -247,6 +251,7 @@ def test_a_switch_is_on_or_off_or_refused(home: dict[str, str], tmp_path: Path, 
     assert run_fresh(tmp_path / "cache", script, **home, **{variable: "Off"}) == "opened"
 
 
+@pytest.mark.slow
 def test_the_file_decides_what_a_hit_does(home: dict[str, str], write: Any, tmp_path: Path) -> None:
     fill(tmp_path / "kernels")
     write(f'dir = "{tmp_path}/kernels"\nmin_llvm = "999"\n')

@@ -43,6 +43,7 @@ def test_a_program_prints_the_same_and_imports_llvm_once(name: str, tmp_path: Pa
 PATTERNS = ["abc", "(ab|a)*c[0-9]+", "a?b*|c+d", "[^a]*", "", "(a|b)(a|b)?", ".a."]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pattern=st.sampled_from(PATTERNS), text=st.text("abcd01", max_size=6))
 def test_a_compiled_pattern_matches_what_re_matches(cache: Cache, pattern: str, text: str) -> None:

@@ -158,6 +158,7 @@ result = found
 """
 
 
+@pytest.mark.slow
 def test_a_child_has_no_lock_that_another_thread_held(directory: Path) -> None:
     pytest.importorskip("numpy")
     assert run_fresh(directory, FIRST + HELD.format(seconds=20)) == [0, True]
@@ -181,6 +182,7 @@ result = status_of(lambda: 0 if seen else 1), holder.{name} is lock, lock._is_ow
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("holder", "name"), [("sys.modules['compcache.hit']", "_lock"), ("numba.global_compiler_lock", "_lock")])
 def test_a_fork_waits_until_tables_are_whole(directory: Path, holder: str, name: str) -> None:
     assert run_fresh(directory, FIRST + WAITED_FOR.format(holder=holder, name=name)) == (0, True, False)
@@ -210,6 +212,7 @@ result = outer, nested, all(free), forks._taken
 """
 
 
+@pytest.mark.slow
 def test_a_signal_handler_may_fork_while_a_fork_waits(directory: Path) -> None:
     assert run_fresh(directory, FIRST + NESTED) == (0, [0], True, {})
 
@@ -284,6 +287,7 @@ end.set()
 """
 
 
+@pytest.mark.slow
 def test_builds_of_other_threads_are_none_of_the_child(directory: Path) -> None:
     """While functions are built, no look-up answers from memory at once: a child would never do so again."""
     assert run_fresh(directory, FIRST + BUILDING) == (0, 1)

@@ -61,6 +61,7 @@ def test_names_and_order_of_components_count() -> None:
     assert Identity("f", {"a": 1, "b": 2}).func_name != Identity("f", {"a1b": 2}).func_name
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=4), VALUES, max_size=4))
 def test_equal_components_give_equal_identities(components: dict[str, object]) -> None:
     one, other = Identity("f", components), Identity("f", dict(components))

@@ -12,7 +12,7 @@ import ast
 import fnmatch
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 import pytest
 from helpers import PACKAGE_ROOT, constant, create_journals, run_fresh
@@ -209,11 +209,15 @@ def imports_of(name: str) -> frozenset[Import]:
     return frozenset(walk_imports(ast.parse(path_of(name).read_text(encoding="utf-8")), name))
 
 
+def is_for_types(node: ast.AST) -> TypeGuard[ast.If]:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def walk_imports(tree: ast.AST, name: str) -> Iterator[Import]:
     todo: list[tuple[ast.AST, bool]] = [(tree, False)]
     while todo:
         node, lazy = todo.pop()
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if is_for_types(node):
             todo += [(child, lazy) for child in node.orelse]
             continue
         if isinstance(node, ast.Import):
@@ -238,25 +242,30 @@ def own_imports(name: str, *, eager: bool = False) -> set[str]:
     return {found.name for found in imports_of(name) if found.ours and not (eager and found.lazy)} - {name}
 
 
+@functools.cache
 def used_types(name: str) -> set[str]:
     """The modules whose classes are imported for annotations alone, and whose objects functions are given and ask for something."""
     tree = ast.parse(path_of(name).read_text(encoding="utf-8"))
     types = {
         alias.asname or alias.name: _import(f"{statement.module}.{alias.name}", lazy=True)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if is_for_types(node)
         for statement in node.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
+    types = {name: found for name, found in types.items() if found.ours}
     found = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if types else ():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            asked = {inner.value.id for inner in ast.walk(node) if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name)}
+            arguments = {}
             for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
-                if argument.annotation is not None and argument.arg in asked:
-                    named = {inner.id for inner in ast.walk(argument.annotation) if isinstance(inner, ast.Name)}
-                    found |= {types[one].name for one in named & types.keys() if types[one].ours}
+                named = {inner.id for inner in ast.walk(argument.annotation or argument) if isinstance(inner, ast.Name)} & types.keys()
+                if named:
+                    arguments[argument.arg] = {types[one].name for one in named}
+            for inner in ast.walk(node) if arguments else ():
+                if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
+                    found |= arguments.get(inner.value.id, set())
     return found
 
 

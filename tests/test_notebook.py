@@ -69,6 +69,7 @@ def test_a_cell_of_ir_defines_its_functions_and_hits_the_second_time(shell: Any,
         assert cache.info().modules == 1
 
 
+@pytest.mark.slow
 @NEEDS_CLANG
 def test_the_language_may_be_the_first_word(shell: Any) -> None:
     shell.run_cell_magic("compcache", "c -O1", "double half(double x) { return x / 2; }")

@@ -24,7 +24,7 @@ def names_used() -> dict[str, set[str]]:
         todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
         while todo:
             node = todo.pop()
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
                 continue  # what is only there for the type checker
             if isinstance(node, ast.ImportFrom) and node.module:
                 used.setdefault(node.module, set()).update(alias.name for alias in node.names)

@@ -113,6 +113,7 @@ def test_the_timer_prunes_and_is_content_without_a_cache(kernels: Path, tmp_path
     assert parsed["Install"]["WantedBy"] == "timers.target"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
     for text in texts("ini"):

@@ -86,6 +86,7 @@ parameter_texts = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from([*TYPES, "ptr", "cstr", "void"]), st.lists(parameter_texts, max_size=6))
 def test_a_signature_comes_back_from_its_text(result: str, parameters: list[str]) -> None:
     text = f"{result}({', '.join(parameters)})"
@@ -149,6 +150,7 @@ def test_who_writes_names_behind_types_as_in_c_is_told(text: str, advice: str) -
     assert advice in str(caught.value)
 
 
+@pytest.mark.slow
 @given(st.text("fi64u8 ptrcsvod():[],constx", max_size=30))
 def test_any_text_is_a_signature_or_its_error(text: str) -> None:
     try:
@@ -160,6 +162,7 @@ def test_any_text_is_a_signature_or_its_error(text: str) -> None:
 # ------------------------------------------------------------------------------------ printed assembly
 
 
+@pytest.mark.slow
 @given(st.one_of(names, st.text('\\"@%$.azAZ09_- \n', min_size=1, max_size=12)))
 def test_a_name_comes_back_from_its_quoted_form(name: str) -> None:
     quoted = quote(name)
@@ -238,6 +241,7 @@ def reachable(edges: dict[str, list[str]], root: str) -> set[str]:
         seen = more
 
 
+@pytest.mark.slow
 @given(graphs)
 def test_closures_components_and_needs_agree_with_plain_reachability(edges: dict[str, list[str]]) -> None:
     graph = DependencyGraph(edges)
@@ -263,6 +267,7 @@ def leaves_of(need: Need | None) -> set[str]:
     return set() if need is None else set(need.leaves).union(*map(leaves_of, need.children))
 
 
+@pytest.mark.slow
 @given(graphs, st.sets(st.integers(0, 9).map(str)))
 def test_transparent_nodes_are_looked_through(edges: dict[str, list[str]], transparent: set[str]) -> None:
     for root in edges:
@@ -279,6 +284,7 @@ def test_transparent_nodes_are_looked_through(edges: dict[str, list[str]], trans
         assert found - {root} == expected - {root}
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_no_problem() -> None:
     count = 20_000
     graph = DependencyGraph({str(n): [str(n + 1)] for n in range(count)} | {str(count): ["0"]})

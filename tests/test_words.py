@@ -130,6 +130,7 @@ def test_a_near_name_is_suggested_to_who_reads_the_message(cache: Cache, monkeyp
         cache.get_target("nrom")  # who catches it pays for no list
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_labels_and_suggests_names(directory: Path) -> None:
     with Cache(directory) as cache:
         kernels = cache.compile(adder("increase", 1))
@@ -207,6 +208,7 @@ def test_what_a_cache_does_is_one_line_each(directory: Path, caplog: pytest.LogC
     assert [bool(re.fullmatch(*pair)) for pair in zip(patterns, messages, strict=True)] == [True] * len(patterns), messages
 
 
+@pytest.mark.slow
 def test_waits_and_refusals_are_told(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     started = threading.Event()
 

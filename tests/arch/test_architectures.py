@@ -42,7 +42,8 @@ _EXAMPLE = re.compile(r"x86-64-v[1-4]|x86_64-(?:linux|unknown)")
 
 def texts(path: Path) -> Iterator[str]:
     """The strings and names in code, without docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    content = path.read_text(encoding="utf-8")
+    tree = ast.parse(content if _NAME.search(content) else "")
     documents = {
         id(node.body[0].value)
         for node in ast.walk(tree)

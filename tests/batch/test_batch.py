@@ -138,6 +138,7 @@ def is_alive(pid: int) -> bool:
 # ------------------------------------------------------------------------------- what is built
 
 
+@pytest.mark.slow
 def test_jobs_are_built_in_other_processes_and_cached_ones_are_skipped(
     cache: Cache, jobs: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ def test_jobs_are_built_in_other_processes_and_cached_ones_are_skipped(
     assert (len(again.built), len(again.cached), len(again.failed)) == (0, 8, 0)
 
 
+@pytest.mark.slow
 def test_every_kind_of_job(cache: Cache, jobs: ModuleType) -> None:
     module = llvm.parse_assembly(adder("reference", 1))
     made = ir.Module("made")
@@ -208,6 +210,7 @@ def test_every_kind_of_job(cache: Cache, jobs: ModuleType) -> None:
     assert report.built[1].functions == ("bitcode",)
 
 
+@pytest.mark.slow
 def test_bitcode_that_is_cached_is_found_out_by_a_worker(cache: Cache) -> None:
     source = ModuleSource(llvm.parse_assembly(adder("bitcode", 1)).as_bitcode())
     assert len(compile_many(cache, [source]).built) == 1
@@ -235,6 +238,7 @@ def test_what_assembly_exports_is_read_without_llvm(text: str, exports: list[str
     assert list(prepare_jobs([ModuleSource(text)])[0].functions) == exports
 
 
+@pytest.mark.slow
 def test_jobs_that_need_each_other_are_built_in_any_order(cache: Cache) -> None:
     chain = [ModuleSource(caller(f"f{n}", f"f{n - 1}", plus=1)) for n in range(3, 0, -1)]
     report = compile_many(cache, [*chain, ModuleSource(adder("f0", 5))], workers=1)
@@ -245,6 +249,7 @@ def test_jobs_that_need_each_other_are_built_in_any_order(cache: Cache) -> None:
     assert "'nowhere'" in missing.failed[0].message
 
 
+@pytest.mark.slow
 def test_a_job_that_is_wrong_fails_alone_and_says_why(cache: Cache, jobs: ModuleType) -> None:
     report = compile_many(
         cache,
@@ -425,6 +430,7 @@ def test_workers_end_with_a_parent_that_is_killed(script: list[str], tmp_path: P
     assert not any(map(is_alive, workers))
 
 
+@pytest.mark.slow
 def test_a_main_script_without_a_guard_is_told_so(directory: Path, tmp_path: Path) -> None:
     path = tmp_path / "unguarded.py"
     path.write_text(
@@ -447,6 +453,7 @@ def test_a_main_script_without_a_guard_is_told_so(directory: Path, tmp_path: Pat
     assert 'under `if __name__ == "__main__":`' in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_two_batches_at_once_build_every_function_once(
     cache: Cache, jobs: ModuleType, directory: Path, tmp_path: Path
 ) -> None:
@@ -459,6 +466,7 @@ def test_two_batches_at_once_build_every_function_once(
     assert cache.has("f5")
 
 
+@pytest.mark.slow
 def test_workers_open_the_cache_as_their_caller_does(directory: Path) -> None:
     with Cache(directory, signing_key=b"secret") as signed:
         assert len(compile_many(signed, [ModuleSource(constant("f", 1))], workers=1).built) == 1
@@ -557,6 +565,7 @@ def test_what_an_executor_loses_is_submitted_once_more(cache: Cache, jobs: Modul
     assert {job.attempts for job in report.built} == {2}
 
 
+@pytest.mark.slow
 def test_an_executor_that_breaks_is_made_anew(cache: Cache, jobs: ModuleType) -> None:
     """By the function that was given instead of it; jobs that were lost alone are retried, and one that kills its worker fails."""
     made: list[ProcessPoolExecutor] = []
@@ -577,6 +586,7 @@ def test_an_executor_that_breaks_is_made_anew(cache: Cache, jobs: ModuleType) ->
     assert len(made) >= 2
 
 
+@pytest.mark.slow
 def test_an_executor_s_job_that_takes_too_long_is_given_up(cache: Cache, jobs: ModuleType) -> None:
     with ThreadPoolExecutor(1) as executor:
         report = compile_many(
@@ -592,6 +602,7 @@ def test_an_executor_s_job_that_takes_too_long_is_given_up(cache: Cache, jobs: M
 # ----------------------------------------------------------------------------------- progress
 
 
+@pytest.mark.slow
 def test_progress_tells_every_start_and_end(cache: Cache, jobs: ModuleType) -> None:
     cache.add_module(ModuleSource(constant("known", 1)))
     moments: list[BatchProgress] = []
@@ -620,6 +631,7 @@ def test_an_exception_of_the_progress_function_ends_the_batch(cache: Cache, jobs
         compile_many(cache, [Job("hangs", jobs.hangs, ("hangs",))], progress=fail)
 
 
+@pytest.mark.slow
 def test_plain_lines_where_there_is_no_terminal(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     compile_many(cache, [ModuleSource(constant("f", 1)), ModuleSource("no")], workers=1, progress=True)
     compile_many(cache, [ModuleSource(constant("f", 1))], workers=1, progress=True)
@@ -633,6 +645,7 @@ def test_plain_lines_where_there_is_no_terminal(cache: Cache, capsys: pytest.Cap
     assert lines[2].startswith("[1/1] cached  f  ")
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal(directory: Path) -> None:
     import pty
 

@@ -43,6 +43,7 @@ def test_functions_are_found_wherever_a_graph_has_them(tmp_path: Path) -> None:
         assert functions_of(graph) == (f, g, h)
 
 
+@pytest.mark.slow
 def test_workers_fetch_before_they_work(tmp_path: Path, url: str) -> None:
     with Cache(tmp_path / "a", remote=url, remote_mode="write") as cache:
         target = cache.get_or_compile("f", lambda: constant("f", 7))

@@ -154,6 +154,7 @@ def run(cache: Cache, work: list[Job], jobs: ModuleType, *, timeout: float = 20)
 JUNK = [b"x", b"", b"\x00\x00\x00\x10short", b"\x7f\xff\xff\xff" * 40, os.urandom(30_000)]
 
 
+@pytest.mark.slow
 def test_stray_bytes_on_a_worker_s_socket_are_dropped(cache: Cache, jobs: ModuleType) -> None:
     work = [Job(f"f{n}", jobs.writes, (f"f{n}", junk)) for n, junk in enumerate(JUNK)]
     report = run(cache, [*work, Job("on", jobs.writes_on, ("on",))], jobs)
@@ -182,6 +183,7 @@ def test_what_a_job_forks_ends_with_it(
     assert have_ended(pids())
 
 
+@pytest.mark.slow
 def test_what_a_job_leaves_running_has_ended_when_the_next_one_runs(
     cache: Cache, jobs: ModuleType, tmp_path: Path, pids: Callable[[], list[int]]
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_job_that_comes_back_in_two_processes_answers_once(cache: Cache, jobs:
     assert (len(report.built), report.failed) == (2, ())
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_start_is_stopped(
     cache: Cache, jobs: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +269,7 @@ result = value, time.monotonic() - started
 """
 
 
+@pytest.mark.slow
 def test_a_child_that_a_build_leaves_behind_keeps_no_lock(directory: Path) -> None:
     """Forked while the lock is held; the build fails, so that the others have nothing to wait for but the lock."""
     Cache(directory).close()
@@ -282,6 +286,7 @@ def test_a_child_that_a_build_leaves_behind_keeps_no_lock(directory: Path) -> No
     assert seconds < 15  # less than it would wait for the lock
 
 
+@pytest.mark.slow
 def test_a_child_that_comes_back_from_a_build_leaves_its_parent_s_lock_alone(tmp_path: Path) -> None:
     """Both go on; the child is done first, and a third process must still wait for the parent."""
     root = tmp_path / "cache"

@@ -55,6 +55,7 @@ def test_calls_end_as_where_llvm_has_compiled_the_entry_point(tmp_path: Path, se
     assert not unequal, (seed, unequal[:3])
 
 
+@pytest.mark.slow
 def test_unwinding_passes_through(tmp_path: Path) -> None:
     """In a process of its own: who is told nonsense of a frame may end it."""
     script = f"""
@@ -152,6 +153,7 @@ def test_only_functions_that_may_raise_are_asked(tmp_path: Path, monkeypatch: py
     assert asked == {"pure": False, "reads": False, "counts": True, "raises": True, "errs": True, "unknown": True}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [62, 183])
 def test_the_longest_code_has_jumps_that_reach(machine: int) -> None:
     """As many arguments of a kind as there is room for."""

@@ -56,6 +56,7 @@ def test_the_graph_says_from_which_realization(cache: Cache) -> None:
     assert functions["kernel"].func_name in [node.name for node in users.nodes]
 
 
+@pytest.mark.slow
 def test_of_a_long_chain_the_nearest_come_in(cache: Cache) -> None:
     """All of them would make each addition cost what is there already."""
     functions = {"f0": HEAD.format("f0") + "%r = add i64 %x, 1\nret i64 %r\n}\n"}
@@ -334,6 +335,7 @@ def test_code_is_made_for_other_processors_without_the_provider(directory: Path)
         assert inlined(cache, other) == ["kernel", "add"], "what was made of kept code offers what that offered"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undecoded")
 def test_what_is_made_of_kept_code_needs_nothing_more(cache: Cache) -> None:
     """LLVM inlines nothing of this length: the code for another processor has the body in it."""

@@ -135,6 +135,7 @@ def test_every_kind_of_large_variable_has_its_value(cache: Cache, form: str) -> 
     _check_values(cache)
 
 
+@pytest.mark.slow
 def test_without_a_linker(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPCACHE_LINKER", "none")
     code = _KINDS.replace("@second = alias i64 (i64), ptr @own_at", "")
@@ -143,6 +144,7 @@ def test_without_a_linker(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None
     assert cache.get_target("own_at")(_SIZE - 1) == _BYTES["own"][-1]
 
 
+@pytest.mark.slow
 def test_what_is_kept_beside_the_image_is_small_and_gives_its_code(cache: Cache, directory: Path) -> None:
     code = _KINDS[: _KINDS.index("@pairs")] + _KINDS[_KINDS.index("@zeros") :].replace("%pair", "i32").replace("@pairs", "@integers")
     code = code[: code.index("define i64 @placed_at")] + code[code.index("define i64 @where") :]
@@ -165,6 +167,7 @@ def test_other_values_are_another_module(cache: Cache) -> None:
     assert cache.add_module(ModuleSource(changed, {"seen_at": None})) != first
 
 
+@pytest.mark.slow
 def test_another_module_sees_a_large_variable(cache: Cache) -> None:
     cache.add_module(ModuleSource(_KINDS))
     reader = "@seen = external global i8\ndefine i64 @first() {\n  %b = load i8, ptr @seen\n  %z = zext i8 %b to i64\n  ret i64 %z\n}\n"
@@ -173,6 +176,7 @@ def test_another_module_sees_a_large_variable(cache: Cache) -> None:
     assert "seen" in cache.dependencies("first")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform_name() != "x86_64-linux-elf", reason="names CPUs of x86-64")
 def test_code_for_another_host_has_the_values(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(_KINDS, cpu="x86-64-v4"))
@@ -190,6 +194,7 @@ def test_long_constants_are_left_out_of_what_is_searched() -> None:
     assert find_extreme_construct(abridged(_KINDS + "@v = external global <5000 x i8>\n")) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "bitcode"])
 def test_limits_hold_for_code_with_large_data(cache: Cache, form: str) -> None:
     bad = _KINDS + "define <5000 x i8> @wide(<5000 x i8> %x) {\n  ret <5000 x i8> %x\n}\n"

@@ -59,6 +59,7 @@ def compiled(directory: Path, name: str, code: str, *options: str) -> ModuleSour
     return ModuleSource((directory / f"{name}.bc").read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["-O0", "-O2"])
 def test_what_one_declaration_is_of_has_one_type(cache: Cache, tmp_path: Path, level: str) -> None:
     definitions, uses = compiled(tmp_path, "definitions", DEFINITIONS, "-O1"), compiled(tmp_path, "uses", USES, level)

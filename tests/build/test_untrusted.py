@@ -107,6 +107,7 @@ def test_what_exceeds_the_limits_costs_an_error(
     assert not cache.has("f")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["text", "bitcode", "module"])
 def test_good_code_passes_its_trial(cache: Cache, source: str) -> None:
     parsed = llvm.parse_assembly(GOOD)
@@ -114,6 +115,7 @@ def test_good_code_passes_its_trial(cache: Cache, source: str) -> None:
     assert cache.get_target("f")(1) == 2
 
 
+@pytest.mark.slow
 def test_the_command_line_survives_what_is_untrusted(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.ll").write_text(ABORTS.replace("sideeffect", "sideeffect alignstack"), encoding="utf-8")
     (tmp_path / "good.ll").write_text(adder("g", 1), encoding="utf-8")

@@ -61,6 +61,7 @@ def test_it_is_unpacked_once_into_the_directory(bundle: Path, tmp_path: Path) ->
         assert cache.check().findings == ()
 
 
+@pytest.mark.slow
 def test_a_later_process_imports_nothing_that_unpacks(bundle: Path, tmp_path: Path) -> None:
     script = (
         f"import sys\nfrom compcache import Cache\nprint(Cache(directory, layers=[{str(bundle)!r}]).get_target('top')(1))\n"
@@ -173,6 +174,7 @@ def test_one_that_is_exchanged_while_it_is_opened_is_refused(bundle: Path, tmp_p
         Cache(tmp_path / "own", readonly=True, layers=[bundle])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
 def test_it_serves_a_user_who_cannot_write_to_the_directory(bundle: Path) -> None:
     with tempfile.TemporaryDirectory() as base:
@@ -228,6 +230,7 @@ def test_one_that_cannot_be_read_is_told(bundle: Path, tmp_path: Path) -> None:
         Cache(tmp_path / "own", layers=[bundle])
 
 
+@pytest.mark.slow
 def test_processes_that_unpack_at_once_agree(bundle: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     script = f"from compcache import Cache\nprint(Cache({str(own)!r}, layers=[{str(bundle)!r}]).get_target('top')(1))"

@@ -45,6 +45,7 @@ def bundle(cache: Cache, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_closure_travels(bundle: Path, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere"
     with Cache(place) as cache:
@@ -69,6 +70,7 @@ def test_without_closure_a_bundle_has_what_is_named(cache: Cache, tmp_path: Path
             other.get_target("top")
 
 
+@pytest.mark.slow
 def test_the_same_content_gives_the_same_bytes(cache: Cache, tmp_path: Path) -> None:
     """ModuleImage by another process at another time, with statistics and a key of the directory, of names in another order."""
     fill(cache)
@@ -205,6 +207,7 @@ def test_pickles_need_a_signature_always(cache: Cache, tmp_path: Path) -> None:
         assert other.get_target("f")()
 
 
+@pytest.mark.slow
 def test_the_commands_export_and_import(cache: Cache, tmp_path: Path) -> None:
     fill(cache)
     path = tmp_path / "app.ccb"
@@ -225,6 +228,7 @@ def test_the_commands_export_and_import(cache: Cache, tmp_path: Path) -> None:
     assert compcache("--dir", tmp_path / "third", "import", path, XDG_CONFIG_HOME=str(tmp_path)).status == 0
 
 
+@pytest.mark.slow
 def test_minisign_verifies_a_bundle(cache: Cache, tmp_path: Path) -> None:
     """By the Debian package; what it reads is written down at https://jedisct1.github.io/minisign/#signature-format."""
     fill(cache)

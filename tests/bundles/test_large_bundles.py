@@ -86,6 +86,7 @@ def test_an_archive_whose_directory_is_a_hole_is_refused_at_once(tmp_path: Path)
         cache.import_bundle(bundle)
 
 
+@pytest.mark.slow
 def test_large_modules_are_not_held_in_memory(tmp_path: Path) -> None:
     size = 24 << 20
     ir = f"@t = constant [{size} x i8] zeroinitializer\ndefine ptr @f() {{\n ret ptr @t\n}}\n"

@@ -45,6 +45,7 @@ def test_c_is_compiled_to_functions(cache: Cache) -> None:
     assert str(kernels.scale.signature) == "f64(f64)"
 
 
+@pytest.mark.slow
 @needs_clang
 def test_a_source_without_visible_functions_is_refused_and_only_its_own_names_are_told(cache: Cache) -> None:
     with pytest.raises(CompileError, match="c defines no externally visible function"):
@@ -53,6 +54,7 @@ def test_a_source_without_visible_functions_is_refused_and_only_its_own_names_ar
         clang.compile(SCALE, cache=cache, functions={"other": "i32()"})
 
 
+@pytest.mark.slow
 @needs_clang
 def test_a_hit_runs_no_compiler_and_imports_nothing_slow(cache: Cache, counting: tuple[str, Path]) -> None:
     compiler, log = counting
@@ -68,6 +70,7 @@ def test_a_hit_runs_no_compiler_and_imports_nothing_slow(cache: Cache, counting:
     assert log.read_text(encoding="utf-8") == runs
 
 
+@pytest.mark.slow
 @needs_clang
 def test_what_is_known_by_its_preprocessed_source_imports_no_llvm(cache: Cache, tmp_path: Path) -> None:
     first, moved = tmp_path / "scale.c", tmp_path / "moved" / "scale.c"
@@ -82,6 +85,7 @@ def test_what_is_known_by_its_preprocessed_source_imports_no_llvm(cache: Cache, 
     assert run_fresh(cache.path, script) == (5.0, False)
 
 
+@pytest.mark.slow
 @needs_clang
 def test_after_an_edit_of_a_header_only_the_first_start_runs_the_compiler(cache: Cache, counting: tuple[str, Path], tmp_path: Path) -> None:
     compiler, log = counting
@@ -120,6 +124,7 @@ def test_what_is_removed_after_it_was_found_is_compiled_again(cache: Cache, tmp_
     assert run_fresh(cache.path, script) == [3, told]
 
 
+@pytest.mark.slow
 @needs_clang
 def test_a_changed_header_is_seen(cache: Cache, tmp_path: Path) -> None:
     header, source = tmp_path / "factor.h", tmp_path / "scale.c"
@@ -129,6 +134,7 @@ def test_a_changed_header_is_seen(cache: Cache, tmp_path: Path) -> None:
         assert clang.compile(source, cache=cache).scale(10) == 10 * factor
 
 
+@pytest.mark.slow
 @needs_clang
 def test_what_the_preprocessor_drops_changes_no_name(cache: Cache) -> None:
     first = clang.compile(SCALE, cache=cache).func_names
@@ -169,6 +175,7 @@ def test_cpp_by_language(cache: Cache) -> None:
     assert clang.compile(text, language="c++", functions={"twice_long": None}, cache=cache).twice_long(21) == 42
 
 
+@pytest.mark.slow
 def test_rust_by_the_ending_of_the_file(cache: Cache, tmp_path: Path) -> None:
     if shutil.which("rustc") is None:
         pytest.skip("rustc is not installed")
@@ -183,6 +190,7 @@ def test_rust_by_the_ending_of_the_file(cache: Cache, tmp_path: Path) -> None:
     assert kernels.triple(14) == 42
 
 
+@pytest.mark.slow
 @needs_clang
 def test_files_of_source_on_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "k.h").write_text("#define K 5\n", encoding="utf-8")
@@ -207,6 +215,7 @@ extern "C" long caught(long x) { try { if (x < 0) throw std::out_of_range("below
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed")
 def test_what_the_driver_links_by_itself_needs_no_name(cache: Cache) -> None:
     """C++'s library, with thread-local variables of its own (`std::__once_call`)."""
@@ -219,6 +228,7 @@ def test_what_the_driver_links_by_itself_needs_no_name(cache: Cache) -> None:
     assert run_fresh(cache.path, script) == [11, 12, 0, 5]
 
 
+@pytest.mark.slow
 @needs_clang
 def test_libraries_of_flags_are_found_where_flags_say(cache: Cache, tmp_path: Path) -> None:
     (tmp_path / "own.c").write_text("__thread long mine = 5;\nlong own(long x) { return x + mine; }\n", encoding="utf-8")

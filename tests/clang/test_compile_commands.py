@@ -107,6 +107,7 @@ def test_what_is_no_database_is_told(tmp_path: Path, entries: object, reason: st
         read_compile_commands(tmp_path)
 
 
+@pytest.mark.slow
 @needs_clang
 def test_files_are_compiled_as_the_build_does(project: Path, directory: Path) -> None:
     done = compcache("--dir", directory, "add", "--compile-commands", project / "build", "--json")
@@ -115,6 +116,7 @@ def test_files_are_compiled_as_the_build_does(project: Path, directory: Path) ->
     assert [compcache("--dir", directory, "call", name, "1").out for name in ("base", "user", "other")] == ["9\n", "18\n", "9\n"]
 
 
+@pytest.mark.slow
 @needs_clang
 def test_files_are_chosen_among_those_of_the_database(project: Path, directory: Path) -> None:
     """What it does not list is not compiled by guess; files that need no compiler are added as ever."""
@@ -129,6 +131,7 @@ def test_files_are_chosen_among_those_of_the_database(project: Path, directory: 
     assert "unlisted.c: the compile commands have no entry for this file" in done.err
 
 
+@pytest.mark.slow
 @needs_clang
 def test_a_file_that_is_compiled_in_two_ways_is_compiled_in_the_first(project: Path, directory: Path) -> None:
     write(project, [ENTRIES[0], {**ENTRIES[0], "command": "cc -DEXTRA=5 -I../include -c ../src/base.c"}])
@@ -138,6 +141,7 @@ def test_a_file_that_is_compiled_in_two_ways_is_compiled_in_the_first(project: P
     assert compcache("--dir", directory, "call", "base", "1").out == "9\n"
 
 
+@pytest.mark.slow
 @needs_clang
 def test_the_cause_comes_before_those_that_wait_for_it(project: Path, directory: Path) -> None:
     (project / "src" / "base.c").write_text("long base(long x) { return x +; }\n")
@@ -154,6 +158,7 @@ def test_the_cause_comes_before_those_that_wait_for_it(project: Path, directory:
     assert errors[2].endswith("user file.c")
 
 
+@pytest.mark.slow
 @needs_clang
 def test_module_interfaces_are_source_code(tmp_path: Path, directory: Path) -> None:
     (tmp_path / "twice.cppm").write_text('export module twice;\nextern "C" long twice(long x) { return 2 * x; }\n')

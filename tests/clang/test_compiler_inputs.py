@@ -35,6 +35,7 @@ def longer(*values: str) -> ParameterSet:
     return pytest.param(*values, marks=pytest.mark.fault)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a\nb#c", *map(longer, ["a#b", "a\\b", "a\\ b", "a\nb", "a$b c", "-x", 'a"b'])], ids=repr)
 def test_a_changed_header_is_seen_whatever_its_name(cache: Cache, tmp_path: Path, name: str) -> None:
     header, included = tmp_path / name / "factor.h", tmp_path / "all.h"
@@ -56,6 +57,7 @@ def test_a_file_name_is_never_an_option(cache: Cache, tmp_path: Path, name: str,
     assert clang.compile(name, cache=cache).scale(10) == 70
 
 
+@pytest.mark.slow
 def test_files_of_options_count_with_their_content(cache: Cache, tmp_path: Path) -> None:
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     outer.write_text(f"-O1 @{inner}", encoding="utf-8")
@@ -64,6 +66,7 @@ def test_files_of_options_count_with_their_content(cache: Cache, tmp_path: Path)
         assert clang.compile(SCALE, flags=[f"@{outer}"], cache=cache).scale(10) == 10 * factor
 
 
+@pytest.mark.slow
 def test_files_of_options_are_found_beside_the_one_that_names_them(cache: Cache, tmp_path: Path) -> None:
     (tmp_path / "outer.cfg").write_text("@inner.cfg\n", encoding="utf-8")
     wraps = "int wraps(int x) { return x + 1 < x; }\n"  # what the preprocessor gives is the same for both flags
@@ -88,6 +91,7 @@ def test_libraries_that_flags_name_count_with_their_content(cache: Cache, tmp_pa
     assert found == [2, 4]
 
 
+@pytest.mark.slow
 def test_flags_of_the_environment_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     wraps = "int wraps(int x) { return x + 1 < x; }\n"
     found = []
@@ -97,6 +101,7 @@ def test_flags_of_the_environment_count(cache: Cache, monkeypatch: pytest.Monkey
     assert found == [1, 0]
 
 
+@pytest.mark.slow
 def test_options_count_with_their_content(cache: Cache) -> None:
     code = "extern int table[5000];\nint at(int i) { return table[i]; }\n"
     table = np.arange(5000, dtype=np.int32)
@@ -117,6 +122,7 @@ def test_files_that_assembly_reads_count_with_their_content(cache: Cache, tmp_pa
     assert found == [65, 66, 65]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="rustc is not installed")
 def test_variables_that_rust_asks_for_count(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     code = '#[no_mangle]\npub extern "C" fn version() -> i32 { env!("OF_TEST").len() as i32 }\n'
@@ -129,6 +135,7 @@ def test_variables_that_rust_asks_for_count(cache: Cache, monkeypatch: pytest.Mo
         assert compiled.version() == len(value)
 
 
+@pytest.mark.slow
 def test_numbers_of_lines_are_part_of_code_that_asks_for_them(cache: Cache) -> None:
     text = "long line(void) { return __builtin_LINE(); }\n"
     for empty in (0, 3):

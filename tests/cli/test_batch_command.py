@@ -97,6 +97,7 @@ def test_every_kind_of_spec_and_a_second_run(directory: Path, place: Path) -> No
     assert all(record["size"] > 0 for record in report["cached"])
 
 
+@pytest.mark.slow
 def test_failures_are_in_the_report_and_in_the_exit_status(directory: Path, place: Path) -> None:
     done = run(directory, "--json", "-q", "-j1", "bad.ll", "text.ll", cwd=place)
     assert done.returncode == 1
@@ -109,6 +110,7 @@ def test_failures_are_in_the_report_and_in_the_exit_status(directory: Path, plac
     assert all(line.startswith("  ") for line in code)  # where LLVM sees the error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -139,6 +141,7 @@ def test_a_spec_that_leads_to_no_jobs_says_why(
     sys.modules.pop("batch_spec", None)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_command_with_status_130(directory: Path, place: Path) -> None:
     with subprocess.Popen(
         command(directory, "-j", "1", "--json", "batch_spec.py:hanging"),

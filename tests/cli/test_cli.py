@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CACHES = [("info",), ("ls",), ("ls", "--modules"), ("show", "f"), ("graph", "f"), ("graph", "--all")]
 
 
+@pytest.mark.slow
 def test_help_names_every_command() -> None:
     done = fresh("--help")
     assert done.status == 0
@@ -42,6 +43,7 @@ def test_a_group_without_a_command_shows_its_help(name: str) -> None:
     assert compcache(name) == compcache(name, "--help")
 
 
+@pytest.mark.slow
 def test_the_console_script_and_python_m_are_the_same_program() -> None:
     script = (
         "from compcache.cli import main; import sys; sys.argv = ['compcache', '--version']; sys.exit(main())"
@@ -132,6 +134,7 @@ def test_a_closed_or_full_output_is_no_traceback(directory: Path, name: str) -> 
             assert message in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".ll", ".o"])
 def test_a_file_that_exceeds_the_memory_is_no_traceback(directory: Path, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"large{suffix}"
@@ -154,6 +157,7 @@ def test_looking_at_a_directory_that_is_not_there_does_not_create_it(
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_the_directory_is_that_of_the_option_then_of_the_variable_then_the_users(tmp_path: Path) -> None:
     option, variable, users = tmp_path / "option", tmp_path / "variable", tmp_path / "users"
     settings = {"COMPCACHE_DIR": str(variable), "XDG_CACHE_HOME": str(users)}
@@ -168,6 +172,7 @@ def test_the_directory_is_that_of_the_option_then_of_the_variable_then_the_users
     assert chosen(**settings) == (str(users / "compcache"), "default")
 
 
+@pytest.mark.slow
 def test_info_counts_what_is_there(directory: Path) -> None:
     fill(directory)
     with Cache(directory) as cache:
@@ -308,6 +313,7 @@ def test_the_bash_script_is_valid_bash(tmp_path: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
+@pytest.mark.slow
 def test_clearing_needs_a_yes(directory: Path) -> None:
     fill(directory)
 

@@ -53,6 +53,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "cache"
 
 
+@pytest.mark.slow
 def test_assembly_and_bitcode_files_give_the_same_module(directory: Path, tmp_path: Path) -> None:
     text, bitcode = tmp_path / "f.ll", tmp_path / "f.bc"
     text.write_text(adder("increment", 1))
@@ -63,6 +64,7 @@ def test_assembly_and_bitcode_files_give_the_same_module(directory: Path, tmp_pa
     assert call(directory, "increment", "41") == "42\n"
 
 
+@pytest.mark.slow
 def test_standard_input_is_a_file_too(directory: Path) -> None:
     done = compcache("--dir", directory, "add", "-", input=constant("seven", 7))
     assert done.status == 0
@@ -78,6 +80,7 @@ def test_the_module_is_what_the_library_would_have_made(directory: Path, tmp_pat
     assert add(directory, path, "-O", "1")["module_id"] == module_id
 
 
+@pytest.mark.slow
 def test_files_can_use_one_another_in_their_order(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "callee.ll").write_text(adder("callee", 1))
     (tmp_path / "caller.ll").write_text(caller("caller", "callee", plus=10))
@@ -106,6 +109,7 @@ def test_a_file_that_is_no_code_is_named_by_its_ending(
     assert reason in done.err
 
 
+@pytest.mark.slow
 def test_llvm_code_is_code_under_any_name(directory: Path, tmp_path: Path) -> None:
     for number, text in enumerate((adder("f0", 1), f"; a remark\n\n{adder('f1', 1)}", "\n@f2 = constant i64 5\n")):
         add(directory, write(tmp_path / f"code{number}.any", text))
@@ -134,6 +138,7 @@ def test_advice_is_in_words_of_the_command_line(directory: Path, tmp_path: Path)
     assert "name the functions to export in -" in told(adder("f", 1).replace("define", "define internal") + "@k = internal global ptr @f\n")
 
 
+@pytest.mark.slow
 def test_hidden_functions_alone_are_told(directory: Path, tmp_path: Path) -> None:
     hidden = write(tmp_path / "hidden.ll", adder("f", 1).replace("define", "define hidden"))
     done = compcache("--dir", directory, "add", hidden)
@@ -143,6 +148,7 @@ def test_hidden_functions_alone_are_told(directory: Path, tmp_path: Path) -> Non
     assert compcache("--dir", directory, "add", hidden, write(tmp_path / "user.ll", caller("g", "f"))).err == ""
 
 
+@pytest.mark.slow
 def test_an_import_can_come_later(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "caller.ll").write_text(caller("caller", "its_own_name"))
     refused = compcache("--dir", directory, "add", tmp_path / "caller.ll")
@@ -197,6 +203,7 @@ define {llvm_type} @get() {{
     assert call(directory, "get") == f"{result}\n"
 
 
+@pytest.mark.slow
 def test_text_and_bytes_and_files_and_symbols_are_globals_too(directory: Path, tmp_path: Path) -> None:
     path = tmp_path / "g.ll"
     path.write_text("""\
@@ -256,6 +263,7 @@ def test_arguments_are_read_by_the_signature(typed: Path, name: str, argument: s
     assert call(typed, name, "--", argument) == f"{result}\n"
 
 
+@pytest.mark.slow
 def test_negative_numbers_need_no_separator(typed: Path) -> None:
     assert call(typed, "i64", "-42") == "-42\n"
     assert call(typed, "f64", "-inf") == "-inf\n"
@@ -291,6 +299,7 @@ def test_a_wrong_call_is_one_line_and_status_2(typed: Path, arguments: list[str]
     assert reason in done.err
 
 
+@pytest.mark.slow
 def test_buffers_are_lists_repeats_and_files_and_come_back_when_they_changed(
     directory: Path, tmp_path: Path
 ) -> None:
@@ -318,6 +327,7 @@ def test_a_call_does_not_import_llvm(directory: Path) -> None:
     assert "llvmlite" not in done.err
 
 
+@pytest.mark.slow
 def test_a_table_of_bytes_serves_a_kernel(directory: Path) -> None:
     table = b"".join(_crc_of(value).to_bytes(4, "little") for value in range(256))
     add(

@@ -57,6 +57,7 @@ def test_the_demo_compiles_once_and_loads_without_llvm(tmp_path: Path) -> None:
     assert [line.split()[10:] for line in run()[1:9]] == results
 
 
+@pytest.mark.slow
 def test_dot_and_norm(kernels: dict[str, Any]) -> None:
     a = array.array("d", [random.Random(1).random() for _ in range(99)])
     b = array.array("d", reversed(a))

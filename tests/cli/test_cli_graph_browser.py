@@ -70,6 +70,7 @@ def run_in_browser(page: str, probe: str, tmp_path: Path, size: str = "1400,900"
     return found
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_page_answers_to_mouse_and_keys(directory: Path, tmp_path: Path) -> None:
     fill(directory)
@@ -169,6 +170,7 @@ def test_large_graphs_begin_with_an_overview_and_stay_usable(tmp_path: Path, num
     assert max(times.values()) < 500, times
 
 
+@pytest.mark.slow
 @needs_browser
 def test_boxes_open_and_close_and_stay_where_they_are(tmp_path: Path) -> None:
     probe = """
@@ -193,6 +195,7 @@ def test_boxes_open_and_close_and_stay_where_they_are(tmp_path: Path) -> None:
     assert result == {"open": True, "stays": True, "again": True, "by_key": True, "stands_in": True, "count": True}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_labels_stay_inside_their_boxes_and_edges_part_where_their_ends_do(tmp_path: Path) -> None:
     probe = """
@@ -213,6 +216,7 @@ def test_labels_stay_inside_their_boxes_and_edges_part_where_their_ends_do(tmp_p
     assert result == {"parents": True, "edges": len([edge for edge in graph.edges if edge[0] != edge[1]]), "written": True, "inside": True}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_two_fingers_zoom_and_one_moves(tmp_path: Path) -> None:
     probe = """
@@ -234,6 +238,7 @@ def test_two_fingers_zoom_and_one_moves(tmp_path: Path) -> None:
     assert result == {"moved": 40, "zoomed": 2.0, "no_click_after_a_drag": True, "then_a_click": True}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_what_is_printed_is_whole_and_light(tmp_path: Path) -> None:
     probe = """
@@ -284,6 +289,7 @@ def small() -> FunctionGraph:
     return FunctionGraph(nodes, ((0, 1), (0, 3), (1, 2), (3, 4)))
 
 
+@pytest.mark.slow
 @needs_browser
 def test_search_counts_and_steps_with_exact_matches_first(tmp_path: Path) -> None:
     probe = """
@@ -305,6 +311,7 @@ def test_search_counts_and_steps_with_exact_matches_first(tmp_path: Path) -> Non
     assert result["opened"]
 
 
+@pytest.mark.slow
 @needs_browser
 def test_keys_follow_edges_and_readers_hear_what_is_chosen(tmp_path: Path) -> None:
     probe = """
@@ -326,6 +333,7 @@ def test_keys_follow_edges_and_readers_hear_what_is_chosen(tmp_path: Path) -> No
     assert (result["closer"], result["focusable"], result["told"], result["searching"]) == (True, 0, "polite", True)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_every_kind_of_node_has_a_colour_and_a_place_in_the_legend(tmp_path: Path) -> None:
     nodes = tuple(GraphNode(kind, f"a.{kind}", "", "aa" * 16, "") for kind in KINDS)
@@ -339,6 +347,7 @@ def test_every_kind_of_node_has_a_colour_and_a_place_in_the_legend(tmp_path: Pat
     assert result == {"colours": len(KINDS), "none": [], "legend": True}
 
 
+@pytest.mark.slow
 @needs_browser
 def test_names_that_look_like_markup_are_text(tmp_path: Path) -> None:
     nodes = (GraphNode("function", "</script><b>x", "f64()", "aa" * 16, "<i>bad</i>"),)

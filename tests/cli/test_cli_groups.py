@@ -26,6 +26,7 @@ def files(tmp_path: Path) -> list[Path]:
     return [tmp_path / name for name in texts]
 
 
+@pytest.mark.slow
 def test_several_files_are_one_module_and_one_file_is_none_of_a_group(directory: Path, files: list[Path]) -> None:
     done = compcache("--dir", directory, "add", *files, "--json")
     assert (done.status, done.err) == (0, "")
@@ -63,6 +64,7 @@ def test_the_newest_group_answers_as_a_whole_also_where_it_was_there_before(dire
     assert len(Cache(directory).modules()) == 1
 
 
+@pytest.mark.slow
 def test_one_file_replaces_its_older_module(directory: Path, files: list[Path]) -> None:
     for number in (1, 2):
         files[0].write_text(adder("value", number), encoding="utf-8")
@@ -72,6 +74,7 @@ def test_one_file_replaces_its_older_module(directory: Path, files: list[Path]) 
     assert len(Cache(directory).modules()) == 1
 
 
+@pytest.mark.slow
 def test_a_replacement_needs_all_files(directory: Path, files: list[Path], tmp_path: Path) -> None:
     assert compcache("--dir", directory, "add", *files, "--name", "lib").status == 0
     (tmp_path / "broken.ll").write_text("define", encoding="utf-8")
@@ -81,6 +84,7 @@ def test_a_replacement_needs_all_files(directory: Path, files: list[Path], tmp_p
     assert [len(group.members) for group in list_groups(Cache(directory))] == [2]
 
 
+@pytest.mark.slow
 def test_causes_stand_before_what_follows_from_them(directory: Path, files: list[Path], tmp_path: Path) -> None:
     for number in range(10):
         (tmp_path / f"w{number}.ll").write_text(caller(f"waits{number}", "broken"), encoding="utf-8")
@@ -126,6 +130,7 @@ def test_groups_are_shown_removed_and_exported_as_a_whole(directory: Path, files
     assert Cache(directory).pinned() == ()
 
 
+@pytest.mark.slow
 def test_a_group_that_others_import_from_is_kept(directory: Path, files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "outside.ll").write_text(caller("outside", "value"), encoding="utf-8")
     assert compcache("--dir", directory, "add", *files, "--name", "lib").status == 0

@@ -53,6 +53,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_any_value_is_what_the_json_module_would_read(value: Any) -> None:
     import contextlib

@@ -55,6 +55,7 @@ def test_a_function_counts_its_realizations(filled: Path) -> None:
     assert sieve["size"] == sum(module_file(filled, m).stat().st_size for m in sieve["modules"])
 
 
+@pytest.mark.slow
 def test_functions_are_sorted_by_size_and_age(directory: Path) -> None:
     with Cache(directory) as cache:
         for age, (name, count) in enumerate([("big", 200), ("small", 1), ("middle", 50)]):
@@ -85,6 +86,7 @@ def test_uses_are_counted_and_sorted_by(directory: Path) -> None:
     assert ", 2 uses, usable\n" in compcache("--dir", directory, "show", "often").out
 
 
+@pytest.mark.slow
 def test_modules_are_listed_by_id_and_found_by_what_they_hold(filled: Path) -> None:
     listed = names(filled, "--modules")
     assert len(listed) == 6
@@ -170,6 +172,7 @@ def test_show_prints_the_code_of_the_function_alone(filled: Path) -> None:
     assert "sqrt" in asm
 
 
+@pytest.mark.slow
 def test_show_prints_the_code_of_the_realization_that_is_named(filled: Path) -> None:
     report = json.loads(compcache("--dir", filled, "show", "sieve", "--json").out)
     texts = [
@@ -237,6 +240,7 @@ def test_a_terminal_is_told_that_nothing_is_there(directory: Path) -> None:
     assert on_terminal("--dir", directory, "ls", "g*").out == f"nothing matches in {directory}\n"
 
 
+@pytest.mark.slow
 def test_using_a_function_uses_what_it_depends_on(directory: Path) -> None:
     with Cache(directory) as cache:
         for text in (adder("leaf", 1), caller("middle", "leaf"), caller("top", "middle"), adder("other", 2)):
@@ -263,6 +267,7 @@ def with_variants(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_each_label_is_listed_once(with_variants: Path) -> None:
     assert names(with_variants) == ["dot"]
     assert names(with_variants, "do?", "--sort", "uses") == names(with_variants, "loop") == ["dot"]
@@ -272,6 +277,7 @@ def test_each_label_is_listed_once(with_variants: Path) -> None:
     assert (len(lines), rows(with_variants)[0]["variants"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_all_lists_variants_parts_and_entries_by_themselves(with_variants: Path) -> None:
     listed = [line.split("\t")[:2] for line in compcache("--dir", with_variants, "ls", "--all").out.splitlines()]
     kinds = [(name.startswith("dot-"), signature) for name, signature in listed]

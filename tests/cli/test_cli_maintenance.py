@@ -27,6 +27,7 @@ def functions(directory: Path) -> set[str]:
     return {line.split("\t")[0] for line in compcache("--dir", directory, "ls").out.splitlines()}
 
 
+@pytest.mark.slow
 def test_prune_dry_run_lists_exactly_what_prune_removes(kernels: Path) -> None:
     told = compcache("--dir", kernels, "prune", "--max-modules", 2, "--dry-run")
     assert told.status == 0
@@ -41,6 +42,7 @@ def test_prune_dry_run_lists_exactly_what_prune_removes(kernels: Path) -> None:
     assert not ("norm" not in gone and "dot" in gone)
 
 
+@pytest.mark.slow
 def test_prune_asks_on_a_terminal_and_refuses_without_one(kernels: Path) -> None:
     refused = compcache("--dir", kernels, "prune", "--max-modules", 0)
     assert refused.status == 2
@@ -53,6 +55,7 @@ def test_prune_asks_on_a_terminal_and_refuses_without_one(kernels: Path) -> None
     assert functions(kernels) == set()
 
 
+@pytest.mark.slow
 def test_prune_by_name_keeps_what_others_need(kernels: Path) -> None:
     done = compcache("--dir", kernels, "prune", "--match", "*", "--keep", "norm", "-y")
     assert functions(kernels) == {"norm", "dot"}
@@ -144,6 +147,7 @@ def test_stats_count_hits_and_can_be_zeroed(kernels: Path) -> None:
     assert "'yesterday' is not a valid time" in bad.err
 
 
+@pytest.mark.slow
 def test_explain_tells_a_hit_from_a_miss(kernels: Path) -> None:
     hit = compcache("--dir", kernels, "explain", "norm")
     assert hit.status == 0
@@ -169,6 +173,7 @@ def test_looking_at_a_directory_that_is_not_there_does_not_make_it(
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.slow
 def test_prune_by_makers(directory: Path) -> None:
     with Cache(directory) as cache:
         wrong = cache.add_module(made_by("f", 1, numba="0.66.0"))
@@ -186,6 +191,7 @@ def test_prune_by_makers(directory: Path) -> None:
     assert functions(directory) == {"g", "h"}
 
 
+@pytest.mark.slow
 def test_prune_tells_what_packs_free(directory: Path) -> None:
     with Cache(directory) as cache:
         frontend.put_entry(cache, "a name", b"x" * 2000, kind="k")

@@ -111,6 +111,7 @@ def test_json_lines_are_objects(named: Path) -> None:
         assert json.loads(compcache("--dir", named, "ls", *options, "--json").out) == [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_top_counts_labels_together(named: Path) -> None:
     rows = {row["name"]: row for row in map(json.loads, compcache("--dir", named, "top", "--jsonl").out.splitlines())}
     assert (rows["kernels.scale"]["realizations"], rows["kernels.norm"]["realizations"]) == (2, 1)
@@ -134,6 +135,7 @@ def test_quiet_is_quiet_and_verbose_tells(named: Path) -> None:
         assert "hit first" in done.err
 
 
+@pytest.mark.slow
 def test_code_is_coloured_on_a_terminal_alone(named: Path) -> None:
     plain = compcache("--dir", named, "show", "first", "--ir").out
     shown = on_terminal("--dir", named, "show", "first", "--ir", columns=200).out

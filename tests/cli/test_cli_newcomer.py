@@ -75,6 +75,7 @@ def test_tables_fit_a_narrow_terminal(named: Path, line: str) -> None:
     assert max(map(len, table)) <= (44 if line == "config" else 40), shown
 
 
+@pytest.mark.slow
 def test_a_terminal_without_frames_gets_ascii(named: Path) -> None:
     with Cache(named) as cache:
         cache.add_module(
@@ -112,6 +113,7 @@ _SHELLS = {
 _WITHOUT_SETTINGS = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", list(_SHELLS))
 def test_a_shell_completes(named: Path, tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
@@ -130,6 +132,7 @@ def test_a_shell_completes(named: Path, tmp_path: Path, shell: str) -> None:
     assert "vector.dot" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_help_and_version_are_found_as_in_other_tools() -> None:
     assert compcache("help") == compcache("--help")
     assert compcache("help", "prune") == compcache("prune", "--help")

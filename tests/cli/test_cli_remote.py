@@ -58,6 +58,7 @@ def test_what_is_pushed_is_pulled_and_what_leads_nowhere_is_removed(url: str, tm
     assert (status["url"], status["waiting_uploads"], status["waiting_size"], status["uploads"]) == (url, 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_status_shows_the_mode_that_is_set(url: str) -> None:
     def mode(**settings: str) -> str:
         (status,) = json.loads(compcache("remote", "status", "--json", **settings).out)
@@ -92,6 +93,7 @@ def test_metrics_are_text_for_prometheus(url: str, tmp_path: Path) -> None:
     assert "secret" not in secret
 
 
+@pytest.mark.slow
 def test_what_nobody_used_is_removed_on_demand(url: str) -> None:
     assert compcache("remote", "gc", "--unused-for", "30d", "--remote", url).out == "removed 0 objects, 0 B\n"
     assert compcache("remote", "gc", "--unused-for", "200d", "--remote", url).status == 2

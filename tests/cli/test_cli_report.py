@@ -79,6 +79,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
+@pytest.mark.slow
 def test_the_data_are_what_was_counted(told: Path) -> None:
     story = json.loads(compcache("--dir", told, "report", "--json").out)
     stats = story["stats"]
@@ -103,6 +104,7 @@ def test_the_page_needs_nothing_and_runs_nothing(drawn: str) -> None:
     assert "@import" not in drawn
 
 
+@pytest.mark.slow
 def test_the_page_tells_the_story_in_words_charts_and_tables(drawn: str) -> None:
     found = Reader(drawn)
     for text in ("87.0%", "80 of 92 requests", "prune --duplicates", "Misses by reason", "compcache check", "linalg.norm", r"\x1b[1m"):

@@ -33,6 +33,7 @@ def test_rm_removes_what_nothing_needs(kernels: Path) -> None:
     assert functions(kernels) == set(SIGNATURES) - {"norm"}
 
 
+@pytest.mark.slow
 def test_rm_keeps_what_others_need_and_says_so(kernels: Path) -> None:
     kept = compcache("--dir", kernels, "rm", "dot")
     assert kept.status == 1
@@ -49,6 +50,7 @@ def test_rm_takes_what_it_was_given_in_an_order_that_works(kernels: Path) -> Non
     assert functions(kernels) == set(SIGNATURES) - {"dot", "norm"}
 
 
+@pytest.mark.slow
 def test_rm_by_a_pattern_asks(kernels: Path) -> None:
     refused = compcache("--dir", kernels, "rm", "n*")
     assert refused.status == 2

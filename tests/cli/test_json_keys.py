@@ -31,6 +31,8 @@ COMMAND_LINES = (
     "import {scratch}/n.ccb",
 )  # fmt: skip
 
+pytestmark = pytest.mark.slow  # the fixture runs every command
+
 
 def documented() -> dict[str, set[str]]:
     """The types of every key in the tables of the page."""
@@ -96,7 +98,6 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 def test_every_key_is_documented_with_its_types(outputs: dict[str, Any]) -> None:
     known = documented()
     dynamic = {name for name, types in known.items() if "object of names" in types}

@@ -185,6 +185,7 @@ def test_a_process_sees_what_it_sees_without_closures(tmp_path: Path, number: in
     assert not different, (different, histories[different[0]], *found[different[0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [[], [("link", ("user",), False, None), ("get", "user")]])
 def test_a_function_has_one_address_where_modules_are_loaded_before_a_set(tmp_path: Path, before: list[tuple[Any, ...]]) -> None:
     """The set has a copy of `f`, whose module is there already; the process has met another closure, or not."""
@@ -204,6 +205,7 @@ def test_a_function_that_is_called_and_compared_has_one_address(tmp_path: Path, 
     assert apart[-1][-1] == 0  # one address
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["k", "address_table"])
 def test_a_module_in_a_closure_is_not_loaded_beside_a_copy(tmp_path: Path, first: str) -> None:
     """One closure has a copy of `f`, the other one its module."""
@@ -227,6 +229,7 @@ def test_what_was_bound_in_a_closure_stays_bound_there(tmp_path: Path, event: tu
     assert linked == apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["f", "address_b"])
 def test_what_was_bound_in_a_closure_gives_way_to_what_is_newer(tmp_path: Path, name: str) -> None:
     """A newer `f` is what the next look-up finds, also the first one after it was added."""
@@ -243,6 +246,7 @@ def test_a_process_that_has_loaded_nothing_has_one_address(tmp_path: Path) -> No
     assert run_fresh(tmp_path, _AGAIN) == [1, 1]
 
 
+@pytest.mark.slow
 def test_threads_that_load_at_once_have_one_address(tmp_path: Path) -> None:
     with Cache(stored(tmp_path)) as cache:
         cache.link(["f", "k"], into="set")

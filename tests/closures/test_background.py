@@ -38,6 +38,7 @@ def linked(directory: Path) -> int:
         return len(linked_closures(cache._store))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["link='background'", "tune=True"])
 def test_what_is_loaded_for_the_second_time_is_linked(chain: Path, options: str) -> None:
     script = _LOAD.format(options=options)
@@ -50,6 +51,7 @@ def test_what_is_loaded_for_the_second_time_is_linked(chain: Path, options: str)
     assert run_fresh(chain, script) == [5, 1, []]
 
 
+@pytest.mark.slow
 def test_caches_that_link_in_the_background_have_plain_hits(chain: Path) -> None:
     with Cache(chain) as cache:
         cache.link(["first"])
@@ -66,6 +68,7 @@ with Cache(directory, link="background") as cache:
     assert results[1] == [[5, False], [4, False], [8, False]]
 
 
+@pytest.mark.slow
 def test_nothing_is_linked_unless_it_is_asked_for(chain: Path) -> None:
     results: list[Any] = [run_fresh(chain, _LOAD.format(options="")) for _ in range(3)]
     assert results == [[5, 3, []]] * 3
@@ -73,6 +76,7 @@ def test_nothing_is_linked_unless_it_is_asked_for(chain: Path) -> None:
         Cache(chain, link="now")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_linked_is_tried_once(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_modules([ModuleSource(code, keep_bitcode=False) for code in (caller("first", "second"), adder("second", 2))])
@@ -86,6 +90,7 @@ def test_what_cannot_be_linked_is_tried_once(directory: Path) -> None:
     assert len(run_fresh(directory, script)[2]) == 1
 
 
+@pytest.mark.slow
 def test_functions_that_others_load_often_are_linked_with_it(chain: Path) -> None:
     with Cache(chain) as cache:
         cache.add_module(ModuleSource(caller("other", "third", plus=9)))

@@ -56,6 +56,7 @@ def test_a_set_is_one_image_for_all_of_its_functions(chain: Cache, directory: Pa
     assert (found, modules) == ([(closure.module_id, 4), (closure.module_id, 7)], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["first", "second", "third"])
 def test_what_is_newer_is_used_whatever_it_is(chain: Cache, directory: Path, name: str) -> None:
     (closure,) = chain.link(["first"]).linked
@@ -81,6 +82,7 @@ def test_a_process_that_has_the_cache_open_sees_what_is_newer_as_it_does_without
         assert [reader.get_target(name)(1) for name in ("third", "second", "first")] == [51, 53, 54]
 
 
+@pytest.mark.slow
 def test_a_process_that_has_a_set_in_memory_sees_what_is_newer(cache: Cache, directory: Path) -> None:
     names = [f"f{number}" for number in range(12)]  # from the eighth on a process has all records of the set
     cache.add_modules([ModuleSource(adder(name, 1)) for name in names])
@@ -139,6 +141,7 @@ def test_what_is_kept_about_it_is_not_believed_when_it_is_damaged(chain: Cache, 
     assert load(directory, "first")[0][0][1] == 54
 
 
+@pytest.mark.slow
 def test_what_is_kept_about_it_is_believed_of_who_may_say_so(directory: Path) -> None:
     """That a closure holds which does not: as it was told without the key, of another closure, or by another user."""
     key = b"the key of the owner"
@@ -166,6 +169,7 @@ def test_what_is_kept_about_it_is_believed_of_who_may_say_so(directory: Path) ->
             assert load(place, "first")[0] == [(ANY, 52)]
 
 
+@pytest.mark.slow
 def test_what_is_kept_about_it_goes_with_it(chain: Cache, directory: Path) -> None:
     (closure,) = chain.link(["first"]).linked
     assert load(directory, "first")[0] == [(closure.module_id, 7)]
@@ -206,6 +210,7 @@ def test_it_goes_with_what_a_prune_removes(chain: Cache) -> None:
     assert [summary.func_name for summary in chain.functions()] == ["other"]
 
 
+@pytest.mark.slow
 def test_its_use_is_that_of_its_parts(chain: Cache, directory: Path) -> None:
     chain.link(["first"])
     load(directory, "first")
@@ -217,6 +222,7 @@ def test_its_use_is_that_of_its_parts(chain: Cache, directory: Path) -> None:
     assert {module.functions for module in report.removed} == {(), ("other",)}
 
 
+@pytest.mark.slow
 def test_all_of_them_have_a_quarter_of_the_limit(directory: Path) -> None:
     with Cache(directory, max_size=160_000) as cache:
         cache.add_modules([ModuleSource(adder("last", 1)), *[ModuleSource(caller(f"f{number}", "last")) for number in range(12)]])
@@ -283,6 +289,7 @@ def test_modules_without_kept_code_are_called_where_they_are(cache: Cache, direc
     assert load(directory, "first") == ([(closure.module_id, 4)], 2)
 
 
+@pytest.mark.slow
 def test_it_is_signed_where_all_of_its_parts_are(directory: Path) -> None:
     pytest.importorskip("nacl")
     key = generate_key("own-1")
@@ -298,6 +305,7 @@ def test_it_is_signed_where_all_of_its_parts_are(directory: Path) -> None:
     assert found == [(whole, 6)]
 
 
+@pytest.mark.slow
 def test_modules_with_constructors_are_called_where_they_are(cache: Cache, directory: Path) -> None:
     counter = """\
 @seen = internal global i64 0
@@ -329,6 +337,7 @@ define i64 @second(i64 %x) {{
     assert load(directory, "zero") == ([(closure.module_id, 2 + 40)], 2)  # the state is in the closure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", [True, False])
 def test_addresses_are_those_of_the_home(cache: Cache, directory: Path, moves: bool) -> None:
     """It is one for what moves into the closure, and for what stays and is also copied, as a part of what calls it."""
@@ -378,6 +387,7 @@ def test_a_batch_links_what_it_has_compiled(directory: Path, tmp_path: Path) -> 
     assert ([value for _, value in found], modules) == ([5, 4], 1)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_links(chain: Cache, directory: Path) -> None:
     assert compcache("--dir", directory, "link", "f*", "--into", "set").out == "linked first with code of 3 modules\n"
     failed = compcache("--dir", directory, "link", "third")

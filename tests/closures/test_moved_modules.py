@@ -183,6 +183,7 @@ def test_threads_that_load_at_once_have_one_state(tmp_path: Path) -> None:
     assert set(run_fresh(stored(tmp_path / "linked", "both", "also"), _THREADS.format(names=NAMES))) == set(expected)
 
 
+@pytest.mark.slow
 def test_closures_that_a_module_would_move_into_are_one(cache: Cache, directory: Path) -> None:
     cache.add_modules([ModuleSource(code) for code in SOURCES])
     (first,) = cache.link(["both"]).linked
@@ -224,6 +225,7 @@ with Cache(directory) as cache:
         assert found == [100, 3, True]
 
 
+@pytest.mark.slow
 def test_unloading_ends_it(tmp_path: Path) -> None:
     script = """\
 from compcache import Cache, TargetUnloadedError

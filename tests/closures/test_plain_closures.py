@@ -133,6 +133,7 @@ def test_plain_hits_ask_whether_a_closure_holds(cache: Cache, directory: Path, n
     assert load(directory, "first")[2] == (name != "unrelated")
 
 
+@pytest.mark.slow
 def test_a_closure_that_imports_from_home_modules_is_plain(cache: Cache, directory: Path) -> None:
     home = ModuleSource(adder("home", 7), keep_bitcode=False)
     sums = [ModuleSource(sum_of(name, ["home", "third"])) for name in ("first", "second")]
@@ -151,6 +152,7 @@ def test_further_functions_of_a_closure_are_bound_to_what_they_import(cache: Cac
     assert load(directory, "third", "first", "second") == ([1 + 3, 1 + 7 + 1 + 3, 1 + 9 + 1 + 3], [closure.module_id] * 3, False)
 
 
+@pytest.mark.slow
 def test_functions_that_are_added_meanwhile_are_not_taken_from_a_loaded_closure(cache: Cache, directory: Path) -> None:
     cache.add_modules([ModuleSource(adder(name, plus)) for name, plus in (("one", 1), ("two", 2), ("three", 3))])
     cache.link(["one", "two", "three"], into="set")
@@ -167,6 +169,7 @@ def test_functions_that_are_added_meanwhile_are_not_taken_from_a_loaded_closure(
     assert run_fresh(directory, script) == [1, 2, 30, 1]
 
 
+@pytest.mark.slow
 def test_functions_of_another_closure_are_not_read_from_the_loaded_one(cache: Cache, directory: Path) -> None:
     cache.add_modules([ModuleSource(adder(name, plus)) for name, plus in (("one", 1), ("two", 2), ("three", 3), ("four", 4))])
     closures = [cache.link(names, into=names[0]).linked[0].module_id for names in (["one", "two"], ["three", "four"])]
@@ -176,6 +179,7 @@ def test_functions_of_another_closure_are_not_read_from_the_loaded_one(cache: Ca
         assert set(modules) <= {*closures}
 
 
+@pytest.mark.slow
 def test_the_variables_and_constructors_of_home_modules_are_one(tmp_path: Path) -> None:
     """The home module counts in a variable that the closure uses, too, and begins with what a function of a third module returns."""
     home = ModuleSource(_HOME, keep_bitcode=False)
@@ -197,6 +201,7 @@ def test_a_closure_that_is_gone_is_not_mapped_beside_its_modules(tmp_path: Path)
     assert run_fresh(tmp_path, _GONE) is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [("bump", "user"), ("user",), ("h", "k", "user"), ("bump", "peek")])
 def test_state_is_one(tmp_path: Path, linked: tuple[str, ...]) -> None:
     for way in ("apart", "linked"):
@@ -207,6 +212,7 @@ def test_state_is_one(tmp_path: Path, linked: tuple[str, ...]) -> None:
     assert run_fresh(tmp_path / "linked", _STATE) == run_fresh(tmp_path / "apart", _STATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["remove(derived=True)", 'link(["f", "h"], into="set")', "info()"])
 def test_an_address_is_one(tmp_path: Path, event: str) -> None:
     with Cache(tmp_path) as cache:
@@ -215,6 +221,7 @@ def test_an_address_is_one(tmp_path: Path, event: str) -> None:
     assert run_fresh(tmp_path, _ADDRESS.format(event=event)) == [True, True, 2]
 
 
+@pytest.mark.slow
 def test_what_is_linked_later_does_not_double_what_is_loaded(tmp_path: Path) -> None:
     with Cache(tmp_path) as cache:
         cache.add_modules([ModuleSource(code) for code in SOURCES])
@@ -231,6 +238,7 @@ def test_what_is_linked_later_does_not_double_what_is_loaded(tmp_path: Path) -> 
     assert run_fresh(tmp_path, script) == [1, 6]
 
 
+@pytest.mark.slow
 def test_what_is_removed_does_not_double_what_is_loaded(tmp_path: Path) -> None:
     with Cache(tmp_path) as cache:
         cache.add_modules([ModuleSource(code) for code in SOURCES])

@@ -152,6 +152,7 @@ def test_a_compile_works_whichever_write_fails(
         shutil.rmtree(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "step"),
     [(errno.EIO, 4), *(pytest.param(n, 1, marks=FAULT) for n in (errno.EIO, errno.EACCES, errno.EMFILE))],

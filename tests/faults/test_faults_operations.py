@@ -114,6 +114,7 @@ def attempt(place: Path, name: str, at: int, number: int) -> tuple[int, str]:
     return len(files.operations), problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "step"),
     [(errno.EMFILE, 83), *(pytest.param(n, 1, marks=pytest.mark.fault) for n in (errno.EMFILE, errno.EIO, errno.EACCES))],

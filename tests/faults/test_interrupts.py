@@ -276,6 +276,7 @@ def test_a_child_forked_by_the_caller_meanwhile_is_told_so(directory: Path) -> N
     assert run_fresh(directory, textwrap.dedent(text)) == 7
 
 
+@pytest.mark.slow
 def test_a_fork_while_llvm_works_leaves_a_child_that_can_compile(directory: Path) -> None:
     text = """
         import os

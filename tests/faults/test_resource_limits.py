@@ -82,6 +82,7 @@ result = raised, left
 """
 
 
+@pytest.mark.slow
 def test_tools_without_descriptors_say_so_and_lose_nothing(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("warm", 1)))

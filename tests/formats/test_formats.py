@@ -68,6 +68,7 @@ entries_lists = st.lists(
 ).map(lambda entries: sorted(set(entries)))
 
 
+@pytest.mark.slow
 @given(entries_lists, st.booleans())
 def test_a_table_finds_exactly_what_was_put_in(entries: list[bytes], constant: bool) -> None:
     data = encode_table(entries, WIDTH)
@@ -91,6 +92,7 @@ def test_a_key_inside_of_an_entry_is_no_key() -> None:
     assert table_of(encode_table(entries, 36)).find(key) == []
 
 
+@pytest.mark.slow
 @given(entries_lists, st.data())
 def test_a_damaged_table_gives_right_answers_or_a_format_error(
     entries: list[bytes], data: st.DataObject
@@ -109,6 +111,7 @@ def test_a_damaged_table_gives_right_answers_or_a_format_error(
         assert found == [entry[KEY_SIZE:] for entry in entries if entry.startswith(key)]
 
 
+@pytest.mark.slow
 def test_no_bit_of_a_table_leads_to_other_entries() -> None:
     entries = sorted(digest([b"%d" % number], size=KEY_SIZE) + b"%04d" % number for number in range(60))
     good = encode_table(entries, WIDTH)
@@ -148,18 +151,22 @@ def test_a_large_table_is_found_with_few_reads() -> None:
 # ------------------------------------------------------------------------------------ manifest
 
 link_types = st.binary(min_size=12, max_size=12)
+slots = st.none() | st.integers(0, 2**32 - 2)
 
 
 def needs_record(
-    imports: list[tuple[tuple[int, str], bytes, bytes]],
+    imports: list[tuple[int | None, str, bytes, bytes]],
     offsets: tuple[int, ...],
     natives: tuple[str, ...],
     children: tuple[int, ...],
     known: int,
 ) -> NeedsRecord:
-    """One with no places and link types, with places, or with both."""
-    bare, places, types = [tuple([item[number] for item in imports]) for number in range(3)]
-    return NeedsRecord(bare, offsets, natives, children, places if known else (), types if known > 1 else ())  # type: ignore[arg-type]
+    """One with no places and link types, with places, or with both. An import without a slot has places."""
+    uses = [
+        (name if slot is None else slot, name, places if slot is None and known else b"", kind if known > 1 else b"")
+        for slot, name, places, kind in imports
+    ]
+    return NeedsRecord(tuple(uses), offsets, natives, children)
 
 
 records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
@@ -179,7 +186,7 @@ records: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] =
     "needs": (
         st.builds(
             needs_record,
-            st.lists(st.tuples(st.tuples(u32, texts), st.binary(min_size=16, max_size=16), link_types), max_size=3),
+            st.lists(st.tuples(slots, texts, st.binary(min_size=16, max_size=16), link_types), max_size=3),
             st.lists(u32, max_size=3).map(tuple),
             st.lists(texts, max_size=3).map(tuple),
             st.lists(u32, max_size=3).map(tuple),
@@ -229,6 +236,7 @@ def test_any_payload_is_a_record_or_a_format_error(kind: str, data: st.DataObjec
     assert encode(record) == payload
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=700), min_size=1, max_size=6))
 def test_frames_are_read_one_at_a_time_and_in_a_row(payloads: list[bytes]) -> None:
     key = payloads[0][9:25] if payloads[0][:1] == b"M" else b""
@@ -241,6 +249,7 @@ def test_frames_are_read_one_at_a_time_and_in_a_row(payloads: list[bytes]) -> No
         assert read_frame(lambda at, size: section[at : at + size], offset, len(section), key) == payload
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=50), min_size=2, max_size=4), st.data())
 def test_a_damaged_or_shifted_frame_is_a_format_error(payloads: list[bytes], data: st.DataObject) -> None:
     writer = ManifestWriter()
@@ -267,6 +276,7 @@ def pack(parts: list[bytes], key: bytes | None) -> tuple[bytes, bytes]:
     return module_id, b"".join(written)
 
 
+@pytest.mark.slow
 @given(sections, st.sampled_from([None, b"key", b"k" * 100]))
 def test_a_container_tells_where_its_sections_are(parts: list[bytes], key: bytes | None) -> None:
     module_id, data = pack(parts, key)
@@ -287,6 +297,7 @@ def test_the_notes_are_no_part_of_the_identity_but_sizes_are() -> None:
     assert encode_container(b"a", b"bc", b"", b"", b"notes", None)[0] != module_id
 
 
+@pytest.mark.slow
 @given(sections, st.data())
 def test_a_damaged_footer_is_a_format_error(parts: list[bytes], data: st.DataObject) -> None:
     content = pack(parts, None)[1]
@@ -424,7 +435,7 @@ def manifest_bytes() -> bytes:
     )
     glob = writer.add(encode_global(GlobalRecord("g", 3, "int", 8, "integer", b"42")))
     child = writer.add(encode_needs(NeedsRecord((), (glob,), (), ())))
-    needs = writer.add(encode_needs(NeedsRecord(((2, "other"),), (glob,), ("strlen",), (child,))))
+    needs = writer.add(encode_needs(NeedsRecord(((2, "other", b"", b""),), (glob,), ("strlen",), (child,))))
     writer.add(encode_function(FunctionRecord("f\u00fc", "f", "i64(i64)", b"target42", 0, 1, needs)))
     return writer.content()
 

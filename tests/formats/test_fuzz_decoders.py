@@ -58,12 +58,13 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes], Any]]] = {
         decode_module,
     ),
     "function": (encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3)), decode_function),
-    "needs": (encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,))), decode_needs),
+    "needs": (encode_needs(NeedsRecord(((1, "g", b"", b""), (2, "h", b"", b"")), (3,), ("strlen",), (4,))), decode_needs),
     "function of a known type": (
         encode_function(FunctionRecord("f", "f", "i64(i64)", b"target42", 1, 2, 3, b"digest42" + bytes(4))), decode_function
     ),
     "needs of known types": (
-        encode_needs(NeedsRecord(((1, "g"), (2, "h")), (3,), ("strlen",), (4,), (), (b"digest42" + bytes(4), bytes(12)))), decode_needs
+        encode_needs(NeedsRecord(((1, "g", b"", b"digest42" + bytes(4)), ("h", "h", bytes(16), b"")), (3,), ("strlen",), (4,))),
+        decode_needs,
     ),
     "link type": (encode_link_type("f64(f64) | i64(i64) ignored"), decode_link_type),
     "global": (encode_global(GlobalRecord("g", 1, "int", 8, "integer", b"payload")), decode_global),
@@ -136,6 +137,7 @@ def test_frames(data: st.DataObject) -> None:
     assert all(size <= 1 << 26 for size in asked)
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_tables_behind_a_right_checksum(data: st.DataObject) -> None:
@@ -231,6 +233,7 @@ def test_a_footer_that_promises_more_than_there_is() -> None:
         decode_footer(bytes(footer) + check(bytes(footer)), len(content))
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data(), st.sampled_from([None, b"key"]))
 def test_hosts(data: st.DataObject, key: bytes | None) -> None:
@@ -285,6 +288,7 @@ def test_lengths_in_msgpack_allocate_nothing(head: bytes) -> None:
     bounded(read_keys, check(head) + head, FormatError)
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_statistics(data: st.DataObject) -> None:
@@ -304,6 +308,7 @@ def read_keys(data: bytes) -> object:
     return list(keys.between(b"", b"\xff")), keys.find(b"b")
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_sorted_keys(data: st.DataObject) -> None:
@@ -317,6 +322,7 @@ def test_sorted_keys(data: st.DataObject) -> None:
         bounded(read_keys, block + check(index) + index + tail + check(tail), FormatError)
 
 
+@pytest.mark.slow
 @FEW
 @given(st.data())
 def test_globals(data: st.DataObject) -> None:

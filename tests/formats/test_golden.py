@@ -88,6 +88,7 @@ def test_a_cache_is_added_to_and_pruned(golden: tuple[Path, dict[str, Any]]) -> 
         assert cache.check()
 
 
+@pytest.mark.slow
 def test_signed_code_is_run_by_those_who_trust_the_key(golden: tuple[Path, dict[str, Any]]) -> None:
     directory, expected = golden[0] / "signed", golden[1]["signed"]
     read(directory, expected, trusted_keys=expected["key"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from hashlib import blake2b
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from compcache.hit.closures import HEAD, MAGIC, seal
 from compcache.native import runtime
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=600), st.integers(1, 64), st.binary(max_size=16), st.binary(max_size=16), st.binary(max_size=64))
 def test_digests_are_those_of_the_standard_library(data: bytes, size: int, person: bytes, salt: bytes, key: bytes) -> None:
     assert runtime.digest(data, size, person, salt, key) == blake2b(data, digest_size=size, person=person, salt=salt, key=key).digest()
@@ -36,6 +38,7 @@ def test_the_plain_case_knows_the_numbers_of_records() -> None:
     assert numbers == (hit._IMAGE_SHARED, hit._NO_ENTRY, hit._LINKED, hit._LINK_ONLY)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=4), st.text("-0123456789abcdefgF", min_size=30, max_size=34))
 @example("", "-" + "0" * 32)
 @example("\0f", "a" * 32)
@@ -46,6 +49,7 @@ def test_names_of_content_and_of_entries_have_no_order(label: str, end: str) -> 
     assert runtime.is_ordered(name) == (not is_content_name(name) and not name.startswith("\0"))
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("-0123456789abcdefgF.idx", min_size=29, max_size=32), max_size=3))
 @example([f"07-{'0123456789abcdef' * 2}.idx"[:27] + ".idx"] * 2)
 @example(["07-" + "a" * 24 + ".idx", "07-" + "a" * 24 + ".tmp"])

@@ -23,6 +23,7 @@ def opened(items: dict[bytes, bytes], read: list[int] | None = None) -> SortedKe
     return SortedKeys(at, len(data))
 
 
+@pytest.mark.slow
 @given(KEYS, st.binary(max_size=6), st.binary(max_size=6))
 def test_a_range_is_that_of_all_items(items: dict[bytes, bytes], start: bytes, end: bytes) -> None:
     keys = opened(items)
@@ -50,6 +51,7 @@ def test_two_ranges_that_are_read_in_turn_do_not_disturb_each_other() -> None:
     assert [b for _, (b, _) in pairs] == sorted(key for key in items if key >= b"a001000")[: len(pairs)]
 
 
+@pytest.mark.slow
 def test_an_answer_costs_what_it_is_long_whatever_the_number_of_keys() -> None:
     costs = []
     for number in (2_000, 200_000):

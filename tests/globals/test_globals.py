@@ -525,6 +525,7 @@ def test_a_native_symbol_that_is_not_there_is_refused(cache: Cache, symbol: Nati
         cache.add_module(source_of(symbol, "pointer"))
 
 
+@pytest.mark.slow
 def test_a_library_that_is_gone_is_told_at_the_load(cache: Cache, directory: Path, tmp_path: Path) -> None:
     library = tmp_path / "libcopied.so"
     script = f"""
@@ -713,6 +714,7 @@ def test_a_kind_belongs_to_one_class() -> None:
 # ------------------------------------------------------------------------------------ encodings
 
 
+@pytest.mark.slow
 @given(
     st.one_of(
         st.builds(Integer, st.integers()),
@@ -736,6 +738,7 @@ def test_a_definition_comes_back_from_its_bytes(definition: GlobalDefinition) ->
     assert decode_definition(definition.kind, definition.encode()) == definition
 
 
+@pytest.mark.slow
 @given(st.sampled_from([kind for kind in known_kinds() if not kind.startswith(("numba", "test"))]), st.binary(max_size=40))
 def test_a_malformed_definition_raises_its_own_error_only(kind: str, payload: bytes) -> None:
     try:

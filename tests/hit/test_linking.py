@@ -196,6 +196,7 @@ def test_debuggers_and_profilers_see_the_path_of_the_module(directory: Path, cou
     assert shown_path(first.address) == shown_path(second.address) == str(counter)
 
 
+@pytest.mark.slow
 def test_gdb_finds_the_module(directory: Path, counter: Path) -> None:
     gdb = shutil.which("gdb")
     if gdb is None:
@@ -363,6 +364,7 @@ def test_modules_that_cannot_be_stored_hold_no_descriptors(tmp_path: Path) -> No
     assert all(name.startswith("<module ") for name in map(shown_path, [target.address for target in keep]))
 
 
+@pytest.mark.slow
 def test_a_closure_of_many_modules_needs_few_descriptors(directory: Path) -> None:
     modules, at_once = 10, 4
     with Cache(directory) as cache:

@@ -136,6 +136,7 @@ def test_only_the_imports_of_the_closure_are_loaded(cache: Cache) -> None:
     assert len(modules) == 2
 
 
+@pytest.mark.slow
 def test_one_function_of_many_opens_one_image(cache: Cache) -> None:
     cache.add_module(ModuleSource("".join(constant(f"f{i}", i) for i in range(300))))
     assert cache.get_target("f123")() == 123
@@ -194,6 +195,7 @@ def test_another_realization_satisfies_a_dependent_as_well(cache: Cache, directo
         assert later.get_target("broken")(1) == 51
 
 
+@pytest.mark.slow
 def test_a_native_symbol_that_this_process_lacks_concerns_its_users_only(directory: Path, tmp_path: Path) -> None:
     """The module is added by a process that has loaded a library globally, and used by one that has not."""
     text = GONE.format(gone="only_in_my_library")
@@ -459,6 +461,7 @@ def test_a_damaged_index_is_rebuilt_with_a_warning(cache: Cache, directory: Path
         assert again.get_target("f")() == 1
 
 
+@pytest.mark.slow
 def test_many_additions_are_merged_and_found(cache: Cache, directory: Path) -> None:
     for number in range(30):
         cache.add_module(ModuleSource(constant(f"f{number}", number), optimize=0))

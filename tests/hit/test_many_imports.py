@@ -49,6 +49,7 @@ def test_all_are_bound(directory: Path) -> None:
     assert run_fresh(directory, "import compcache\nresult = compcache.Cache(directory).get_target('total')(1)") == total()
 
 
+@pytest.mark.slow
 def test_the_newest_of_several_realizations_is_taken(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(library(NAMES[1:50], 100)))
@@ -65,6 +66,7 @@ def test_what_needs_something_itself_gets_it(directory: Path) -> None:
     assert loaded(directory) == total(10_000)
 
 
+@pytest.mark.slow
 def test_what_is_of_another_type_is_passed_over(directory: Path) -> None:
     of_numbers = "".join(f"define double @{name}(double %x) {{\n  ret double %x\n}}\n" for name in NAMES)
     with Cache(directory) as cache:
@@ -94,6 +96,7 @@ def test_a_damaged_record_is_met(directory: Path) -> None:
         loaded(directory)
 
 
+@pytest.mark.slow
 def test_what_is_read_does_not_grow_with_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def reads(count: int) -> int:
         names = [f"p{number}" for number in range(count)]
@@ -116,6 +119,7 @@ def test_what_is_read_does_not_grow_with_the_imports(tmp_path: Path, monkeypatch
     assert many <= few + 20
 
 
+@pytest.mark.slow
 def test_without_a_plan_one_record_of_each_module_is_read_alone(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     real = PlainLoader._read_function
@@ -134,6 +138,7 @@ def test_without_a_plan_one_record_of_each_module_is_read_alone(directory: Path,
     assert sorted(read) == ["both", "more0", "part0"]
 
 
+@pytest.mark.slow
 def test_what_is_bound_stays_so_when_another_function_of_the_module_is_loaded(directory: Path) -> None:
     with Cache(directory) as cache:
         code = sum_of("first", NAMES) + sum_of("second", NAMES).split("\n", len(NAMES))[-1]

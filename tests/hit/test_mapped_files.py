@@ -58,6 +58,7 @@ def test_what_is_copied_survives_files_that_are_cut(filled: Path) -> None:
     assert "COMPCACHE_MAP_FILES" in loader
 
 
+@pytest.mark.slow
 def test_a_setting_maps_files_everywhere(filled: Path) -> None:
     _, mapped, loader, _ = run_fresh(filled, "cut = False" + LOAD, COMPCACHE_MAP_FILES="1")
     assert mapped >= 2

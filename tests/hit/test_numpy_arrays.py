@@ -134,6 +134,7 @@ def test_an_array_is_held_while_the_function_runs_and_no_longer(get: Callable[[s
     assert get("length")(array) == 8
 
 
+@pytest.mark.slow
 def test_an_array_without_dimensions_may_be_the_first(tmp_path: Path) -> None:
     """It does not show the layout; nor does an object of another type, or a NumPy that is only pretended."""
     script = f"""

@@ -31,6 +31,7 @@ def stored(directory: Path) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_closed_cache_has_no_descriptors_and_closes_none_of_the_program(stored: Path) -> None:
     script = """
     import os
@@ -67,6 +68,7 @@ def test_a_closed_cache_has_no_descriptors_and_closes_none_of_the_program(stored
     assert run_fresh(stored, script) == [0, [], taken, taken, False, taken]
 
 
+@pytest.mark.slow
 def test_what_is_set_or_done_after_a_cache_was_opened_counts_as_for_one_that_was_opened_whole(stored: Path) -> None:
     script = """
     import os
@@ -95,6 +97,7 @@ def test_what_is_set_or_done_after_a_cache_was_opened_counts_as_for_one_that_was
     assert run_fresh(stored, script) == [True, True, 2, [], True, 7, ["CacheWarning"]]
 
 
+@pytest.mark.slow
 def test_threads_that_ask_for_more_at_once_get_one_store(stored: Path) -> None:
     script = """
     import threading
@@ -119,6 +122,7 @@ def test_threads_that_ask_for_more_at_once_get_one_store(stored: Path) -> None:
     assert run_fresh(stored, script) == [1, True, 2]
 
 
+@pytest.mark.slow
 def test_members_are_replaced_and_overridden_while_stand_ins_are_there(stored: Path) -> None:
     script = """
     from unittest import mock
@@ -142,6 +146,7 @@ def test_members_are_replaced_and_overridden_while_stand_ins_are_there(stored: P
     assert run_fresh(stored, script) == [False, 2, "replaced", True, True, 1, True, 2, "replaced", 2]
 
 
+@pytest.mark.slow
 def test_what_is_known_is_answered_at_once_and_what_is_gone_is_looked_up(stored: Path) -> None:
     script = """
     import inspect
@@ -200,6 +205,7 @@ def test_of_linked_realizations_one_whose_content_is_known_goes_first() -> None:
     assert chosen((8 | LINKED, content), (8, content), (8 | LINKED, content)) is None
 
 
+@pytest.mark.slow
 def test_files_that_only_look_like_segments_are_no_part_of_the_index(stored: Path) -> None:
     (segment,) = (stored / "index-v1").glob("*.idx")
     for name in ("zz" + segment.name[2:], segment.name[:3] + "g" + segment.name[4:]):
@@ -209,6 +215,7 @@ def test_files_that_only_look_like_segments_are_no_part_of_the_index(stored: Pat
         assert run_fresh(stored, script)
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_no_claim_wherever_it_comes(stored: Path) -> None:
     script = """
     from compcache import Cache
@@ -243,6 +250,7 @@ def test_an_interrupt_leaves_no_claim_wherever_it_comes(stored: Path) -> None:
     assert run_fresh(stored, script) == ({2}, True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
 @pytest.mark.parametrize("change", ["os.chown(directory, 65534, 65534)", "os.chmod(directory, 0o777)", "pass"])
 def test_a_directory_that_comes_in_the_place_of_an_open_one_is_looked_at_as_that_one_was(stored: Path, change: str) -> None:

@@ -120,6 +120,7 @@ def test_a_function_and_those_that_it_needs_are_plain(tmp_path: Path) -> None:
     assert both(tmp_path, "top", "two", "one") == ([5, 3, 2], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_variables_and_constructors_are_those_that_a_plan_finds(tmp_path: Path, seed: int) -> None:
     """A module counts its calls, reads the variables of others, and some call another function before theirs is called."""

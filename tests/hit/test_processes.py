@@ -68,6 +68,7 @@ def _call(target: TypedCallTarget, argument: int) -> object:
     return target(argument)
 
 
+@pytest.mark.slow
 def test_targets_travel_to_spawned_workers(filled: Cache) -> None:
     # The children import this file, hence its neighbours, hence the package, from the same places.
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -241,6 +241,7 @@ def test_an_attribute_of_a_half_imported_file_is_no_answer(filled: Cache) -> Non
     assert run_fresh(filled.path, HALF) == (("top", True), 111)
 
 
+@pytest.mark.slow
 def test_signals_at_any_time(filled: Cache) -> None:
     """The handler asks for one after the other of what the main thread loads and drops."""
     names = list(EXPECTED)

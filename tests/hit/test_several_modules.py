@@ -154,6 +154,7 @@ with Cache(directory, trust=True) as cache:
 """
 
 
+@pytest.mark.slow
 def test_what_one_process_has_to_pass_over_another_need_not(tmp_path: Path) -> None:
     directory, library = tmp_path / "cache", str(tmp_path / "mine.so")
     run_fresh(
@@ -219,6 +220,7 @@ with Cache(directory) as cache:
     assert run_fresh(tmp_path, script) == (321, 321)
 
 
+@pytest.mark.slow
 def test_a_load_may_have_more_modules_than_open_files(tmp_path: Path) -> None:
     count = 150
     with Cache(tmp_path) as cache:

@@ -492,6 +492,7 @@ def test_buffers_are_given_back(get: Callable[[str], TypedCallTarget]) -> None:
     assert len(data) == 9
 
 
+@pytest.mark.slow
 def test_no_reference_is_lost_or_kept(get: Callable[[str], TypedCallTarget]) -> None:
     objects: list[Any] = ["a text of its own", np.zeros(3), bytearray(b"xyz"), 2**70]
     before = list(map(sys.getrefcount, objects))

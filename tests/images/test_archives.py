@@ -59,6 +59,7 @@ def test_what_is_used_of_an_archive_is_in_the_image(
     assert run_fresh(cache.path, script) == 42
 
 
+@pytest.mark.slow
 def test_archives_are_found_by_their_names(cache: Cache, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIBRARY_PATH", str(archive.parent))
     cache.add_module(ModuleSource(USER, archives="libown.a"))
@@ -116,6 +117,7 @@ def test_an_archive_is_read_once_for_all_modules_until_it_changes(
     assert reads == [str(copy)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together_first", [False, True])
 def test_state_of_a_run_time_is_one_for_all_modules(cache: Cache, archive: Path, *, together_first: bool) -> None:
     """Files that one source file of Fortran opens and another one writes."""

@@ -344,6 +344,7 @@ def test_damaged_files_raise_nothing_but_format_errors(
         read_or_refuse(reader, bytes(damaged))
 
 
+@pytest.mark.slow
 def test_ten_thousand_symbols_take_tens_of_milliseconds() -> None:
     names = [f"a_function_with_a_long_name_{number}" for number in range(10_000)]
     declared = "".join(f"declare void @{name}()\n" for name in names)

@@ -195,6 +195,7 @@ def test_a_global_that_no_longer_holds_is_told(linker: str, cache: Cache) -> Non
     assert issubclass(GlobalValidationError, ValueError)
 
 
+@pytest.mark.slow
 def test_a_fresh_machine_without_a_linker_compiles_stores_and_loads(tmp_path: Path) -> None:
     root = tmp_path / "cache"
     add = f"""

@@ -103,6 +103,7 @@ def test_a_function_of_top_level_assembly_is_one_of_the_module(cache: Cache, nam
     assert cache.get_target("user")(2) == 7
 
 
+@pytest.mark.slow
 @on_x86
 def test_assembly_without_a_linker(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMPCACHE_LINKER", "none")

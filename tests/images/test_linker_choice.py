@@ -58,6 +58,7 @@ def runs(tmp_path: Path) -> Callable[[], list[str]]:
     return read
 
 
+@pytest.mark.slow
 def test_plain_modules_take_no_linker(directory: Path, linkers: Callable[..., dict[str, str]], runs: Callable[[], list[str]]) -> None:
     assert run_fresh(directory, _ADD.format(text=constant("f", 7)), **linkers("ld"))[:3] == (7, "shared", [])
     assert runs() == []
@@ -74,6 +75,7 @@ def test_the_linker_that_starts_fastest_makes_what_is_not_written(
     assert shown.endswith(f"{first} ({first} on the path)")
 
 
+@pytest.mark.slow
 def test_a_linker_that_is_named_makes_all_images(
     directory: Path, linkers: Callable[..., dict[str, str]], runs: Callable[[], list[str]]
 ) -> None:
@@ -92,6 +94,7 @@ def test_without_a_linker_the_image_is_the_same_as_elsewhere(directory: Path, tm
         assert [module.module_id for module in cache.modules()] == [module_id]
 
 
+@pytest.mark.slow
 def test_without_a_linker_what_is_not_written_is_an_object_and_says_why(directory: Path) -> None:
     value, kind, warned, shown = run_fresh(directory, _ADD.format(text=_UNKNOWN + constant("f", 7)), PATH="/nowhere")
     assert (value, kind, shown) == (7, "object", "none")

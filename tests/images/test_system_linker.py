@@ -468,6 +468,7 @@ def closes(pipe: int) -> bool:
     return any(event & select.POLLHUP for _, event in poller.poll(10_000))
 
 
+@pytest.mark.slow
 def test_a_linker_that_hangs_is_stopped_with_all_that_it_started(
     hanging: tuple[Linker, int], scratch: Path
 ) -> None:
@@ -481,6 +482,7 @@ def test_a_linker_that_hangs_is_stopped_with_all_that_it_started(
     assert leftovers(scratch) == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_link_stops_the_linker(hanging: tuple[Linker, int], scratch: Path) -> None:
     program, pipe = hanging
 
@@ -577,6 +579,7 @@ link_shared(Linker(({program!r},), "test"), [b"object"], soname="module")
     assert leftovers(scratch) == []
 
 
+@pytest.mark.slow
 def test_what_killed_links_leave_is_removed_by_a_later_process(
     directory: Path, tmp_path: Path, linker_of_files: str
 ) -> None:
@@ -607,6 +610,7 @@ def test_what_killed_links_leave_is_removed_by_a_later_process(
     assert (outside / "kept").exists()
 
 
+@pytest.mark.slow
 def test_a_link_that_is_running_is_left_alone_whatever_the_clock_says(
     directory: Path, tmp_path: Path, linker_of_files: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_module_is_stored_and_described(registered: bool, cache: Cache, direct
     assert {entry.flags for entry in entries} == {IMAGE_OTHER}
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_and_shows_it(cache: Cache, directory: Path) -> None:
     """The process of a command has registered nothing."""
     module_id = add_blob(cache, "f")

@@ -82,6 +82,7 @@ def test_damage_since_it_was_added(cache: Cache, directory: Path) -> None:
     assert type(caught.value.__cause__).__name__ == "IntegrityError"
 
 
+@pytest.mark.slow
 def test_a_global_that_is_not_what_it_was(directory: Path) -> None:
     with Cache(directory) as cache:
         ir = "@g = external global ptr\ndefine ptr @f() {\n %p = load ptr, ptr @g\n ret ptr %p\n}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers import adder, flip_byte, run_fresh
 
 from compcache import Cache, ModuleSource
@@ -13,13 +14,13 @@ from compcache.inspect import uncached
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
 
 def noted(cache: Cache) -> list[tuple[str, str]]:
     return [(refusal.name, refusal.reason) for refusal in uncached.read_refusals(cache._store)]
 
 
+@pytest.mark.slow
 def test_explain_in_another_process_tells_the_reason(cache: Cache) -> None:
     uncached.record_refusal(cache._store, "pkg.f(int64)", "it reads a file")
     uncached.record_refusal(cache._store, "pkg.f(float64)", "it reads a socket")

@@ -295,6 +295,7 @@ def test_layers_are_several_directories(directory: Path) -> None:
         Cache(directory, layers="/one")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="only the superuser mounts and becomes others")
 @pytest.mark.parametrize("readonly", [False, True], ids=["writable above", "nothing to write"])
 def test_a_read_only_mount_of_the_superuser_serves_another_user(readonly: bool) -> None:

@@ -99,6 +99,7 @@ def test_everything_is_there_as_it_was(directory: Path, how: str) -> None:
         assert answer(cache, "f1") is None
 
 
+@pytest.mark.slow
 def test_a_fresh_process_hits_without_llvm(directory: Path) -> None:
     """And without what hits need that are not plain."""
     with Cache(directory) as cache:
@@ -115,6 +116,7 @@ result += [cache.has("f1"), cache.has("no")]
     assert run_fresh(directory, script) == [answers, [], True, False]
 
 
+@pytest.mark.slow
 def test_an_open_cache_finds_what_others_put_together(directory: Path) -> None:
     with Cache(directory) as writer, Cache(directory) as reader:
         for first in (0, 2, 4):
@@ -134,6 +136,7 @@ def test_duplicates_of_one_content_become_one(cache: Cache) -> None:
     assert cache.compact(grace=0).merged == ()
 
 
+@pytest.mark.slow
 def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tools need not read the modules again for that."""
     monkeypatch.setattr(module_lists, "_FEW", 1)
@@ -147,6 +150,7 @@ def test_lists_have_the_sizes_of_what_is_put_together(cache: Cache, monkeypatch:
     assert cache.info().size == counts.size
 
 
+@pytest.mark.slow
 def test_what_is_removed_and_added_again(directory: Path) -> None:
     with Cache(directory) as cache:
         answers = fill(cache)
@@ -220,6 +224,7 @@ def test_without_its_list_a_volume_is_not_used(directory: Path) -> None:
             assert [answer(other, name) for name in ("f1", "f3")] == [2, 4]
 
 
+@pytest.mark.slow
 def test_what_is_put_elsewhere_while_it_is_asked_for_is_found(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache, 3)
     cache.compact(grace=0)
@@ -253,6 +258,7 @@ def test_without_its_list_a_volume_replaces_nothing(directory: Path, tmp_path: P
         assert {name: answer(cache, name) for name in answers} == answers
 
 
+@pytest.mark.slow
 def test_what_is_published_again_meanwhile_stays(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that is added again has a new file, which is newer than what the volume has."""
     fill(cache, 3)
@@ -269,6 +275,7 @@ def test_what_is_published_again_meanwhile_stays(cache: Cache, monkeypatch: pyte
         require(other, {"f0": 1, "f1": 2, "f2": 3})
 
 
+@pytest.mark.slow
 def test_an_index_is_made_again_of_volumes(directory: Path) -> None:
     with Cache(directory) as cache:
         answers = fill(cache)
@@ -278,6 +285,7 @@ def test_an_index_is_made_again_of_volumes(directory: Path) -> None:
         require(cache, answers)
 
 
+@pytest.mark.slow
 def test_layers_bundles_and_copies_of_what_is_compact(directory: Path, tmp_path: Path) -> None:
     with Cache(directory) as cache:
         answers = fill(cache)
@@ -326,6 +334,7 @@ def test_the_volume_of_another_user_is_not_used(directory: Path) -> None:
         assert answer(cache, "f1") is None
 
 
+@pytest.mark.slow
 def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
     fill(cache, 2)
     with Cache(cache.path, readonly=True) as reader, pytest.raises(StorageError, match="readonly"):
@@ -341,6 +350,7 @@ def test_one_at_a_time_and_never_where_nothing_is_written(cache: Cache) -> None:
         cache.compact(grace=-1)
 
 
+@pytest.mark.slow
 def test_the_command(directory: Path) -> None:
     with Cache(directory) as cache:
         fill(cache, 5)
@@ -348,6 +358,7 @@ def test_the_command(directory: Path) -> None:
     assert compcache("--dir", directory, "call", "f4", "1").out == "5\n"
 
 
+@pytest.mark.slow
 def test_readers_find_every_function_all_the_time(directory: Path) -> None:
     """A reader in another process asks for each function again and again while the directory is compacted, and functions are added."""
     with Cache(directory) as cache:
@@ -380,6 +391,7 @@ while not sys.stdin.readline().startswith("end"):
             assert reader.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_the_volumes_finds_those_that_are_newer(cache: Cache, directory: Path) -> None:
     fill(cache)
     cache.compact(grace=0)
@@ -408,6 +420,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return started
 
 
+@pytest.mark.slow
 def test_a_size_limit_puts_small_files_together_before_it_removes_any(directory: Path, few: list[str]) -> None:
     with Cache(directory, max_size=100_000) as cache:
         answers: dict[str, int] = {}
@@ -420,6 +433,7 @@ def test_a_size_limit_puts_small_files_together_before_it_removes_any(directory:
         assert volumes(directory)
 
 
+@pytest.mark.slow
 def test_a_size_limit_is_kept_where_nothing_is_put_together(
     directory: Path, few: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

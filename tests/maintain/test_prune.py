@@ -193,6 +193,7 @@ def test_a_readonly_cache_prunes_nothing_but_tells_what_it_would(cache: Cache, d
     assert cache.has("f")
 
 
+@pytest.mark.slow
 def test_a_prune_that_is_killed_anywhere_leaves_no_function_without_what_it_needs(
     directory: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +231,7 @@ def test_a_module_that_a_newcomer_needs_is_spared(directory: Path) -> None:
         assert cache.get_target("late")(1) == 3
 
 
+@pytest.mark.slow
 def test_a_size_limit_is_kept_by_additions(directory: Path) -> None:
     with Cache(directory, max_size=40_000) as cache:
         for number in range(12):
@@ -284,6 +286,7 @@ def test_pins_larger_than_the_limit_do_not_make_every_addition_sweep(directory: 
         assert all(cache.has(f"pin{number}") for number in range(8))
 
 
+@pytest.mark.slow
 def test_additions_beside_large_pins_are_only_noted(directory: Path) -> None:
     """A sweep puts the estimate together: a line for each of the additions since says that there was none."""
     with Cache(directory, max_size=0) as cache:
@@ -299,6 +302,7 @@ def test_additions_beside_large_pins_are_only_noted(directory: Path) -> None:
     assert max(lines) > 1
 
 
+@pytest.mark.slow
 def test_what_is_pinned_used_or_needed_after_the_plan_stays(directory: Path) -> None:
     with Cache(directory) as cache:
         for name in ("leaf", "pinned", "used", "imported", "gone"):
@@ -345,6 +349,7 @@ def test_a_module_that_is_stored_already_is_not_counted_again(directory: Path) -
     assert measured + sum(added) == sum(path.stat().st_size for path in (directory / "modules-v1").rglob("*.ccm"))
 
 
+@pytest.mark.slow
 def test_a_long_estimate_is_put_together(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_estimate, "_LONG", 30)
     lengths = []

@@ -199,6 +199,7 @@ def test_durations_may_be_timedeltas_and_nothing_may_be_negative() -> None:
         PrunePolicy(older_than=timedelta(days=-1))
 
 
+@pytest.mark.slow
 def test_a_chain_of_twenty_thousand_modules_is_no_problem() -> None:
     chain = [entry(f"f{n}", f"f{n + 1}") for n in range(20_000)]
     chain[0] = chain[0]._replace(used=NOW)
@@ -240,6 +241,7 @@ def build(modules: list[tuple[set[str], set[str], int, bool, str]]) -> list[Entr
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(MODULES, POLICIES)
 def test_nothing_that_stays_loses_what_it_had(
     modules: list[tuple[set[str], set[str], int, bool, str]], policy: PrunePolicy
@@ -256,6 +258,7 @@ def test_nothing_that_stays_loses_what_it_had(
     assert not any(removal.entry.pinned for removal in plan.removed)
 
 
+@pytest.mark.slow
 @given(MODULES, POLICIES)
 def test_limits_are_kept_unless_something_protected_is_in_the_way(
     modules: list[tuple[set[str], set[str], int, bool, str]], policy: PrunePolicy

@@ -55,6 +55,7 @@ def sources(count: int, first: int = 0) -> list[ModuleSource]:
     return [ModuleSource(adder(f"f{number}", number)) for number in range(first, first + count)]
 
 
+@pytest.mark.slow
 def test_modules_are_added_in_order_as_each_would_be_alone(cache: Cache, directory: Path, tmp_path: Path) -> None:
     module_ids = cache.add_modules(sources(7))
     assert [cache.get_target(f"f{number}")(1) for number in range(7)] == [1 + number for number in range(7)]
@@ -272,6 +273,7 @@ def test_groups_share_index_segments_and_become_visible_one_by_one(
     assert len(list((directory / "index-v1").iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_renames_are_one_for_each_module_and_two_for_all(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("first", 1)))
     files = FaultyFiles(directory, count=lambda _: True)
@@ -350,6 +352,7 @@ def test_all_targets_of_each_source_are_added(cache: Cache, directory: Path) -> 
     assert module_ids == [cache.get_target(f"f{n}").module_id for n in range(3)]
 
 
+@pytest.mark.slow
 def test_a_killed_addition_leaves_a_healthy_cache(directory: Path) -> None:
     script = """
     import os

@@ -62,6 +62,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builders, "IDLE_SECONDS", IDLE)
 
 
+@pytest.mark.slow
 def test_an_import_that_asks_for_what_is_built_for_an_import_of_it(directory: Path) -> None:
     modules = directory.parent / f"{directory.name}-modules"
     modules.mkdir()
@@ -71,6 +72,7 @@ def test_an_import_that_asks_for_what_is_built_for_an_import_of_it(directory: Pa
     assert seconds < builders.IDLE_SECONDS
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_who_asks_with_a_lock_that_the_builder_needs_builds_it_himself(cache: Cache) -> None:
     lock, building = threading.Lock(), threading.Event()
@@ -140,6 +142,7 @@ def test_who_works_is_waited_for(cache: Cache, work: Callable[[], None]) -> None
     assert len(built) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_of_several_that_wait_one_builds(cache: Cache) -> None:
     """Each build sleeps: what all could do at once, one does after the other."""

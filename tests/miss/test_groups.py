@@ -272,6 +272,7 @@ def test_an_edited_file_is_compiled_and_the_others_are_not(cache: Cache, directo
     assert optimized() == 1
 
 
+@pytest.mark.slow
 def test_a_replaced_group_answers_as_a_whole(cache: Cache, directory: Path) -> None:
     """`compcache add a.c b.c`, edit, again, three times: each time the new file's function."""
     user = named("b.c", caller("use", "value"))
@@ -367,6 +368,7 @@ define i64 @get_NAME(i64 %at) {{
 """.format("\\00" * 1199999)
 
 
+@pytest.mark.slow
 def test_large_variables_of_several_members_keep_their_values(cache: Cache) -> None:
     """They are taken out of the code, into sections of their own."""
     given = [LARGE.replace("NAME", name).replace("SEED", name).replace("LINKAGE", "internal") for name in "ab"]

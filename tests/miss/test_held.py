@@ -119,6 +119,7 @@ def test_what_cannot_be_stored_again_is_compiled_again(directory: Path) -> None:
     assert run_fresh(directory, G) == 12
 
 
+@pytest.mark.slow
 def test_the_limit_of_size_spares_what_a_build_has_asked_for(directory: Path) -> None:
     with Cache(directory, max_size=9_000) as cache:
         cache.add_modules([ModuleSource(adder("f", 1)), ModuleSource(adder("second", 2))])

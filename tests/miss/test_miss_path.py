@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers import run_fresh
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ result = value, [name for number, name in enumerate(entered) if not number or en
 """
 
 
+@pytest.mark.slow
 def test_a_plain_miss_enters_each_stage_once(directory: Path) -> None:
     """`compile_once` says the order. What it calls is not entered again, but for the claim, which is given back at the end.
 
@@ -72,6 +74,7 @@ result = value, entered
 """
 
 
+@pytest.mark.slow
 def test_a_plain_miss_goes_through_the_folders_in_order(directory: Path) -> None:
     value, entered = run_fresh(directory, FOLDERS)
     assert value == 42

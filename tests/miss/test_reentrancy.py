@@ -73,6 +73,7 @@ def test_also_through_an_import(cache: Cache, tmp_path: Path, monkeypatch: pytes
         cache.get_or_compile("f", build)
 
 
+@pytest.mark.slow
 def test_also_through_a_second_cache_object_and_another_spelling(cache: Cache, directory: Path) -> None:
     link = directory.parent / "link"
     link.symlink_to(directory)
@@ -134,6 +135,7 @@ def test_a_build_that_was_interrupted_at_its_end_is_not_in_the_way(cache: Cache)
     assert cache.get_or_compile("f", lambda: ModuleSource(constant("f", 1)))() == 1
 
 
+@pytest.mark.slow
 def test_what_other_threads_build_does_not_shorten_the_wait(cache: Cache, directory: Path) -> None:
     """Who builds something else waits half a second only for what another process builds."""
     started, done = threading.Event(), threading.Event()
@@ -163,6 +165,7 @@ def test_what_other_threads_build_does_not_shorten_the_wait(cache: Cache, direct
     assert built[0] > released
 
 
+@pytest.mark.slow
 def test_two_threads_that_need_each_others_functions_both_get_them(cache: Cache) -> None:
     """A needs B and B needs A, at once: neither waits for the other without a bound."""
     meeting = threading.Barrier(2)

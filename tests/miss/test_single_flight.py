@@ -109,6 +109,7 @@ def test_those_who_wait_load_as_soon_as_the_function_is_there(directory: Path, b
     assert count(builds) == 1
 
 
+@pytest.mark.slow
 def test_threads_of_one_process_compile_once(directory: Path, builds: Path) -> None:
     threads = r"""
 from concurrent.futures import ThreadPoolExecutor
@@ -199,6 +200,7 @@ def test_on_a_file_system_that_refuses_locks_soft_ones_serve(directory: Path, bu
     assert [path.name for path in (directory / "locks").iterdir() if path.read_bytes()] == []  # soft ones are not empty
 
 
+@pytest.mark.slow
 def test_a_soft_lock_of_a_dead_holder_delays_nobody(directory: Path, builds: Path) -> None:
     refusing = REFUSING.replace("ERROR", "ENOLCK")
     with Crowd(directory, [refusing + script(None, HANG), refusing + script(60.0)]) as crowd:
@@ -227,6 +229,7 @@ result = owned, time.monotonic() - started, "filelock" in sys.modules
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["", REFUSING.replace("ERROR", "ENOLCK")], ids=["flock", "soft"])
 def test_a_lock_that_is_held_long_keeps_others_out_and_goes_with_its_holder(directory: Path, kind: str) -> None:
     holder = kind + HOLDING.replace("SECONDS", "5.0").replace("WHAT", "time.sleep(60)")
@@ -269,6 +272,7 @@ def test_a_lock_that_the_system_does_not_give_back_fails_nobody(cache: Cache, mo
         assert owned
 
 
+@pytest.mark.slow
 def test_additions_and_hits_import_no_filelock(directory: Path) -> None:
     code = """
 import sys
@@ -346,6 +350,7 @@ def test_builds_that_need_each_others_function_do_not_wait_for_each_other(direct
     assert max(seconds for _, seconds in results) < 10
 
 
+@pytest.mark.slow
 def test_builds_that_go_round_in_circles_say_so_in_every_process(directory: Path) -> None:
     circle = "cache.get_or_compile(names[0], outer) and None"
     with Crowd(directory, [NESTED.replace("INNER", circle)] * 2) as crowd:
@@ -369,6 +374,7 @@ def test_an_exception_in_build_is_that_process_s_own(directory: Path, builds: Pa
     assert count(builds) == 2
 
 
+@pytest.mark.slow
 def test_locks_are_let_go_of(directory: Path, builds: Path) -> None:
     with Crowd(directory, [script()]) as crowd:
         crowd.release()
@@ -377,6 +383,7 @@ def test_locks_are_let_go_of(directory: Path, builds: Path) -> None:
     assert list((directory / "locks").iterdir()) == []  # and no file stays for every function there is
 
 
+@pytest.mark.slow
 def test_a_lock_keeps_everybody_else_out_although_its_file_comes_and_goes(directory: Path) -> None:
     """Six processes take one lock again and again; a counter that is read and written without care shows overlaps."""
     counting = """

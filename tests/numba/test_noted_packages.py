@@ -133,6 +133,7 @@ def test_an_archive_where_nothing_was_is_seen(noted: Callable[[], tuple[str, int
         noted()
 
 
+@pytest.mark.slow
 def test_a_directory_that_had_just_changed_is_listed_until_it_has_settled(
     noted: Callable[[], tuple[str, int]], site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

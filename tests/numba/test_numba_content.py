@@ -244,6 +244,7 @@ def _contents(read: str, dep: str, version: int) -> list[str]:
             sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("read", "dep"), _COUNTS)
 def test_what_is_read_of_objects_counts(read: str, dep: str) -> None:
     first, again, other = (_contents(read, dep, version) for version in (3, 3, 5))
@@ -300,6 +301,7 @@ def test_a_stand_in_for_a_class_of_numba_is_the_class() -> None:
     assert digest(CONTAINER_STAND_INS["StructRef"]) == digest(numba_types.StructRef) != digest(numba_types.Type)
 
 
+@pytest.mark.slow
 def test_a_function_of_cython_is_known_at_first_sight() -> None:
     """What was looked at before does not decide what has content: starts without Numba would compute keys of their own."""
     script = f"""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from helpers import PACKAGE_ROOT
-from test_layering import Import, imports_of, modules, own_imports, path_of, used_types, walk_imports
+from test_layering import Import, imports_of, is_for_types, modules, own_imports, path_of, used_types, walk_imports
 
 import compcache
 
@@ -61,7 +61,7 @@ def imported_folders(module: str) -> set[str]:
 def for_types(module: str) -> Iterator[Import]:
     """What is imported for annotations alone."""
     for node in ast.walk(ast.parse(path_of(module).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        if is_for_types(node):
             yield from walk_imports(ast.Module(node.body, []), module)
 
 

@@ -148,6 +148,7 @@ def test_the_last_entry_of_a_name_holds(cache: Cache, directory: Path, merges: b
         assert frontend.get_entry(other, "name 3", "k") == b"back"
 
 
+@pytest.mark.slow
 def test_of_processes_that_store_one_name_one_wins_for_all(directory: Path) -> None:
     code = """
     from compcache import Cache, frontend
@@ -583,6 +584,7 @@ def test_an_entry_of_the_index_leads_to_no_other_entry(cache: Cache, directory: 
         assert frontend.find(other, "f", lambda _: True, kind="types") is not None
 
 
+@pytest.mark.slow
 def test_packs_that_others_have_signed_stay_as_they_are(directory: Path) -> None:
     """One that is made of it would lack their signature; what it hides or has hidden must not come back."""
     with Cache(directory, publish_key=str(generate_key("test"))) as signing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers import adder, run_fresh
 
 from compcache import Cache, ModuleSource
@@ -31,6 +32,7 @@ def test_a_summary_loads_no_llvm_where_this_one_has_described_the_host(directory
     assert version
 
 
+@pytest.mark.slow
 def test_a_summary_asks_llvm_where_another_one_has_described_the_host(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("f", 1)))

@@ -97,6 +97,7 @@ def kill_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[bytes]:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_a_rebuild_that_was_killed_goes_on(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as killing:
@@ -139,6 +140,7 @@ def test_a_part_is_made_again_where_a_module_was_added_since(many: Cache, direct
         assert other.get_target("version")() == 8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_what_is_added_while_the_index_is_rebuilt_is_the_newest(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(directory / "numbers-v1")  # 1.0.0 notes none
@@ -164,6 +166,7 @@ def test_what_is_added_while_the_index_is_rebuilt_is_the_newest(directory: Path,
         lose_index(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_others_wait_as_long_as_for_a_miss_and_then_do_without(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "_PATIENCE", 0.3)
@@ -176,6 +179,7 @@ def test_others_wait_as_long_as_for_a_miss_and_then_do_without(directory: Path, 
     assert not calls
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_who_waited_rebuilds_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "_PATIENCE", 20.0)
@@ -278,6 +282,7 @@ def from_the_end(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_a_second_process_reads_all_that_is_intact(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = sorted((directory / "modules-v1").glob("*/*"))[11]
@@ -294,6 +299,7 @@ def test_a_second_process_reads_all_that_is_intact(directory: Path, monkeypatch:
         assert [other.get_target(f"f{number}")(1) for number in found] == [number + 1 for number in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many")
 def test_the_second_process_ends_before_the_rebuild(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []

@@ -93,6 +93,7 @@ def test_a_build_stores_what_another_version_makes(directory: Path, monkeypatch:
         assert sorted(copy.problem == "" for copy in cache.realizations("f")) == [False, True]
 
 
+@pytest.mark.slow
 def test_the_next_realization_is_used(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(directory, number=1, version="0.66.1")
     stored(directory, number=2)
@@ -101,6 +102,7 @@ def test_the_next_realization_is_used(directory: Path, monkeypatch: pytest.Monke
         assert cache.get_target("f")(1) == 2
 
 
+@pytest.mark.slow
 def test_a_load_of_several_modules_takes_the_next_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(directory, "f", 1, "0.66.1")
     stored(directory, "f", 2)
@@ -223,6 +225,7 @@ def test_one_line_is_logged_and_explain_says_why(
     assert [verdict.reason for verdict in explanation.verdicts] == ["maker"]
 
 
+@pytest.mark.slow
 def test_check_notes_it_and_every_prune_removes_it(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module_id = stored(directory)
     stored(directory, "g", version="0.66.1")

@@ -525,6 +525,7 @@ def live(examples: int, steps: int) -> None:
         run_state_machine_as_test(OrderOfAdditions, settings=how)
 
 
+@pytest.mark.slow
 def test_a_short_life_of_additions() -> None:
     live(5, 8)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,6 +51,7 @@ def remove_elsewhere(directory: Path, name: str) -> None:
 # ------------------------------------------------------------------ what an open cache sees
 
 
+@pytest.mark.slow
 def test_additions_of_others_are_seen(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("known", 1)))
     assert not cache.has("f")  # the index has been read
@@ -61,6 +63,7 @@ def test_additions_of_others_are_seen(cache: Cache, directory: Path) -> None:
     assert len(cache.realizations("f")) == 1
 
 
+@pytest.mark.slow
 def test_another_realization_is_seen_beside_the_one_that_was_known(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     assert cache.get_target("f")(1) == 2
@@ -96,6 +99,7 @@ def test_a_target_that_is_held_outlives_its_file(cache: Cache, directory: Path) 
     assert not cache.has("f")
 
 
+@pytest.mark.slow
 def test_a_function_that_was_pruned_and_added_again_in_another_module_is_seen(
     cache: Cache, directory: Path
 ) -> None:
@@ -161,6 +165,7 @@ def test_a_module_that_is_pruned_while_it_is_published_is_compiled_all_the_same(
     assert cache.get_or_compile("f", lambda: ModuleSource(adder("f", 1)))(1) == 2
 
 
+@pytest.mark.slow
 def test_a_prune_by_others_is_seen(cache: Cache, directory: Path) -> None:
     cache.add_module(ModuleSource(adder("f", 1)))
     assert cache.has("f")
@@ -294,11 +299,15 @@ def require_clean(directory: Path) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(SECONDS + 180)
+@pytest.mark.timeout(6 * SECONDS + 540)
 def test_everybody_at_once(directory: Path) -> None:
-    """8 writers, 8 readers, a pruner and an index rebuild, at the same time for a minute."""
-    total = run_everybody(directory, SECONDS, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], 40)
-    print(f"{SECONDS:g} s: {total}")
+    """8 writers, 8 readers, a pruner and an index rebuild, at the same time for a minute; longer where a busy machine does little in it."""
+    total: Counter[str] = Counter()
+    for _ in range(6):
+        total.update(run_everybody(directory, SECONDS, [WRITER] * 8 + [READER] * 8 + [PRUNER, REBUILDER], 40))
+        print(total)
+        if total["calls"] > 100 and total["removed"] > 0 and total["rebuilds"] > 0:
+            break
     assert total["calls"] > 100
     assert total["removed"] > 0
     assert total["rebuilds"] > 0

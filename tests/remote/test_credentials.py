@@ -59,6 +59,7 @@ def test_what_a_url_names_is_sent(web: WebStore, tmp_path: Path, credentials: st
     assert set(web.authorizations) == {header}
 
 
+@pytest.mark.slow
 def test_uploads_that_an_old_token_queued_go_out_under_the_new_one(web: WebStore, tmp_path: Path) -> None:
     """In the same process, when the file has changed; what waited is known to wait, and flushed."""
     name, token = Identity("f", code=1), tmp_path / "store-url"
@@ -76,6 +77,7 @@ def test_uploads_that_an_old_token_queued_go_out_under_the_new_one(web: WebStore
         assert cache.get_or_compile(name, never)() == 7
 
 
+@pytest.mark.slow
 def test_uploads_of_a_process_that_has_ended_go_out_under_a_new_token(web: WebStore, tmp_path: Path) -> None:
     name = Identity("f", code=1)
     web.accepts = lambda authorization: authorization == "Bearer new"
@@ -88,6 +90,7 @@ def test_uploads_of_a_process_that_has_ended_go_out_under_a_new_token(web: WebSt
         assert cache.has_many([name]) == (True,)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_being_exchanged_stops_no_miss(web: WebStore, tmp_path: Path) -> None:
     token = tmp_path / "store-url"
     token.write_text(web.url)

@@ -107,6 +107,7 @@ def ask(tmp_path: Path) -> None:
         assert cache.has_many([Identity("f", code=1)]) == (False,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_boto3", [True, False])
 def test_an_instance_signs_with_what_its_metadata_gives(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_boto3: bool
@@ -193,6 +194,7 @@ class Session:
 }
 
 
+@pytest.mark.slow
 def test_credentials_that_fail_say_why_at_each_request_until_they_are_mended(
     services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +212,7 @@ def test_credentials_that_fail_say_why_at_each_request_until_they_are_mended(
     assert services.tokens == {"mended"}
 
 
+@pytest.mark.slow
 def test_a_web_identity_is_changed_for_keys(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "token").write_text("of-the-cluster")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))

@@ -83,6 +83,7 @@ async def fleet(hosts: int, functions: int, store: MemoryStore, chance: random.R
     return compiled, fleet
 
 
+@pytest.mark.slow
 def test_many_hosts_compile_each_function_once() -> None:
     """200 hosts, 100 functions of up to 4 s."""
 

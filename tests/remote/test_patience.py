@@ -54,6 +54,7 @@ def never() -> str:
     raise AssertionError("it is compiled, though the store has it")
 
 
+@pytest.mark.slow
 def test_the_first_function_of_a_host_comes_from_the_store(
     tmp_path: Path, runtime: Path, slow_start: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_the_first_function_of_a_host_comes_from_the_store(
         assert cache.prefetch([name]) == (name.func_name,)
 
 
+@pytest.mark.slow
 def test_a_helper_that_does_not_come_is_waited_for_once(
     tmp_path: Path, slow_start: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_helper_that_does_not_come_is_waited_for_once(
     assert min(waits[1:]) < 0.8
 
 
+@pytest.mark.slow
 def test_an_answer_is_waited_for_as_long_as_compiling_its_like_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its label; others are waited for as ever."""
     pytest.importorskip("obstore")
@@ -126,6 +129,7 @@ def test_an_answer_is_waited_for_as_long_as_compiling_its_like_took(tmp_path: Pa
         web.shutdown()
 
 
+@pytest.mark.slow
 def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
     """The helper has the card of a function that took 5 s to compile, and fetches its module."""
     settings = Stores((RemoteSettings("file:///store", "read"),))
@@ -153,6 +157,7 @@ def test_what_the_store_says_is_at_stake_is_waited_for() -> None:
         thread.join()
 
 
+@pytest.mark.slow
 def test_time_in_which_the_helper_waits_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a helper answers late without being slow; how late is bounded."""
     monkeypatch.setattr(connection, "_read_wait", lambda _: 2 * time.monotonic())  # it waits for a processor all the time

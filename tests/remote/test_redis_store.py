@@ -139,6 +139,7 @@ async def listed(backend: Backend) -> list[ObjectInfo]:
     return [item async for item in backend.list(f"{LAYOUT}/m/")]
 
 
+@pytest.mark.slow
 def test_objects_have_the_time_of_the_server(server: Server) -> None:
     async def work(backend: Backend) -> None:
         assert await backend.stat(KEY) is None
@@ -161,6 +162,7 @@ def test_objects_have_the_time_of_the_server(server: Server) -> None:
     run(server, work)
 
 
+@pytest.mark.slow
 def test_garbage_has_its_grace_there_too(server: Server) -> None:
     async def work(backend: Backend) -> None:
         await backend.create(KEY, b"a module that no card leads to")

@@ -113,6 +113,7 @@ def test_a_target_that_is_asked_for_without_a_source_is_fetched_with_its_imports
     assert open_cache("b", "read").get_target(caller.func_name)(1) == 101
 
 
+@pytest.mark.slow
 def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callable[..., Cache], store: Path, tmp_path: Path) -> None:
     first = open_cache("a")
     functions = first.compile(CALLEE)
@@ -130,6 +131,7 @@ def test_a_fresh_process_compiles_nothing_that_the_store_has(open_cache: Callabl
     assert run_fresh(tmp_path / "b", script) == [102, 0, 1, False]
 
 
+@pytest.mark.slow
 def test_an_edited_source_finds_in_the_store_what_is_unchanged(open_cache: Callable[..., Cache]) -> None:
     first = open_cache("a")
     upload(first, first.compile(CALLEE).callee.func_name)
@@ -139,6 +141,7 @@ def test_an_edited_source_finds_in_the_store_what_is_unchanged(open_cache: Calla
     assert sorted(len(module.functions) for module in second.modules()) == [1, 1]
 
 
+@pytest.mark.slow
 def test_the_environment_names_a_store(
     open_cache: Callable[..., Cache], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +172,7 @@ def test_a_store_in_read_mode_gets_nothing(open_cache: Callable[..., Cache], sto
     assert objects(store, "f") == []
 
 
+@pytest.mark.slow
 def test_a_module_that_is_added_if_it_is_missing_comes_from_the_store(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code="added")
     first = open_cache("a")
@@ -179,6 +183,7 @@ def test_a_module_that_is_added_if_it_is_missing_comes_from_the_store(open_cache
     assert second.get_target(name)() == 7
 
 
+@pytest.mark.slow
 def test_a_batch_asks_for_all_its_functions_at_once(open_cache: Callable[..., Cache]) -> None:
     names = [Identity("f", number=number) for number in range(3)]
     jobs = [Job(name, ModuleSource(constant("f", number))) for number, name in enumerate(names)]
@@ -192,6 +197,7 @@ def test_a_batch_asks_for_all_its_functions_at_once(open_cache: Callable[..., Ca
     assert [second.get_target(name)() for name in names] == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("add", [Cache.add_module, lambda cache, source: cache.add_modules([source])])
 def test_an_import_that_only_the_store_has_is_fetched(open_cache: Callable[..., Cache], add: Callable[..., object]) -> None:
     callee = open_cache("a").compile(CALLEE).callee.func_name
@@ -321,6 +327,7 @@ def test_a_plain_name_beside_one_of_content_is_not_asked_for(open_cache: Callabl
     assert second.get_target("plain")() == 6
 
 
+@pytest.mark.slow
 def test_a_large_module_has_an_object_of_its_own(open_cache: Callable[..., Cache], store: Path) -> None:
     name = Identity("f", code="large")
     table = ", ".join(f"i64 {n * 0x9E3779B97F4A7C15 % 2**63}" for n in range(6000))
@@ -405,6 +412,7 @@ def test_a_card_of_another_function_leads_nowhere(tmp_path: Path, cache: Cache) 
     assert not finds("f", card._replace(module_id=bytes(16)))
 
 
+@pytest.mark.slow
 def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code=6)
     first = open_cache("a", signing_key=b"one")
@@ -418,6 +426,7 @@ def test_a_module_of_another_key_is_refused(open_cache: Callable[..., Cache]) ->
     assert other.stats().counters["remote_rejected"] == 1
 
 
+@pytest.mark.slow
 def test_a_module_without_the_function_that_was_asked_for_is_refused(open_cache: Callable[..., Cache], store: Path) -> None:
     """The card of one function leads to an intact module of another one: nothing of it comes into the directory."""
     name, other = Identity("f", code=14), Identity("g", code=14)
@@ -456,6 +465,7 @@ def test_pickles_come_only_with_a_signature(open_cache: Callable[..., Cache]) ->
     assert reader.stats().counters["remote_rejected"] == 1
 
 
+@pytest.mark.slow
 def test_pickles_with_the_signature_of_the_key_come(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code=16)
     first = open_cache("a", allow_pickle=True, signing_key=b"one")
@@ -464,6 +474,7 @@ def test_pickles_with_the_signature_of_the_key_come(open_cache: Callable[..., Ca
     assert open_cache("b", "read", allow_pickle=True, signing_key=b"one").get_target(name.func_name)()
 
 
+@pytest.mark.slow
 def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable[..., Cache], tmp_path: Path) -> None:
     """A key signs what its owner compiles, not what came from elsewhere: others would take it for the owner's."""
     pytest.importorskip("nacl")
@@ -477,6 +488,7 @@ def test_what_another_cache_compiled_gets_no_signature_here(open_cache: Callable
     assert signers(file.read_bytes()) == ("other",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [1, 2])
 def test_a_publisher_signs_what_is_there_unsigned(open_cache: Callable[..., Cache], value: int) -> None:
     """By compiling it: whether that gives the same module or another one, those who trust the key have it then, as has the publisher."""
@@ -496,6 +508,7 @@ def test_a_publisher_signs_what_is_there_unsigned(open_cache: Callable[..., Cach
     assert open_cache("e", "read", trusted_keys=[str(mine.public())]).get_or_compile(name, never)() == value
 
 
+@pytest.mark.slow
 def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[..., Cache]) -> None:
     pytest.importorskip("nacl")
     mine, other = generate_key("mine"), generate_key("other")
@@ -515,6 +528,7 @@ def test_a_reader_with_trusted_keys_takes_what_they_signed(open_cache: Callable[
         assert cache.stats().counters["remote_rejected"] == 1
 
 
+@pytest.mark.slow
 def test_what_a_retired_key_has_signed_is_replaced(open_cache: Callable[..., Cache], store: Path) -> None:
     """Cards and packs of it alike: who compiles with the new key puts its own in their place."""
     pytest.importorskip("nacl")
@@ -575,6 +589,7 @@ def test_patience_ends_before_the_breaker_opens(monkeypatch: pytest.MonkeyPatch)
     assert patience.allows_waiting()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("store")
 def test_a_store_that_does_not_answer_is_left_alone(tmp_path: Path) -> None:
     """Nothing listens on this port: three failures, and no process of this host asks for a while."""
@@ -641,6 +656,7 @@ def test_no_file_of_the_program_reaches_the_helper(
     assert not (tmp_path / "reached").exists()
 
 
+@pytest.mark.slow
 def test_a_child_of_a_fork_asks_as_well(open_cache: Callable[..., Cache]) -> None:
     name = Identity("f", code=8)
     first = open_cache("a")
@@ -785,6 +801,7 @@ def without_cards(store: Path, first: Identity) -> None:
         path.unlink()
 
 
+@pytest.mark.slow
 def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[..., Cache], store: Path) -> None:
     names = [Identity("f", number=number) for number in range(6)]
     first = open_cache("a")
@@ -800,6 +817,7 @@ def test_what_was_pushed_together_is_fetched_with_one_pack(open_cache: Callable[
     assert first.remote.status()[0]["found_in_packs"] == 6  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_packs_are_learned_from_what_a_start_up_asks_for(open_cache: Callable[..., Cache], store: Path) -> None:
     names = [Identity("f", number=number) for number in range(6)]
     first = open_cache("a")
@@ -814,6 +832,7 @@ def test_packs_are_learned_from_what_a_start_up_asks_for(open_cache: Callable[..
     assert pack.exists()
 
 
+@pytest.mark.slow
 def test_a_pack_is_found_whose_first_function_was_not_worth_a_card(open_cache: Callable[..., Cache], store: Path) -> None:
     names = [Identity("f", number=number) for number in range(6)]
     first = open_cache("a")

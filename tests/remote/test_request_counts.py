@@ -62,6 +62,7 @@ def caller_of_five() -> tuple[Identity, dict[Identity, Any]]:
     return top, sources
 
 
+@pytest.mark.slow
 def test_a_hit_with_five_imports_takes_two_requests(web: WebStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its card, with all that it imports, and a question for a pack."""
     top, sources = caller_of_five()
@@ -93,6 +94,7 @@ def test_what_was_pushed_together_takes_two_requests(web: WebStore, tmp_path: Pa
     assert [path.split("/")[3] for _, path in web.requests] == ["f", "p"]
 
 
+@pytest.mark.slow
 def test_imports_that_a_card_holds_are_verified(web: WebStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came with a card and is not what it says is asked for by its own card."""
     from compcache.remote.card import decode_cards, encode_cards

@@ -316,6 +316,7 @@ def test_a_card_of_a_shelf_that_is_there_stays_unless_it_is_to_be_replaced(tmp_p
     run(work())
 
 
+@pytest.mark.slow
 def test_cards_are_bounded_and_the_oldest_shelf_goes_first() -> None:
     cards: dict[str, Card] = {}
     own = Card("g", MODULE_ID, 60 << 10, 0.5, bytes(60 << 10))

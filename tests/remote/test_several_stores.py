@@ -97,6 +97,7 @@ def content(store: WebStore) -> dict[str, bytes]:
     return {path: data for path, data in store.objects.items() if "/ccr3/d/" not in path}
 
 
+@pytest.mark.slow
 def test_what_the_origin_gave_goes_into_the_mirror(fleet: Fleet) -> None:
     """With its pack, and once; the next host needs the origin no more. What may only be read is not written to."""
     names = [Identity("f", number=number) for number in range(6)]
@@ -116,6 +117,7 @@ def test_what_the_origin_gave_goes_into_the_mirror(fleet: Fleet) -> None:
     assert fleet.origin.requests == []
 
 
+@pytest.mark.slow
 def test_a_mirror_that_may_not_be_written_to_is_only_read(fleet: Fleet) -> None:
     fleet.fill(fleet.origin, F)
     with fleet.open(mode=("read", "read")) as cache:
@@ -130,6 +132,7 @@ def test_a_mirror_that_may_not_be_written_to_is_only_read(fleet: Fleet) -> None:
     assert len([path for path in fleet.origin.objects if "/f/" in path]) == 2
 
 
+@pytest.mark.slow
 def test_what_is_compiled_goes_to_each_store_that_may_be_written_to(fleet: Fleet) -> None:
     with fleet.open(mode=("write", "write")) as cache:
         cache.get_or_compile(F, partial(ModuleSource, constant("f", 7)))
@@ -203,6 +206,7 @@ def test_what_is_not_taken_from_the_mirror_is_taken_from_the_origin(fleet: Fleet
     assert cards == {path: data for path, data in fleet.origin.objects.items() if "/f/" in path}
 
 
+@pytest.mark.slow
 def test_a_damaged_module_of_the_mirror_is_replaced(fleet: Fleet) -> None:
     large = ModuleSource('@t = constant [40000 x i8] c"' + "x" * 40000 + '"\ndefine ptr @f() {\n ret ptr @t\n}\n')
     fleet.new_host()
@@ -218,6 +222,7 @@ def test_a_damaged_module_of_the_mirror_is_replaced(fleet: Fleet) -> None:
         assert until(lambda: fleet.mirror.objects[module] == whole)
 
 
+@pytest.mark.slow
 def test_a_miss_is_remembered_for_a_while_and_ends_with_an_own_upload(fleet: Fleet) -> None:
     """By look-ups that must not take long; who asks on purpose is told what is there now."""
     for _ in range(3):

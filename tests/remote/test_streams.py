@@ -184,6 +184,7 @@ def test_a_file_elsewhere_is_not_taken(tmp_path: Path) -> None:
             cache.get_target("f2")
 
 
+@pytest.mark.slow
 def test_a_large_module_comes_into_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
     """The helper makes no directory of a cache; it holds the module."""
     name = Identity("f", number=1)

@@ -210,6 +210,7 @@ result = pickle.loads({data!r})(1)
 """
 
 
+@pytest.mark.slow
 def test_a_target_of_a_signed_cache_is_found_again_only_with_a_key(directory: Path) -> None:
     data = pickled(directory, signing_key=KEY)
     assert KEY not in data
@@ -224,6 +225,7 @@ def test_a_target_of_a_signed_cache_is_found_again_only_with_a_key(directory: Pa
         run_fresh(directory, UNPICKLE.format(data=data, first=""), COMPCACHE_SIGNING_KEY="another")
 
 
+@pytest.mark.slow
 def test_a_target_of_a_trusted_cache_is_found_again_only_by_who_trusts_it(directory: Path) -> None:
     directory.chmod(0o777)
     data = pickled(directory, trust=True)

@@ -37,6 +37,7 @@ def assert_miss(place: Path, name: str = "f", *keys: str, warning: str = "is not
         cache.get_target(name)
 
 
+@pytest.mark.slow
 def test_what_a_trusted_key_signed_is_a_hit(directory: Path) -> None:
     publish(directory, "f", "g")
     with Cache(directory, trusted_keys=[OTHER_PUBLIC, PUBLIC]) as cache:
@@ -205,6 +206,7 @@ def test_keys_are_text_and_errors_never_show_a_secret() -> None:
     assert parse_public_keys(f"{PUBLIC}, {OTHER_PUBLIC}") == (KEY.public(), OTHER.public())
 
 
+@pytest.mark.slow
 def test_the_commands_make_show_and_trust_keys(tmp_path: Path, directory: Path) -> None:
     secret = tmp_path / "k.secret"
     made = compcache("key", "new", "example.org-1", "-o", secret)

@@ -74,6 +74,7 @@ def test_the_least_of_the_architecture_runs_everywhere(cache: Cache, directory: 
         assert oldest.get_target("f0")() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undecoded")
 def test_features_of_the_operating_system_do_not_come_with_a_name(cache: Cache) -> None:
     cache.add_module(ModuleSource(constant("f", 1), cpu="znver4"))

@@ -82,6 +82,7 @@ def test_targets_that_are_not_right_are_refused(cache: Cache, options: dict[str,
     assert not cache.has("f")
 
 
+@pytest.mark.slow
 def test_code_that_a_target_cannot_have_names_the_target(cache: Cache) -> None:
     with pytest.raises(CompileError, match="for the target 'x86-64-v2': LLVM cannot translate the code"):
         cache.add_module(ModuleSource(NEEDS_AVX2, targets=["x86-64-v3", "x86-64-v2"]))

@@ -110,6 +110,7 @@ def test_what_a_function_reaches_counts(cache: Cache) -> None:
     assert features_of(cache, "alone") == frozenset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [
     'define i64 @f() {\n  %x = call i64 asm "movq $$1, $0", "=r"()\n  ret i64 %x\n}\n',
     f'module asm ".pushsection .text"\nmodule asm ".byte 6"\nmodule asm ".popsection"\n{constant("f", 1)}',
@@ -145,6 +146,7 @@ def test_bytes_that_cannot_be_decoded_say_nothing() -> None:
     assert _reader().used(bytes.fromhex("0fafc706")) is None  # 06 was PUSH ES, and is nothing in 64-bit code
 
 
+@pytest.mark.slow
 def test_without_the_disassembler_all_is_required_and_everything_works(directory: Path) -> None:
     script = f"""
 import sys

@@ -396,6 +396,7 @@ def test_a_full_disk_is_told_and_the_cache_is_as_it_was(
         assert later.get_target("f")(1) == 2
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_is_told(directory: Path) -> None:
     """The system's own refusal to write, half-way through a file."""
     script = f"""
@@ -430,6 +431,7 @@ def test_a_directory_that_vanishes_is_a_miss_and_is_made_again(cache: Cache, dir
     assert not cache.has("f")
 
 
+@pytest.mark.slow
 def test_relative_paths_in_a_directory_that_was_removed_are_errors_in_words(directory: Path, tmp_path: Path) -> None:
     """Whole paths work there as anywhere."""
     script = f"""

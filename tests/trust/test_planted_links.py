@@ -153,6 +153,7 @@ def test_no_operation_acts_through_a_directory_that_is_a_link(
     assert outside(elsewhere) == before
 
 
+@pytest.mark.slow
 def test_no_operation_acts_through_files_that_are_links(filled: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

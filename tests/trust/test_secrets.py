@@ -131,6 +131,7 @@ def command_lines() -> bytes:
 # ------------------------------------------------------------------------------------------------ remote stores
 
 
+@pytest.mark.slow
 def test_a_store_that_demands_a_password_gets_it_and_nobody_else_does(
     web: Guarded, runtime: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,6 +302,7 @@ def test_tasks_name_secrets_and_do_not_contain_them(
         assert cache.get_target("f")() == 1
 
 
+@pytest.mark.slow
 def test_processes_of_a_pool_read_values_from_the_process_that_has_them(given: dict[str, Any], tmp_path: Path, runtime: Path) -> None:
     assert runtime
     with Cache(tmp_path / "cache", **given) as cache, ProcessPoolExecutor(1, get_context("spawn")) as executor:
@@ -309,6 +311,7 @@ def test_processes_of_a_pool_read_values_from_the_process_that_has_them(given: d
         assert cache.get_target("f")() == 1
 
 
+@pytest.mark.slow
 def test_the_batch_s_own_processes_get_them_too(given: dict[str, Any], tmp_path: Path, runtime: Path) -> None:
     assert runtime
     seen: list[bytes] = []

@@ -201,6 +201,7 @@ def test_a_file_of_another_user_in_an_own_directory_is_a_miss(directory: Path) -
         assert cache.get_target("f")(1) == 2
 
 
+@pytest.mark.slow
 @as_root
 def test_a_stamp_does_not_vouch_for_a_file_of_another_user(directory: Path) -> None:
     """Who trusted all writers of the directory once has left a stamp; whose file it is counts all the same."""

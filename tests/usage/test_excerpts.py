@@ -46,6 +46,7 @@ def mixed(request: pytest.FixtureRequest, cache: Cache, monkeypatch: pytest.Monk
     return cache
 
 
+@pytest.mark.slow
 def test_a_listing_is_that_of_all_modules_whatever_is_asked(mixed: Cache) -> None:
     store = mixed._store
     for folded in (False, True):
@@ -120,6 +121,7 @@ def test_no_list_is_left_of_a_segment_that_is_gone(mixed: Cache, directory: Path
     assert lists <= {path.stem for path in (directory / "index-v1").iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "d", "dot", "dot-", "pkg.sub.k", "m", "absent"])
 def test_names_are_those_of_the_listing_and_nothing_else_is_read(mixed: Cache, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = sorted(row.func_name for row in functions(mixed._store) if row.func_name.startswith(prefix))
@@ -145,6 +147,7 @@ def test_names_of_removed_modules_are_passed_over(cache: Cache, directory: Path)
     assert frontend.list_names(cache, "f", 1) == ["f2"]
 
 
+@pytest.mark.slow
 def test_the_first_question_makes_the_list_of_a_small_segment_for_the_others(cache: Cache, directory: Path) -> None:
     """Merges make none: additions would wait. Without one each question reads the files of up to 512 modules."""
     cache.add_modules([ModuleSource(adder(f"f{number}", number), optimize=0) for number in range(40)])

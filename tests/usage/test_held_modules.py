@@ -57,6 +57,7 @@ def test_so_does_the_limit_of_size(directory: Path) -> None:
         assert held(0) == 1
 
 
+@pytest.mark.slow
 def test_other_processes_learn_of_it_where_the_journal_is_written(cache: Cache, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cache)
     held = cache.get_target("held")

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pytest
 from helpers import adder
 
 from compcache import Cache, ModuleSource
@@ -19,6 +20,7 @@ def _sources(first: int, number: int) -> list[ModuleSource]:
     return [ModuleSource(adder(f"f{n}", n)) for n in range(first, first + number)]
 
 
+@pytest.mark.slow
 def test_recorded_seconds_are_no_more_than_the_process_used(directory: Path) -> None:
     with Cache(directory) as cache:
         cache.add_module(ModuleSource(adder("first", 0)))  # what LLVM does once

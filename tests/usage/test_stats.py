@@ -211,6 +211,7 @@ def test_who_comes_second_to_make_the_directory_of_statistics_loses_no_count(dir
     assert sum(ledger.counters.values()) == 1
 
 
+@pytest.mark.slow
 def test_a_forked_child_counts_its_own_and_not_its_parents(directory: Path) -> None:
     script = """
     import os

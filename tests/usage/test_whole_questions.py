@@ -149,6 +149,7 @@ def read_modules(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return read
 
 
+@pytest.mark.slow
 def test_a_check_without_checksums_reads_each_module_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_modules: list[bytes]
 ) -> None:
