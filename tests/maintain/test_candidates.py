@@ -25,7 +25,10 @@ from compcache.usage.ledger import Uses
 from compcache.usage.snapshot import Slices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from compcache.usage.snapshot import Slice
 
 NOW = time.time()
 
@@ -106,9 +109,14 @@ def test_few_walks_lead_to_the_plan(directory: Path, monkeypatch: pytest.MonkeyP
             uses[name_key(f"f{number}"), module_id] = 1, NOW
     (directory / "stats").mkdir(exist_ok=True)
     (directory / "stats" / "a.stats1").write_bytes(encode_stats({}, dict(sorted(uses.items(), key=lambda use: use[0][::-1])), ["x"]))
-    begun = []
+    begun: list[Slices] = []
     walk = Slices.__iter__
-    monkeypatch.setattr(Slices, "__iter__", lambda slices: begun.append(slices) or walk(slices))
+
+    def begin(slices: Slices) -> Iterator[Slice]:
+        begun.append(slices)
+        return walk(slices)
+
+    monkeypatch.setattr(Slices, "__iter__", begin)
     plan = propose(store, policy, now=NOW).plan
     assert len(plan.removed) == (10 if policy.max_modules else 0)
     assert len(begun) <= walks
