@@ -185,16 +185,16 @@ class Difference(Record):
         return f"{self.component}: {stored or _ABSENT} -> {requested or _ABSENT}"
 
 
-def _surroundings(first: str, second: str) -> tuple[str, str]:
+def _surroundings(before: str, after: str) -> tuple[str, str]:
     """Cut two texts to the surroundings of their first difference, and return both excerpts."""
-    position = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    position = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after)))
     start = max(position - _AROUND, 0)
     lead = "..." if start else ""
 
     def cut(text: str) -> str:
         return f"{lead}{text[start : position + _AROUND]}{'...' if len(text) > position + _AROUND else ''}"
 
-    return cut(first), cut(second)
+    return cut(before), cut(after)
 
 
 def compare(requested: Mapping[str, str], stored: Mapping[str, str]) -> tuple[Difference, ...]:

@@ -247,8 +247,8 @@ def _mismatch_hint(signature: Signature) -> str:
 
 def _expected_types(signature: Signature) -> list[tuple[str, ...]]:
     """Return the allowed LLVM types of each parameter of the function."""
-    first: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
-    return first + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
+    types: list[tuple[str, ...]] = [("ptr",)] if signature.result.kind == TUPLE else []
+    return types + [kind for parameter in signature.parameters for kind in _llvm_types(parameter)]
 
 
 def _llvm_types(parameter: Parameter) -> list[tuple[str, ...]]:
@@ -382,8 +382,8 @@ def entry_text(symbol: str, entry: EntryPoint) -> str:
 def _convert(body: _Body, index: int, parameter: Parameter, types: object, *, readonly: bool) -> list[str]:
     """Append the conversion of one argument, and return the LLVM arguments for the function."""
     llvm_type = next(types)  # type: ignore[call-overload]
-    at = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
-    item = body.value(f"load ptr, ptr {at}")
+    slot = body.value(f"getelementptr inbounds ptr, ptr %args, i64 {index}")
+    item = body.value(f"load ptr, ptr {slot}")
     if parameter.is_buffer:
         for _ in range(_extent_count(parameter)):
             next(types)  # type: ignore[call-overload]
@@ -507,13 +507,13 @@ def _return_tuple(body: _Body, items: tuple[Type, ...]) -> None:
         llvm_type = "i8" if item.kind == BOOL else _result_types(item)[0]
         slot = body.value(f"getelementptr inbounds i64, ptr %items, i64 {number}")
         (line,) = _return_value(body, item, llvm_type, body.value(f"load {llvm_type}, ptr {slot}"))
-        made = body.value(line.partition(" = ")[2])
-        good, bad = body.name("ok"), body.name("none")
-        body.branch(body.value(f"icmp ne ptr {made}, null"), good, bad)
-        body.block(bad)
+        created = body.value(line.partition(" = ")[2])
+        created_block, failed_block = body.name("ok"), body.name("none")
+        body.branch(body.value(f"icmp ne ptr {created}, null"), created_block, failed_block)
+        body.block(failed_block)
         body.emit("call void @Py_DecRef(ptr %result)", "br label %fail")
-        body.block(good)
-        body.emit(f"call i32 @PyTuple_SetItem(ptr %result, i64 {number}, ptr {made})")
+        body.block(created_block)
+        body.emit(f"call i32 @PyTuple_SetItem(ptr %result, i64 {number}, ptr {created})")
     body.emit("br label %done")
 
 

@@ -84,10 +84,10 @@ def read_link_types(
         slots: {symbol of a slot: symbol of the function that the slot provides}.
     """
     reader = _Reader(text)
-    found = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
+    types = {symbol: reader.defined(symbol, definitions, aliases) for symbol in exported}
     foreign = {symbol for symbol in imported if symbol in definitions and definitions[symbol].kind in ("declaration", "external")}
     uses = _Uses(reader, definitions, foreign, slots).read(text) if foreign or slots else {}
-    return LinkTypes({symbol: written for symbol, written in found.items() if written}, uses)
+    return LinkTypes({symbol: link_type for symbol, link_type in types.items() if link_type}, uses)
 
 
 class _Reader:
@@ -182,8 +182,8 @@ class _Reader:
     def _alias_type(self, definition: Definition, alias: re.Match[str], definitions: Mapping[str, Definition]) -> str:
         """Return the type of an alias of a variable."""
         read = self._types.leading(definition.head, alias.end())
-        first = definitions.get(definition.references[0]) if definition.references else None
-        is_constant = first is not None and first.kind == "variable" and " constant " in first.head[:_LAST_CHARACTERS]
+        target = definitions.get(definition.references[0]) if definition.references else None
+        is_constant = target is not None and target.kind == "variable" and " constant " in target.head[:_LAST_CHARACTERS]
         words = [VARIABLE, "?" if read.size <= 0 else str(read.size), "align", str(read.align)]
         return " ".join([*words, *(["constant"] if is_constant else [])])
 
@@ -301,13 +301,13 @@ class _Uses:
             elif self._variables and (match := _ELEMENT.match(line)) is not None and match[2] in self._written_names:
                 known[match[1]] = self._written_names[match[2]]
 
-    def _find_callee(self, text: str, known: Mapping[str, str]) -> tuple[str, str, str] | None:
+    def _find_callee(self, text: str, symbols: Mapping[str, str]) -> tuple[str, str, str] | None:
         """Return the symbol that a line calls, and the texts before and after the callee, or None if the line calls no known symbol."""
         match = _CALLEE.search(text)
         if match is None or " asm " in text[: match.start()]:
             return None
         name = match[1]
-        symbol = known.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
+        symbol = symbols.get(name) or self._written_names.get(name) or self._thunks.get(_unquoted(name) if name[0] == "@" else "", "")
         return (symbol, text[: match.start()], text[match.end() - 1 :]) if symbol else None
 
     def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:

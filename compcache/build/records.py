@@ -142,8 +142,8 @@ class RecordBuilder:
 
     def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
         """Return the encoded link types of imports, with zeros for unknown types; empty if no type is known."""
-        found = [self._link_type(united(self._types.uses.get(leaf, ()))) for leaf in imported]
-        return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in found]) if any(found) else ()
+        kinds = [self._link_type(united(self._types.uses.get(name, ()))) for name in imported]
+        return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in kinds]) if any(kinds) else ()
 
     def _link_type(self, text: str) -> bytes:
         """Return the digest of a link type and the offset of its record, as bytes; empty for an unknown type.
@@ -183,7 +183,7 @@ def symbol_nodes(
         if name.startswith("llvm."):
             continue
         kind, shown = _node_kind(name, definition, resolution)
-        references = tuple([other for other in definition.references if not other.startswith("llvm.")])
+        references = tuple([reference for reference in definition.references if not reference.startswith("llvm.")])
         signature = signatures.get(name) or ("constant" if kind == "variable" and _CONSTANT.match(definition.head) else "")
         nodes.append(SymbolNode(name, kind, exports.get(name, shown), signature, references))
     return nodes

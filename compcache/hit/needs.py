@@ -97,14 +97,14 @@ def read_needs(loader: Loader, choice: Choice) -> None:
         return
     choice.has_needs = True
     source, imports = choice.source, choice.imports
-    known = read_records(loader, source).needs
+    decoded = read_records(loader, source).needs
     stack = [choice.record.needs] if choice.record.needs else []
     seen = set(stack)
     filled = source.loaded.slots if source.loaded is not None else None
     natives: dict[str, None] = {}
     while stack:
         offset = stack.pop()
-        needs = known[offset] = known.get(offset) or decode_needs(source.read_record(loader.store, offset))
+        needs = decoded[offset] = decoded.get(offset) or decode_needs(source.read_record(loader.store, offset))
         types = needs.link_types
         for number, (slot, name) in enumerate(needs.imports):
             key = name if slot == NO_SLOT else slot
@@ -201,14 +201,14 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
     """Return the bytes and the value of a global, or None if it is stored already and still valid."""
     from compcache.globals.definition import Storage, decode_definition, loaded
 
-    known = choice.loaded.slots.get(record.slot)
-    if isinstance(known, Kept) and not known.revalidate:
+    stored = choice.loaded.slots.get(record.slot)
+    if isinstance(stored, Kept) and not stored.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
     data, keep = loaded(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
-    if isinstance(known, Kept) and (known.data == data or definition.is_same(known.value, keep)):
+    if isinstance(stored, Kept) and (stored.data == data or definition.is_same(stored.value, keep)):
         return None
-    return data, Kept(data, keep, known, revalidate=definition.revalidate)
+    return data, Kept(data, keep, stored, revalidate=definition.revalidate)
 
 
 class _LoadContext:

@@ -85,7 +85,7 @@ class Parts(dict[str, Part]):
         for part in self.values():
             slots: dict[Any, Any] = part.loaded.slots
             rows = [(key, places, self[name].loaded, self[name].record[4]) for key, (name, places) in part.imports.items()]
-            rows += [(key, places, other.loaded, number) for other, found in part.together for key, places, number in found]
+            rows += [(key, places, provider.loaded, number) for provider, functions in part.together for key, places, number in functions]
             if slots:
                 rows = [row for row in rows if row[0] not in slots]
             if rows:
@@ -106,7 +106,7 @@ class Parts(dict[str, Part]):
         ]
 
 
-def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, where: "Any", record: "tuple[Any, ...]") -> "Parts | None":
+def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, file: "Any", record: "tuple[Any, ...]") -> "Parts | None":
     """Return a function with all its direct and indirect imports.
 
     The result is empty if it imports nothing, or None if one of them is not plain.
@@ -115,14 +115,14 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
         loader: the loader.
         runtime: the native runtime.
         module_id: the module of the function.
-        where: the opened file of the module.
+        file: the opened file of the module.
         record: the function's record.
 
     Raises:
         CompcacheError, OSError: a record or a file cannot be read.
     """
-    root = Part(module_id, where, record)
-    parts, places, waiting = Parts({record[0]: root}), {module_id: where}, [root]
+    root = Part(module_id, file, record)
+    parts, places, waiting = Parts({record[0]: root}), {module_id: file}, [root]
     natives: set[str] = set()
     for part in waiting:  # the list grows in the loop
         uses = _read_needs(loader, runtime, part, natives)
@@ -130,20 +130,20 @@ def collect_imports(loader: "PlainLoader", runtime: "Any", module_id: bytes, whe
             return None
 
         def find(name: str) -> "Part | None":
-            other = parts.get(name) or _find(loader, runtime, name, places)
-            if other is not None and name not in parts:
-                parts[name] = other
-                waiting.append(other)
-            return other
+            provider = parts.get(name) or _find(loader, runtime, name, places)
+            if provider is not None and name not in parts:
+                parts[name] = provider
+                waiting.append(provider)
+            return provider
 
         if len(uses) >= _MANY:
             uses = _look_up_together(loader, runtime, part, uses, find)
-        for key, name, at, kind in uses:
-            other = find(name)
-            if other is None:
+        for key, name, positions, kind in uses:
+            provider = find(name)
+            if provider is None:
                 return None
-            part.imports[key] = name, at
-            if kind and other.record[7] and kind[:_DIGEST] != other.record[7][:_DIGEST]:
+            part.imports[key] = name, positions
+            if kind and provider.record[7] and kind[:_DIGEST] != provider.record[7][:_DIGEST]:
                 return None
     if natives and runtime.find_undefined(tuple(natives)) is not None:
         return None
@@ -189,39 +189,38 @@ def _look_up_together(
     modules: dict[bytes, tuple[list[Use], list[int]]] = {}
     for use, place in zip(uses, runtime.places_of_names(loader._functions, [use[1] for use in uses]), strict=True):
         if place and place[1] < hit._LINKED:
-            wanted, offsets = modules.get(place[0]) or modules.setdefault(place[0], ([], []))
-            wanted.append(use)
+            module_uses, offsets = modules.get(place[0]) or modules.setdefault(place[0], ([], []))
+            module_uses.append(use)
             offsets.append(place[1])
-    done = set()
-    for module_id, (wanted, offsets) in modules.items():
-        other = find(wanted[0][1]) if len(wanted) >= _MANY else None
-        if other is None or other.module_id != module_id or other.where[3][1] > len(wanted) * _BYTES_OF_EACH:
+    found_keys = set()
+    for module_id, (module_uses, offsets) in modules.items():
+        provider = find(module_uses[0][1]) if len(module_uses) >= _MANY else None
+        if provider is None or provider.module_id != module_id or provider.where[3][1] > len(module_uses) * _BYTES_OF_EACH:
             continue
-        image, size, _, _, _, key, _ = other.where[3]
-        numbers = runtime.plain_functions(
-            loader._files.pread(other.where[0].number, size, image), key, [use[1] for use in wanted], offsets, [use[3] for use in wanted],
-            loader._accepted,
-        )  # fmt: skip
-        rows = [(use[0], use[2], number) for use, number in zip(wanted[1:], numbers[1:], strict=True) if number is not None]
-        part.together.append((other, rows))
-        done.update([row[0] for row in rows])
-    return [use for use in uses if use[0] not in done]
+        image, size, _, _, _, key, _ = provider.where[3]
+        records = loader._files.pread(provider.where[0].number, size, image)
+        names, types = [use[1] for use in module_uses], [use[3] for use in module_uses]
+        numbers = runtime.plain_functions(records, key, names, offsets, types, loader._accepted)
+        rows = [(use[0], use[2], number) for use, number in zip(module_uses[1:], numbers[1:], strict=True) if number is not None]
+        part.together.append((provider, rows))
+        found_keys.update([row[0] for row in rows])
+    return [use for use in uses if use[0] not in found_keys]
 
 
 def _find(loader: "PlainLoader", runtime: "Any", name: str, places: "dict[bytes, Any]") -> "Part | None":
     """Return the function of this name, or None if it is missing or choosing its realization is not plain."""
-    found = runtime.newest(loader._functions, name, runtime.is_ordered(name))
-    if found is None or found[2] >= hit._LINKED:
+    row = runtime.newest(loader._functions, name, runtime.is_ordered(name))
+    if row is None or row[2] >= hit._LINKED:
         return None
-    where = places.get(found[1])
-    if where is None:
+    file = places.get(row[1])
+    if file is None:
         if len(places) == _MOST_MODULES:
             return None
-        where = places[found[1]] = loader._open_module(runtime, found[0], found[1])
-    record = loader._read_function(runtime, name, found, where)
+        file = places[row[1]] = loader._open_module(runtime, row[0], row[1])
+    record = loader._read_function(runtime, name, row, file)
     if record is None or (record[2].startswith(hit._LINK_ONLY) and not _has_one_realization(loader, runtime, name)):
         return None
-    return Part(found[1], where, record)
+    return Part(row[1], file, record)
 
 
 def _record_start(runtime: "Any", part: Part, offsets: "tuple[int, ...]") -> bool:

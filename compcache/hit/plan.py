@@ -221,7 +221,7 @@ class Plan:
 
         For a plain name, these are the newest realization and those with the same content.
         """
-        later = []
+        unloaded = []
         loader = self._loader
         provider = None
         if name in loader.merged:
@@ -234,19 +234,19 @@ class Plan:
                     yield candidate
             return
         listing = self._sources.listing
-        own = listing.functions.get(name) if listing is not None else None
-        if own is None or (not loader.is_loaded(own[0]) and loader.loaded_modules()):
-            own = None  # realizations in loaded modules come first, and the index lists them
-        elif provider is None or own[0] == provider.module_id:
-            yield own
+        listed = listing.functions.get(name) if listing is not None else None
+        if listed is None or (not loader.is_loaded(listed[0]) and loader.loaded_modules()):
+            listed = None  # realizations in loaded modules come first, and the index lists them
+        elif provider is None or listed[0] == provider.module_id:
+            yield listed
         for candidate in loader.candidates(name, linked=True):
-            if candidate == own or (provider is not None and candidate[0] != provider.module_id):
+            if candidate == listed or (provider is not None and candidate[0] != provider.module_id):
                 continue
             if candidate[0] in self._sources or loader.is_loaded(candidate[0]):
                 yield candidate
             else:
-                later.append(candidate)
-        yield from later
+                unloaded.append(candidate)
+        yield from unloaded
 
     def _is_near(self, module_id: bytes) -> bool:
         return module_id in self._sources or self._loader.is_loaded(module_id)
@@ -265,12 +265,12 @@ class Plan:
         by_module = {choice.module_id: name for name, choice in chosen.items() if name not in variables}
         for variable, choice in variables.items():
             for module_id, offset in self._loader.store.find(choice.record.name):
-                other = by_module.get(module_id)
-                if other is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
+                user_name = by_module.get(module_id)
+                if user_name is not None and module_id != choice.module_id and not self._loader.is_loaded(module_id):
                     from compcache.hit.closures.providers import defines_for_all, second_provider_error
 
-                    if defines_for_all(self._loader, chosen[other].source, offset):
-                        return other, second_provider_error(variable, module_id, choice.module_id)
+                    if defines_for_all(self._loader, chosen[user_name].source, offset):
+                        return user_name, second_provider_error(variable, module_id, choice.module_id)
         return None
 
     def _advance(self, name: str, node: _Node) -> None:
@@ -317,17 +317,17 @@ class Plan:
         nodes, pending = self._nodes, self._pending
         settled = self._settle_imports(choice)
         for _, imported, _, kind in choice.imports:
-            other = nodes.get(imported)
-            if other is None:
+            import_node = nodes.get(imported)
+            if import_node is None:
                 only = settled.get(imported)
-                other = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
-                other.uses[kind[:_DIGEST]] = choice, kind
-                other.choice = only
+                import_node = nodes[imported] = _Node(self._candidates(imported) if only is None else iter(()))
+                import_node.uses[kind[:_DIGEST]] = choice, kind
+                import_node.choice = only
                 if only is None:
                     pending.append(imported)
-            elif kind[:_DIGEST] not in other.uses:
-                other = self._node_for(imported, other, choice, kind)
-            other.dependents[name] = None
+            elif kind[:_DIGEST] not in import_node.uses:
+                import_node = self._node_for(imported, import_node, choice, kind)
+            import_node.dependents[name] = None
 
     def _settle_imports(self, choice: Choice) -> dict[str, Choice]:
         """Return the choices for many imports that leave nothing to choose, by name."""
@@ -344,11 +344,11 @@ class Plan:
             return self._nodes[self._apart[name, use]]
         is_open = node.choice is None and name in self._pending
         try:
-            fits = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
+            is_fitting = is_open or (node.choice is not None and self._fits(node.choice, user, kind))
         except (CompcacheError, OSError) as error:  # choosing for the new node meets the error again
             reraise_interrupt(error)
-            fits = False
-        if not fits:
+            is_fitting = False
+        if not is_fitting:
             return self._split_node(name, use, user, kind)
         node.uses[use] = user, kind
         return node
@@ -384,8 +384,8 @@ class Plan:
 
     def _fits(self, choice: Choice, user: Choice, kind: bytes) -> bool:
         """Return whether a realization has the type that a user expects."""
-        own = choice.record.link_type
-        if not kind or not own or kind[:_DIGEST] == own[:_DIGEST]:
+        defined_type = choice.record.link_type
+        if not kind or not defined_type or kind[:_DIGEST] == defined_type[:_DIGEST]:
             return True
         from compcache.hit.link_types import fits
 
@@ -427,12 +427,12 @@ class Plan:
             return self._strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
         return None
 
-    def _strongest(self, name: str, node: _Node, weak: Choice, where: tuple[bytes, int]) -> Choice:
+    def _strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
         That is a definition that is not merged, or else the longest of common blocks that are arrays.
         """
-        places, best = [where, *node.candidates], weak
+        places, best = [place, *node.candidates], weak
         for candidate in places[1:]:
             try:
                 choice = self._loader.open_candidate(name, *candidate, self._sources)
@@ -441,10 +441,10 @@ class Plan:
                 continue
             is_definition = choice.record.signature.startswith(VARIABLE)
             if is_definition or _length(choice) > _length(best):
-                best, where = choice, candidate
+                best, place = choice, candidate
             if is_definition:
                 break
-        node.candidates = iter([candidate for candidate in places if candidate != where])
+        node.candidates = iter([candidate for candidate in places if candidate != place])
         return best
 
     def _read_needs(self, choice: Choice) -> None:
@@ -483,11 +483,11 @@ class Plan:
 
     def _missing_import(self, choice: Choice, imported: str, node: _Node) -> UndefinedSymbolError:
         """Return the error for an import without usable realizations."""
-        why = f" ({node.error})" if node.error is not None else ""
+        reason = f" ({node.error})" if node.error is not None else ""
         imported = imported.partition(_APART)[0]
         error = UndefinedSymbolError(
             f"function {choice.record.name!r} of module {choice.module_id.hex()} needs {_describe_symbol(imported)}, but the cache "
-            f"{self._loader.store.root} has no usable realization of it{why}; add a module that defines it",
+            f"{self._loader.store.root} has no usable realization of it{reason}; add a module that defines it",
             symbols=[imported],
             func_name=choice.record.name,
             module_id=choice.module_id.hex(),
@@ -514,7 +514,7 @@ class Plan:
             assert choice is not None
             chosen[name] = choice
             if self._apart:
-                choice.imports = [(key, self._node_name(other, kind), places, kind) for key, other, places, kind in choice.imports]
+                choice.imports = [(key, self._node_name(target, kind), places, kind) for key, target, places, kind in choice.imports]
             stack += [imported for _, imported, _, _ in choice.imports]
         return chosen
 
@@ -524,21 +524,21 @@ class Plan:
         error, node.error = node.error, None  # the frames of a raised exception refer to the plan
         if error is None or isinstance(error, (IncompatibleTargetError, IntegrityError)):
             problem = error or self._loader.store.index.problem
-            why = f": {problem}" if problem else ""
-            message = f"function {name!r} is not in the cache {root}{why}"
+            reason = f": {problem}" if problem else ""
+            message = f"function {name!r} is not in the cache {root}{reason}"
             not_cached = NotCachedError(message, func_name=name, cache_dir=root)
             not_cached.__cause__ = error
             return not_cached
         return error
 
 
-def _mismatch_error(choice: Choice, user: Choice, defined: str, used: str) -> SignatureMismatchError:
+def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -> SignatureMismatchError:
     """Return the reason why a realization is skipped: its type is not the one that its user expects."""
     from compcache.hit.link_types import fits
 
     return SignatureMismatchError(
         f"{_describe_symbol(choice.record.name)} of module {choice.module_id.hex()} is {defined}, but {user.record.name!r} of module "
-        f"{user.module_id.hex()} uses it as {used}: {fits(defined, used)[1]}",
+        f"{user.module_id.hex()} uses it as {expected}: {fits(defined, expected)[1]}",
         func_name=choice.record.name,
         module_id=choice.module_id.hex(),
     )

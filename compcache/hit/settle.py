@@ -61,35 +61,33 @@ def settle(loader: Loader, sources: Sources, user: Choice) -> dict[str, Choice]:
     if type(store) is not Store or store.has_in_memory() or loader.merged or loader.providers or loader.linked is not None:
         return {}
     imports = [item for item in user.imports if is_ordered(item[1])]
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     try:
-        for module_id, wanted in _group_by_module(store.index.segments, loader.runtime(), imports).items():
-            functions = (
-                _settled_functions(loader, sources, module_id, wanted) if len(wanted) >= _MANY and module_id != user.module_id else []
-            )
+        for module_id, group in _group_by_module(store.index.segments, loader.runtime(), imports).items():
+            functions = _settled_functions(loader, sources, module_id, group) if len(group) >= _MANY and module_id != user.module_id else []
             if functions:
                 settled = Settled(sources[module_id], functions)
-                found |= settled.first_choice(store, type(user))
+                choices |= settled.first_choice(store, type(user))
                 moved = set(map(id, settled.imports[1:]))
                 user.imports = [item for item in user.imports if id(item) not in moved]
                 user.settled.append(settled)
     except (CompcacheError, OSError) as error:  # the plan meets the error again
         reraise_interrupt(error)
-    return found
+    return choices
 
 
 def _group_by_module(segments: tuple[Segment, ...], runtime: Any, imports: list[Import]) -> dict[bytes, list[tuple[Import, int]]]:
     """Return, by module_id, the imports with exactly one realization in all segments, each with the offset of its record."""
     places = runtime.places_of_names(tuple([segment.functions for segment in segments]), [item[1] for item in imports])
-    found: dict[bytes, list[tuple[Import, int]]] = {}
+    groups: dict[bytes, list[tuple[Import, int]]] = {}
     for item, place in zip(imports, places, strict=True):
         if place and place[1] < LINKED:
-            found.setdefault(place[0], []).append((item, place[1]))
-    return found
+            groups.setdefault(place[0], []).append((item, place[1]))
+    return groups
 
 
 def _settled_functions(
-    loader: Loader, sources: Sources, module_id: bytes, wanted: list[tuple[Import, int]]
+    loader: Loader, sources: Sources, module_id: bytes, requested: list[tuple[Import, int]]
 ) -> list[tuple[Import, int, int]]:
     """Return the functions of a module that need nothing, can run here and have the expected type, with their numbers.
 
@@ -101,10 +99,10 @@ def _settled_functions(
     if source.listed is None or not source.listed.is_in_listing:
         return []
     numbers = loader.runtime().plain_functions(
-        _read_records(source, store, len(wanted)), source.file.key, [item[1] for item, _ in wanted], [offset for _, offset in wanted],
-        [item[3] for item, _ in wanted], store.processor().accepted,
+        _read_records(source, store, len(requested)), source.file.key, [item[1] for item, _ in requested],
+        [offset for _, offset in requested], [item[3] for item, _ in requested], store.processor().accepted,
     )  # fmt: skip
-    return [(item, offset, number) for (item, offset), number in zip(wanted, numbers, strict=True) if number is not None]
+    return [(item, offset, number) for (item, offset), number in zip(requested, numbers, strict=True) if number is not None]
 
 
 def _read_records(source: Source, store: Store, names: int) -> bytes:

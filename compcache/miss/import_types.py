@@ -57,10 +57,10 @@ def _require_provider(name: str, types: Mapping[str, str], providers: Iterator[P
     first_provider: tuple[Provider, str] | None = None
     doubtful: tuple[Provider, str] | None = None
     for provider in providers:
-        binds, reason = fits(provider.link_type, expected)
-        if binds and not reason:
+        is_fitting, reason = fits(provider.link_type, expected)
+        if is_fitting and not reason:
             return
-        if binds:
+        if is_fitting:
             doubtful = doubtful or (provider, reason)
         else:
             first_provider = first_provider or (provider, reason)

@@ -99,11 +99,11 @@ def verify(store: Stores) -> RemoteReport:
         if data is None:
             continue  # the card was removed since the listing
         try:
-            found = decode_cards(data)
+            shelf_cards = decode_cards(data)
         except FormatError as error:
             problems[item.key] = str(error)
             continue
-        for shelf, card in found.items():
+        for shelf, card in shelf_cards.items():
             functions[card.name] = None
             module = module_key(card.module_id)
             if not card.module and module not in modules and not _ask_store(store, "has_object", module):

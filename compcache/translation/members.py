@@ -143,14 +143,14 @@ def _require_types(members: Sequence[Member]) -> None:
             if name not in definers:
                 continue
             kind, expected = members[definers[name]].types.get(name, ""), united(types)
-            binds, reason = fits(kind, expected)
+            is_fitting, reason = fits(kind, expected)
             if not reason:
                 continue
             user = next((user for use, user in sorted(types.items()) if fits(kind, use)[1]), "")
             place = f" in {user!r}" if user else ""
             definer, member_label = _member_label(members, definers[name]), _member_label(members, number)
             message = f"{name!r} is {kind} in {definer}, but {member_label} uses it as {expected}{place}: {reason}"
-            if not binds:
+            if not is_fitting:
                 raise SignatureMismatchError(message, func_name=name)
             warnings.warn(message, CacheWarning, stacklevel=2)
 
@@ -173,9 +173,9 @@ def decode_member(data: bytes) -> Member:
     """
     try:
         packed = zlib.decompressobj().decompress(data, _MAX_SIZE)
-        label, bitcode, *names, used, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
+        label, bitcode, *names, used_names, copied, large, types, uses = msgpack.unpackb(packed, raw=False, unicode_errors="surrogatepass")
         defined, strong = map(tuple, names)
-        return Member(label, bitcode, defined, strong, dict(used), tuple(copied), dict(large), dict(types), dict(uses))
+        return Member(label, bitcode, defined, strong, dict(used_names), tuple(copied), dict(large), dict(types), dict(uses))
     except (zlib.error, ValueError, TypeError, msgpack.UnpackException) as error:
         reraise_interrupt(error)
         raise FormatError(f"the stored code of a group's member is damaged: {error}") from error

@@ -171,9 +171,9 @@ def _read_source(context: Any, request: Request, label: str = "") -> tuple[Any, 
     values = read_values(printed)
     attributes = _target_attributes(printed, values)
     check_attributes(attributes, host.platform_name())
-    known = without_unknown_features(printed, attributes, host.platform_name())
-    if known is not None:
-        module, printed = codegen.parse(known, context), known
+    readable = without_unknown_features(printed, attributes, host.platform_name())
+    if readable is not None:
+        module, printed = codegen.parse(readable, context), readable
         attributes = _target_attributes(printed, values)
     contents = symbol_digests(printed, data.values())
     request = request._replace(machine=_safe_machine(request.machine, attributes))

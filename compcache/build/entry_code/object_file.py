@@ -93,9 +93,9 @@ class _Strings:
 
     def add(self, text: str) -> int:
         """Append a string, and return its offset."""
-        at = len(self.content)
+        offset = len(self.content)
         self.content += text.encode() + b"\0"
-        return at
+        return offset
 
 
 def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -> tuple[bytes, list[int]]:
@@ -106,10 +106,10 @@ def _unwinding_frames(machine: type[Assembler], functions: Mapping[str, Code]) -
     )
     places = []
     for function in functions.values():
-        rules, at = bytearray(), 0
+        rules, rule_offset = bytearray(), 0
         for offset, rule in function.frame_rules:
-            rules += _advance_rule(offset - at) + rule
-            at = offset
+            rules += _advance_rule(offset - rule_offset) + rule
+            rule_offset = offset
         places.append(len(content) + 8)
         back = _LENGTH.pack(len(content) + 4)
         content += _padded_record(back + bytes(4) + _LENGTH.pack(len(function.code)) + b"\0" + rules)

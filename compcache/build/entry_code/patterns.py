@@ -309,11 +309,11 @@ class _Pattern:
         numbers = [place for place in places if not place[0]]
         floats = [place for place in places if place[0]]
         in_registers = [*numbers[: len(machine.arguments)], *floats[: machine.float_arguments]]
-        at = 0
+        stack_offset = 0
         for _, base, offset in [place for place in places if place not in in_registers]:
             machine.load(machine.scratch, base, offset)
-            machine.store(machine.scratch, at)
-            at += _WORD
+            machine.store(machine.scratch, stack_offset)
+            stack_offset += _WORD
         for number, (size, _, offset) in enumerate(floats[: machine.float_arguments]):
             machine.load_float(number, offset, size)
         for register, (_, base, offset) in zip(machine.arguments, numbers, strict=False):

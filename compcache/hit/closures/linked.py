@@ -67,8 +67,8 @@ class LinkedClosures:
 
     def inherit(self, store: Store, closure: PlainClosure, module: LoadedModule) -> None:
         """Add a closure that plain hits have loaded, and their bindings in it."""
-        module_id, _, parts, homes, where, bound = closure
-        opened, path, size, (image, records, target_id, flags, _, key, _) = where
+        module_id, _, parts, homes, plain_file, bound = closure
+        opened, path, size, (image, records, target_id, flags, _, key, _) = plain_file
         file = ModuleFile(store.files, path, module_id)
         file.describe(image, records, target_id, flags, key)
         file.size = size
@@ -84,7 +84,7 @@ class LinkedClosures:
         """
         loader = self._loader
         if self._early:
-            self._early = {known for known in self._early if loader._loaded(known) is not None}
+            self._early = {early_id for early_id in self._early if loader._loaded(early_id) is not None}
         if not self._early and not self._houses:
             return False
         modules = newest_of(loader.store, func_name)[1]
@@ -110,8 +110,8 @@ class LinkedClosures:
         house = self.house_of(module_id)
         if house is None:
             return module_id, offset
-        found = self._offset_in(house, func_name)
-        return (house.module_id, found) if found is not None else None
+        house_offset = self._offset_in(house, func_name)
+        return (house.module_id, house_offset) if house_offset is not None else None
 
     def house_of(self, module_id: bytes) -> LoadedModule | None:
         """Return the loaded closure that contains a module whole, or None."""
@@ -135,9 +135,9 @@ class LinkedClosures:
         for name, choice in chosen.items():
             module_id = choice.module_id
             for home in (module_id, *self._homes.get(module_id, ())):
-                owner, first = owners.setdefault(home, (module_id, name))
+                owner, earlier_name = owners.setdefault(home, (module_id, name))
                 if owner != module_id:
-                    return (name if module_id in self._homes else first), LinkError(
+                    return (name if module_id in self._homes else earlier_name), LinkError(
                         f"module {home.hex()} is in a linked closure, but the load also uses it without the closure", module_id=home.hex()
                     )
         return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
@@ -150,9 +150,9 @@ class LinkedClosures:
         store = self._loader.store
         for name, choice in chosen.items():
             for home in newest_of(store, name)[1] if choice.module_id in self._parts else ():
-                owner, other = owners.get(home, (home, name))
+                owner, other_name = owners.get(home, (home, name))
                 if owner != choice.module_id and owner in self._homes:
-                    return other, LinkError(
+                    return other_name, LinkError(
                         f"module {home.hex()} is in one linked closure, and {name!r} is in another", module_id=home.hex()
                     )
         return None
@@ -172,9 +172,9 @@ class LinkedClosures:
                 return False
         for module_id in {choice.module_id for choice in chosen.values()}:
             homes = self._homes.get(module_id, ())
-            others = [loader._loaded(home) for home in homes] + self.bound.copies_of(homes, module_id)
-            others += [house for home in (module_id, *homes) if (house := self.house_of(home))]
-            if any(other is not None and other.committed and other.module_id != module_id for other in others):
+            loaded_modules = [loader._loaded(home) for home in homes] + self.bound.copies_of(homes, module_id)
+            loaded_modules += [house for home in (module_id, *homes) if (house := self.house_of(home))]
+            if any(loaded is not None and loaded.committed and loaded.module_id != module_id for loaded in loaded_modules):
                 return False
         return True
 
@@ -198,8 +198,8 @@ class LinkedClosures:
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
         """Return the loaded closures that contain code of a module."""
-        found = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
-        return [closure for closure in found if closure is not None]
+        closures = [self._loader._loaded(key) for key, parts in self._parts.items() if module_id in parts]
+        return [closure for closure in closures if closure is not None]
 
     def is_whole(self, module_id: bytes) -> bool:
         """Return whether all modules with code in a closure exist."""
@@ -228,19 +228,19 @@ class LinkedClosures:
         """Return whether the linked closure with this module_id is valid in the present state of the index."""
         loader = self._loader
         self._refresh_state(loader.store)
-        known = self._valid.get(module_id)
-        if known is None:
-            found = is_valid(loader, module_id, self._state)
-            known = self._valid[module_id] = found is not None
-            if found is not None:
-                self._add_closure(module_id, *found)
-        elif known and loader._loaded(module_id) is not None:
-            used = self._used[module_id] = self._used.get(module_id, 0) + 1
-            if used == _LISTED_FROM:
+        is_known_valid = self._valid.get(module_id)
+        if is_known_valid is None:
+            contents = is_valid(loader, module_id, self._state)
+            is_known_valid = self._valid[module_id] = contents is not None
+            if contents is not None:
+                self._add_closure(module_id, *contents)
+        elif is_known_valid and loader._loaded(module_id) is not None:
+            count = self._used[module_id] = self._used.get(module_id, 0) + 1
+            if count == _LISTED_FROM:
                 from compcache.hit.closures.sets import list_functions
 
                 list_functions(loader, self, module_id)
-        return known
+        return is_known_valid
 
     def _add_closure(self, module_id: bytes, parts: tuple[bytes, ...], homes: int) -> None:
         """Record a closure and the modules in it."""
@@ -263,13 +263,13 @@ class LinkedClosures:
 
     def take(self, func_name: str, owner: object) -> TypedCallTarget | None:
         """Return the call target of a listed function in a mapped closure, or None if it has further needs or must be looked up."""
-        loader, found = self._loader, self.sets.get(func_name)
-        if found is None or loader.builds or loader.store._in_memory:
+        loader, listed = self._loader, self.sets.get(func_name)
+        if listed is None or loader.builds or loader.store._in_memory:
             return None
-        loaded = loader._loaded(found.module_id)
+        loaded = loader._loaded(listed.module_id)
         if loaded is None or loader.store.index.refresh() or loader.store.segments() != self._segments:
             return None
-        if self.bound.place_of(func_name) not in (None, found.module_id) or self._is_taken(func_name, found.module_id):
+        if self.bound.place_of(func_name) not in (None, listed.module_id) or self._is_taken(func_name, listed.module_id):
             return None
         from compcache.hit.closures.sets import take
 

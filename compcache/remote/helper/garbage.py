@@ -189,11 +189,11 @@ class GarbageCollector:
 
     async def _read_uses(self, notes: list[ObjectInfo]) -> set[bytes]:
         """Read notes of uses, and return the shortened keys of the functions that they name."""
-        used: set[bytes] = set()
+        used_keys: set[bytes] = set()
         for start in range(0, len(notes), _AT_ONCE):
             contents = await asyncio.gather(*[self._get(note.key, _LARGEST_MARK) for note in notes[start : start + _AT_ONCE]])
-            used.update(*[decode_uses(data or b"") for data in contents])
-        return used
+            used_keys.update(*[decode_uses(data or b"") for data in contents])
+        return used_keys
 
     async def _get(self, key: str, max_size: int) -> bytes | None:
         """Return an object, or None if it does not exist. Return b"" for an object that is too large, which then counts as damaged."""

@@ -102,15 +102,15 @@ def _print_report(report: PruneReport) -> None:
     if rows or not is_terminal():
         print_rows(columns, map(_row_formatter(), rows))
     verb = "would remove" if report.dry_run else "removed"
-    parts = [f"{verb} {plural(len(report.removed), 'module')}"]
+    removed_texts = [f"{verb} {plural(len(report.removed), 'module')}"]
     if report.removed_packs:
-        parts.append(
+        removed_texts.append(
             f"{plural(len(report.removed_packs), 'pack')} of data with {size_text(sum(pack.size for pack in report.removed_packs))}"
         )
     if report.leftovers:
-        parts.append(plural(len(report.leftovers), "leftover"))
+        removed_texts.append(plural(len(report.leftovers), "leftover"))
     print_note(
-        f"{' and '.join(parts)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
+        f"{' and '.join(removed_texts)} ({size_text(report.freed_size)}); {plural(report.modules_after, 'module')} "
         f"({size_text(report.size_after)}) {'would remain' if report.dry_run else 'remain'}"
     )
     if report.indexed:
