@@ -375,7 +375,10 @@ def _assemble_module(
 
 
 def _complete_bitcode(translated: Translated, globals_: Mapping[str, int]) -> bytes:
-    """Return the bitcode section: bitcode, recipe and offered bodies; empty if no bitcode is stored. `globals_` has the records' offsets."""
+    """Return the bitcode section: the bitcode, the recipe and the offered bodies; empty if the module keeps no bitcode.
+
+    `globals_` has the offset of each global's record.
+    """
     if not translated.bitcode:
         return b""
     prepared, resolution = translated.prepared, translated.prepared.resolution

@@ -230,7 +230,7 @@ class Store(Directory):
             raise StorageError(f"the index of the cache {self.root} cannot be read: {error}", path=self.root) from error
         if nothing or self.index.damaged:
             self._checked_index = True
-            if not self._has_to_recover():
+            if not self._may_be_incomplete():
                 return changed
             try:
                 from compcache.publish.verify import recover_index
@@ -241,7 +241,7 @@ class Store(Directory):
             changed = changed or self.index.segments is not segments or self.index.damaged != damaged
         return changed
 
-    def _has_to_recover(self) -> bool:
+    def _may_be_incomplete(self) -> bool:
         """Return whether the index may be incomplete. A directory without modules, usual above layers, has a complete empty index."""
         try:
             return bool(self.index.damaged) or self.index.unfinished or bool(self.fans())

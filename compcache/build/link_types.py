@@ -155,21 +155,27 @@ class _Reader:
 
     def _passed_pieces(self, words: list[str]) -> list[str]:
         """Return the pieces in which a parameter or an argument is passed. `words` are the words of its text."""
-        kind, attributes = _type_of(words)
+        type_text, attributes = _type_of(words)
         places = [word for word in attributes if word in _PLACES]
+        piece = self._piece_in_memory(attributes)
+        if piece:
+            return [" ".join([piece, *places])]
+        passed = self._types.read(type_text)
+        pieces = [" ".join([piece, *places]) for piece in _with_extension(passed.pieces, attributes)]
+        return self._in_structure(pieces, passed, attributes)
+
+    def _piece_in_memory(self, attributes: list[str]) -> str:
+        """Return the piece of a structure that is copied to the stack (`byval`) or returned in memory (`sret`); "" for other values."""
         for number, word in enumerate(attributes):
             name, _, inner = word.partition("(")
             if name == "byval":
-                passed = self._types.read(inner[:-1])
-                given = attributes[number + 1 :]
-                align = int(given[given.index("align") + 1]) if "align" in given else passed.align
-                return [" ".join(["byval", str(passed.size), str(max(align, _STACK_SLOT)), *places])]
+                structure, following = self._types.read(inner[:-1]), attributes[number + 1 :]
+                align = int(following[following.index("align") + 1]) if "align" in following else structure.align
+                return f"byval {structure.size} {max(align, _STACK_SLOT)}"
             if name == "sret":
-                where = "ptr " if architecture(platform_name()).result_address_is_argument else ""
-                return [" ".join([f"{where}sret {self._types.read(inner[:-1]).size}", *places])]
-        read = self._types.read(kind)
-        pieces = [" ".join([piece, *places]) for piece in _with_extension(read.pieces, attributes)]
-        return self._in_structure(pieces, read, attributes)
+                register = "ptr " if architecture(platform_name()).result_address_is_argument else ""
+                return f"{register}sret {self._types.read(inner[:-1]).size}"
+        return ""
 
     def _in_structure(self, pieces: list[str], read: Type, attributes: list[str]) -> list[str]:
         """Return the pieces, in braces if they are parts of a structure.

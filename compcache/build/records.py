@@ -14,7 +14,7 @@ from compcache.formats.manifest import NO_SLOT, STARTUP, FunctionRecord, NeedsRe
 from compcache.formats.manifest_writer import ManifestWriter, encode_function, encode_global, encode_link_type, encode_module, encode_needs
 from compcache.formats.records import GlobalRecord, ModuleRecord
 from compcache.globals.definition import encoded
-from compcache.hit.link_types import LINK_TYPE_SIZE, type_digest, united
+from compcache.hit.link_types import LINK_TYPE_SIZE, type_digest, unite_types
 from compcache.images import platform_symbols
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class RecordBuilder:
 
     def _link_types(self, imported: list[str]) -> tuple[bytes, ...]:
         """Return the encoded link types of imports, with zeros for unknown types; empty if no type is known."""
-        kinds = [self._link_type(united(self._types.uses.get(name, ()))) for name in imported]
+        kinds = [self._link_type(unite_types(self._types.uses.get(name, ()))) for name in imported]
         return tuple([kind or bytes(LINK_TYPE_SIZE) for kind in kinds]) if any(kinds) else ()
 
     def _link_type(self, text: str) -> bytes:

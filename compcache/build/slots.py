@@ -212,9 +212,7 @@ def resolve_declarations(
     _check_no_defined_thread_locals(storage, thread_locals)
     thunks = tuple([name for name in functions if SLOT_PREFIX + name in slots or SLOT_PREFIX + name in storage])
     support = _support_text(module, variables, slots, storage, thunks, target_data) if thunks or storage else ""
-    static = resolver.static
-    if any(isinstance(library, Archive) for library in resolver.libraries):  # members of archives may use any of these symbols
-        static = [name for name in sorted(STATIC_RUNTIME) if name not in own]
+    static = resolver.static_symbols(own)
     if static:
         support = (support or _head_text(module)) + static_runtime_text(static)
     libraries_used = frozenset(resolver.from_libraries)
@@ -424,6 +422,12 @@ class _Resolver:
         else:
             self.from_libraries.add(name)
         return True
+
+    def static_symbols(self, own: Collection[str]) -> list[str]:
+        """Return the symbols of the static runtime that the image needs; `own` are the functions that the module defines."""
+        if any(isinstance(library, Archive) for library in self.libraries):  # members of archives may use any of these symbols
+            return [name for name in sorted(STATIC_RUNTIME) if name not in own]
+        return self.static
 
     def _require(self, name: str, value: GlobalValue) -> None:
         """Add a symbol that the process, or a loaded library, has to define. Missing symbols are added to `missing` or `null`."""

@@ -95,13 +95,13 @@ def _plan_loads(planner: Loader, root: str) -> dict[str, Bound]:
             for _, name, _, kind in choice.imports:
                 own = chosen[name].record.link_type[:_DIGEST]
                 alike[name] = alike[name] and any(own) and kind[:_DIGEST] == own
-        return _bound_by_name(chosen, alike)
+        return _bindings_of_plan(chosen, alike)
     finally:
         for source in sources.values():
             source.release()
 
 
-def _bound_by_name(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
+def _bindings_of_plan(chosen: dict[str, Choice], alike: dict[str, bool]) -> dict[str, Bound]:
     """Return the choices of a plan by the names in their records.
 
     A name that is used with several types has several nodes in a plan. Stubs do not have their own records.

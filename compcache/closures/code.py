@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compcache.translation.emission import Translated
     from compcache.translation.requests import Request
 
-__all__ = ["Closure", "Linked", "Part", "homes_of", "link_code", "read_part"]
+__all__ = ["Closure", "Linked", "Part", "link_code", "moving_modules", "read_part"]
 
 _EXTERNAL, _INTERNAL = "external", "internal"
 #: The suffix for definitions that are not copied, until LLVM drops them.
@@ -137,7 +137,7 @@ def read_part(context: Any, module_id: bytes, recipe: Recipe, found: Mapping[str
     return Part(module_id, recipe, found, text, copies_of(text, recipe))
 
 
-def homes_of(closure: Closure) -> frozenset[bytes]:
+def moving_modules(closure: Closure) -> frozenset[bytes]:
     """Return the module_ids of the modules that would move into the image of a closure."""
     reached, _ = _Linker(closure).reach()
     return frozenset([closure.parts[number].module_id for number in reached.homes])
@@ -260,7 +260,7 @@ class _Linker:
         mentioned = set() if is_moved else {symbol for key in names for symbol in part.copies.mentions[key]}
         homes = {symbol for symbol in mentioned if symbol in part.copies.homes}
         exported = {export.symbol for export in self._moved[number].values()} if is_moved else names
-        part_module = codegen.parse(_without_homes(part.text, homes | part.copies.merged), context)
+        part_module = codegen.parse(_with_shared_definitions(part.text, homes | part.copies.merged), context)
         for value, is_function in _iterate_values(part_module):
             name = value.name
             if value.is_declaration or value.linkage.name == "available_externally":
@@ -347,7 +347,7 @@ def _iterate_values(module: Any) -> Iterator[tuple[Any, bool]]:
 # ---------------------------------------------------------------- text
 
 
-def _without_homes(text: str, homes: set[str]) -> str:
+def _with_shared_definitions(text: str, homes: set[str]) -> str:
     """Return the text of a module with its aliases replaced by declarations and its COMDATs removed.
 
     The definitions in `homes` are renamed with the suffix `_HOME`.

@@ -13,7 +13,7 @@ from compcache.build.recipe import read_recipe
 from compcache.build.slots import read_requests
 from compcache.build.source import ModuleSource, check_name
 from compcache.closures.chosen import Planner, choose
-from compcache.closures.code import Closure, homes_of, link_code, read_part
+from compcache.closures.code import Closure, link_code, moving_modules, read_part
 from compcache.errors import CompcacheError, CompileError
 from compcache.files import reraise_interrupt
 from compcache.formats import host
@@ -171,7 +171,7 @@ class _Linking:
         modules = dict.fromkeys([bound.module_id for bound in chosen.bound.values()])
         parts = [part for module_id in modules if (part := self._get_part(module_id)) is not None]
         return _Planned(
-            names, chosen, Closure(parts, chosen.bound, wanted), homes_of(Closure(parts, chosen.bound, wanted)), is_requested=True
+            names, chosen, Closure(parts, chosen.bound, wanted), moving_modules(Closure(parts, chosen.bound, wanted)), is_requested=True
         )
 
     def link(self, planned: _Planned) -> tuple[LinkedClosure | None, tuple[bytes, ...], dict[str, str]]:

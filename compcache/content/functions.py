@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.source import check_name
-from compcache.content.definitions import Unreadable, read_definitions, whole_text
+from compcache.content.definitions import Unreadable, read_definitions, without_comments
 from compcache.content.names import digest_of, has_archives, option_parts, parts_given_by_name, text_of_export
 from compcache.depgraph import DependencyGraph
 from compcache.digest import digest
@@ -81,7 +81,7 @@ def name_functions(source: ModuleSource, text: str, functions: Mapping[str, Func
         if has_archives(source) or any(function.symbol not in definitions.by_key for function in functions.values()):
             raise Unreadable  # archives have a state, and call other functions; compiling the source reports missing functions
     except Unreadable:
-        parts = [whole_text(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(provided), *options]
+        parts = [without_comments(text).encode("utf-8", "surrogatepass"), digest_of(exports.values()), _digest_of(provided), *options]
         return name_together(functions, digest_of([b"module", *parts]))
     loaded = {name for name, definition in (source.globals or {}).items() if definition.kind != NativeSymbol.kind}
     return _name_by_reach(definitions, functions, exports, _External(provided, loaded), options)

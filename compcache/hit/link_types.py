@@ -29,7 +29,7 @@ __all__ = [
     "fits",
     "read_type",
     "type_digest",
-    "united",
+    "unite_types",
 ]
 
 #: Marks after the parameters of a use: the result is not used; the function is not called, but its address is taken.
@@ -52,7 +52,7 @@ _REGISTER_BITS = 64
 _PROMOTED = frozenset(("i1", "i8", "i16"))
 
 
-def united(types: Iterable[str]) -> str:
+def unite_types(types: Iterable[str]) -> str:
     """Return the type of a use from the types of its call sites."""
     distinct = set(types)
     return OR.join(sorted(text for text in distinct if not (text.endswith(IGNORED) and _without(text, IGNORED) in distinct)))

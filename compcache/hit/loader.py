@@ -343,7 +343,7 @@ class Loader(PlainLoader):
 
     def is_loaded(self, module_id: bytes) -> bool:
         """Return whether this loader has mapped a module that is in use."""
-        return self._loaded(module_id) is not None or (self.linked and self.linked.house_of(module_id)) is not None
+        return self._loaded(module_id) is not None or (self.linked and self.linked.closure_with(module_id)) is not None
 
     def open_candidate(self, func_name: str, module_id: bytes, offset: int, sources: Sources) -> Choice:
         """Read the record of a realization. `sources` receives the module that is opened. The caller releases it.

@@ -117,7 +117,7 @@ def unload(loader: Loader, func_name: str) -> int:
     """Implement `Loader.unload`."""
     modules = {module_id for module_id, _ in loader.store.find(func_name, linked=True)}
     if loader.linked is not None:
-        modules.update([house.module_id for module_id in modules if (house := loader.linked.house_of(module_id)) is not None])
+        modules.update([container.module_id for module_id in modules if (container := loader.linked.closure_with(module_id)) is not None])
     target = loader.held(func_name)
     if target is not None and target._context is not None:
         modules.add(target._context.module.module_id)

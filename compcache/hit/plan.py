@@ -203,7 +203,7 @@ class Plan:
             chosen = self._reachable()
             conflict = self._find_second_provider(chosen)
             if conflict is None and self._loader.linked is not None:
-                conflict = self._loader.linked.second_home(chosen)
+                conflict = self._loader.linked.find_conflict(chosen)
             if conflict is None:
                 return chosen
             self.reject(*conflict)
@@ -214,7 +214,7 @@ class Plan:
             name = self._pending.pop()
             node = self._nodes[name]
             if node.choice is None:
-                self._advance(name, node)
+                self._choose_next(name, node)
 
     def _candidates(self, name: str) -> Iterator[tuple[bytes, int]]:
         """Yield the realizations of an import. Those in modules that this load uses come first.
@@ -273,7 +273,7 @@ class Plan:
                         return user_name, second_provider_error(variable, module_id, choice.module_id)
         return None
 
-    def _advance(self, name: str, node: _Node) -> None:
+    def _choose_next(self, name: str, node: _Node) -> None:
         """Choose the next usable realization of a function. If all were tried, handle its dependents."""
         choice, self._opened = self._opened, None
         while choice is not None or (choice := self._next_choice(name, node)) is not None:
@@ -290,11 +290,11 @@ class Plan:
                 choice = None
                 continue
             node.choice = choice
-            self._follow(name, choice)
+            self._add_imports(name, choice)
             return
-        self._exhaust(name, node)
+        self._handle_exhausted(name, node)
 
-    def _exhaust(self, name: str, node: _Node) -> None:
+    def _handle_exhausted(self, name: str, node: _Node) -> None:
         """Handle a function without usable realizations: bind its importers to its stub, or reject them.
 
         Raises:
@@ -312,7 +312,7 @@ class Plan:
         for dependent in node.dependents:
             self._drop_dependent(dependent, name, node)
 
-    def _follow(self, name: str, choice: Choice) -> None:
+    def _add_imports(self, name: str, choice: Choice) -> None:
         """Add the imports of a choice to the plan."""
         nodes, pending = self._nodes, self._pending
         settled = self._settle_imports(choice)
@@ -424,10 +424,10 @@ class Plan:
                 reraise_interrupt(error)
                 node.keep_error(error)
                 continue
-            return self._strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
+            return self._find_strongest(name, node, choice, (module_id, offset)) if choice.record.signature.startswith(WEAK) else choice
         return None
 
-    def _strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
+    def _find_strongest(self, name: str, node: _Node, weak: Choice, place: tuple[bytes, int]) -> Choice:
         """Return the definition that replaces a weak one, as linkers choose it.
 
         That is a definition that is not merged, or else the longest of common blocks that are arrays.
@@ -440,7 +440,7 @@ class Plan:
                 reraise_interrupt(error)
                 continue
             is_definition = choice.record.signature.startswith(VARIABLE)
-            if is_definition or _length(choice) > _length(best):
+            if is_definition or _array_length(choice) > _array_length(best):
                 best, place = choice, candidate
             if is_definition:
                 break
@@ -544,7 +544,7 @@ def _mismatch_error(choice: Choice, user: Choice, defined: str, expected: str) -
     )
 
 
-def _length(choice: Choice) -> int:
+def _array_length(choice: Choice) -> int:
     """Return the length in bytes of a variable that is an array, from its LLVM type, or 0 for other variables."""
     count, by, _ = choice.record.signature.removeprefix(WEAK).removeprefix("[").partition(" x i8]")
     return int(count) if by and count.isdecimal() else 0

@@ -20,7 +20,7 @@ from compcache.build.pic import aliases
 from compcache.errors import CacheWarning, FormatError, LinkError, MissingPackageError, SignatureMismatchError
 from compcache.files import reraise_interrupt
 from compcache.formats.deflate import deflate
-from compcache.hit.link_types import fits, united
+from compcache.hit.link_types import fits, unite_types
 
 try:
     import msgpack
@@ -30,7 +30,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["Member", "decode_member", "describe_member", "encode_member", "link_members"]
+__all__ = ["Member", "decode_member", "encode_member", "link_members", "make_member"]
 
 _MOST_SHOWN = 20
 _WEAK = re.compile(r"\A@[^\n]*? = (?:weak|weak_odr|linkonce|linkonce_odr) ")
@@ -64,7 +64,7 @@ class Member(NamedTuple):
     uses: dict[str, dict[str, str]]
 
 
-def describe_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
+def make_member(module: Any, text: str, copied: Collection[str], data: dict[str, bytes]) -> Member:
     """Return the member for an optimized module.
 
     Args:
@@ -142,7 +142,7 @@ def _require_types(members: Sequence[Member]) -> None:
         for name, types in member.uses.items():
             if name not in definers:
                 continue
-            kind, expected = members[definers[name]].types.get(name, ""), united(types)
+            kind, expected = members[definers[name]].types.get(name, ""), unite_types(types)
             is_fitting, reason = fits(kind, expected)
             if not reason:
                 continue

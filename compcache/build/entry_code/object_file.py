@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from compcache.build.entry_code.assembler import Assembler, Code
 
-__all__ = ["object_of"]
+__all__ = ["assemble_object"]
 
 _FILE_HEADER = Struct("<16sHHIQQQIHHHHHH")
 _SECTION_HEADER = Struct("<IIQQQQIIQQ")
@@ -32,7 +32,7 @@ _POINTERS = 0x1B
 _ADVANCE1, _ADVANCE2, _LONGEST1 = 2, 3, 0x100
 
 
-def object_of(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
+def assemble_object(machine: type[Assembler], functions: Mapping[str, Code]) -> bytes:
     """Return an object that defines these functions as hidden symbols. `functions` has the code by symbol."""
     text, starts = bytearray(), dict[str, int]()
     for name, function in functions.items():

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from compcache.build.entry_code.assembler import Assembler, Code
     from compcache.build.entry_points import EntryPoint
 
-__all__ = ["code_of"]
+__all__ = ["generate_code"]
 
 _WORD, _VIEW = 8, 80
 _VIEW_OBJECT, _VIEW_SIZE = 8, 16
@@ -39,7 +39,7 @@ _MINUS_ONE = 0xBFF0000000000000  # as a double
 _FLOATS = {"float": 4, "double": 8}
 
 
-def code_of(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
+def generate_code(entry: EntryPoint, machine: type[Assembler]) -> Code | None:
     """Return the code of an entry point, or None if it has another calling convention or a frame that is too large."""
     if entry.convention:
         return None

@@ -165,7 +165,7 @@ class BoundNames:
         for module_id in place.modules:
             self._copied.setdefault(module_id, set()).add(place.file.module_id)
 
-    def are_elsewhere(self, chosen: dict[str, Choice], since: int) -> bool:
+    def are_rebound(self, chosen: dict[str, Choice], since: int) -> bool:
         """Return whether a load after the number `since` has bound a chosen function to another module.
 
         The caller holds the loader's lock.

@@ -41,7 +41,7 @@ class LinkedClosures:
     """
 
     __slots__ = (
-        "_early", "_homes", "_houses", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound", "sets", "types",
+        "_early", "_homes", "_containers", "_parts", "_segments", "_state", "_valid", "_used", "_weak_loader", "bound", "sets", "types",
     )  # fmt: skip
 
     def __init__(self, loader: Loader, types: tuple[type[Choice], type[Source], type[Sources]]) -> None:
@@ -55,7 +55,7 @@ class LinkedClosures:
         self.sets: dict[str, ListedFunction] = {}  # the listed functions of closures, by name
         self._parts: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules with code in it
         self._homes: dict[bytes, tuple[bytes, ...]] = {}  # by closure: the modules that it contains whole
-        self._houses: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
+        self._containers: dict[bytes, list[bytes]] = {}  # by module: the closures that contain it whole
         self.bound = BoundNames(loader, types[:2])
         self._early = {*loader._mine}  # the modules whose earlier bindings are unknown
 
@@ -85,15 +85,15 @@ class LinkedClosures:
         loader = self._loader
         if self._early:
             self._early = {early_id for early_id in self._early if loader._loaded(early_id) is not None}
-        if not self._early and not self._houses:
+        if not self._early and not self._containers:
             return False
         modules = newest_of(loader.store, func_name)[1]
-        return not self._early.isdisjoint(modules) or self._have_other_house(modules, module_id)
+        return not self._early.isdisjoint(modules) or self._are_in_other_closure(modules, module_id)
 
-    def _have_other_house(self, modules: Iterable[bytes], module_id: bytes) -> bool:
+    def _are_in_other_closure(self, modules: Iterable[bytes], module_id: bytes) -> bool:
         """Return whether a loaded closure other than this one contains one of these modules."""
-        houses = [house for key in modules if (house := self.house_of(key)) is not None]
-        return any(house.module_id != module_id for house in houses)
+        containers = [container for key in modules if (container := self.closure_with(key)) is not None]
+        return any(container.module_id != module_id for container in containers)
 
     # ---------------------------------------------------------------- modules that are in closures
 
@@ -107,16 +107,16 @@ class LinkedClosures:
             if is_bound or not self.is_valid_now(module_id) or self._is_elsewhere(module_id) or self._is_taken(func_name, module_id):
                 return None
             return module_id, offset & ~LINKED
-        house = self.house_of(module_id)
-        if house is None:
+        container = self.closure_with(module_id)
+        if container is None:
             return module_id, offset
-        house_offset = self._offset_in(house, func_name)
-        return (house.module_id, house_offset) if house_offset is not None else None
+        container_offset = self._offset_in(container, func_name)
+        return (container.module_id, container_offset) if container_offset is not None else None
 
-    def house_of(self, module_id: bytes) -> LoadedModule | None:
+    def closure_with(self, module_id: bytes) -> LoadedModule | None:
         """Return the loaded closure that contains a module whole, or None."""
         found_of = self._loader._loaded
-        return next((house for key in self._houses.get(module_id, ()) if (house := found_of(key)) is not None), None)
+        return next((container for key in self._containers.get(module_id, ()) if (container := found_of(key)) is not None), None)
 
     def _is_elsewhere(self, module_id: bytes) -> bool:
         """Return whether a module that a closure contains whole is loaded by itself or from another closure."""
@@ -124,9 +124,11 @@ class LinkedClosures:
         homes = self._homes.get(module_id)
         if not homes or not loader._mine:
             return False
-        return self._have_other_house(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
+        return (
+            self._are_in_other_closure(homes, module_id) or any(map(loader._loaded, homes)) or any(self.bound.copies_of(homes, module_id))
+        )
 
-    def second_home(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
+    def find_conflict(self, chosen: dict[str, Choice]) -> tuple[str, LinkError] | None:
         """Return the name of a choice that must not be used, and the reason, or None if there is no such choice.
 
         Its closure contains a module that the load has by itself, or from another closure.
@@ -140,9 +142,11 @@ class LinkedClosures:
                     return (name if module_id in self._homes else earlier_name), LinkError(
                         f"module {home.hex()} is in a linked closure, but the load also uses it without the closure", module_id=home.hex()
                     )
-        return self._second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
+        return (
+            self._find_second_copy(chosen, owners) if not self._homes.keys().isdisjoint([owner for owner, _ in owners.values()]) else None
+        )
 
-    def _second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
+    def _find_second_copy(self, chosen: dict[str, Choice], owners: dict[bytes, tuple[bytes, str]]) -> tuple[str, LinkError] | None:
         """Return the name of a choice in a closure whose function another closure has too, and the reason.
 
         The result is None if there is no such choice.
@@ -165,15 +169,15 @@ class LinkedClosures:
         The caller holds the loader's lock.
         """
         loader = self._loader
-        if self.bound.are_elsewhere(chosen, since):
+        if self.bound.are_rebound(chosen, since):
             return False
         for place in bound.values():
-            if place.record is not None and self._have_other_house(place.modules, place.file.module_id):
+            if place.record is not None and self._are_in_other_closure(place.modules, place.file.module_id):
                 return False
         for module_id in {choice.module_id for choice in chosen.values()}:
             homes = self._homes.get(module_id, ())
             loaded_modules = [loader._loaded(home) for home in homes] + self.bound.copies_of(homes, module_id)
-            loaded_modules += [house for home in (module_id, *homes) if (house := self.house_of(home))]
+            loaded_modules += [container for home in (module_id, *homes) if (container := self.closure_with(home))]
             if any(loaded is not None and loaded.committed and loaded.module_id != module_id for loaded in loaded_modules):
                 return False
         return True
@@ -193,8 +197,8 @@ class LinkedClosures:
 
     def kept_file(self, module_id: bytes) -> ModuleFile | None:
         """Return the kept file of a loaded closure that contains modules, or None."""
-        house = self._loader._loaded(module_id) if module_id in self._homes else None
-        return shared(house.file) if house is not None and house.file is not None else None
+        container = self._loader._loaded(module_id) if module_id in self._homes else None
+        return shared(container.file) if container is not None and container.file is not None else None
 
     def closures_of(self, module_id: bytes) -> list[LoadedModule]:
         """Return the loaded closures that contain code of a module."""
@@ -209,17 +213,17 @@ class LinkedClosures:
             reraise_interrupt(error)
             return False
 
-    def _offset_in(self, house: LoadedModule, func_name: str) -> int | None:
+    def _offset_in(self, container: LoadedModule, func_name: str) -> int | None:
         """Return the offset of a function's record in a loaded closure, or None if the closure does not have it."""
         loader = self._loader
         for module_id, offset in loader.store.find_here(func_name, linked=True):
-            if module_id == house.module_id:
+            if module_id == container.module_id:
                 return offset & ~LINKED
-        file: ModuleFile | None = house.file
+        file: ModuleFile | None = container.file
         if file is None:
             return None
         offsets: dict[str, tuple[bytes, int]] = {}
-        loader.runtime().list_functions(file.read(file.image, file.records), house.module_id, offsets, set())
+        loader.runtime().list_functions(file.read(file.image, file.records), container.module_id, offsets, set())
         return offsets[func_name][1] if func_name in offsets else None
 
     # ---------------------------------------------------------------- validity
@@ -250,7 +254,7 @@ class LinkedClosures:
         if homes:
             self._homes[module_id] = parts[:homes]
         for home in parts[:homes]:
-            self._houses.setdefault(home, []).append(module_id)
+            self._containers.setdefault(home, []).append(module_id)
 
     def _refresh_state(self, store: Store) -> None:
         """Forget validity and lists if the index has changed."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from compcache.images.writer.inputs import Input, InputSymbol
 
-__all__ = ["Symbols", "add_common", "symbol_sections"]
+__all__ = ["Symbols", "reserve_common", "symbol_sections"]
 
 _SHT_STRTAB = 3
 _VISIBILITY_DEFAULT = 0
@@ -22,7 +22,7 @@ _BSS = ".bss"
 _BOUNDS = ("__start_", "__stop_")
 
 
-def add_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
+def reserve_common(inputs: Sequence[Input], outputs: dict[str, Output]) -> dict[tuple[int, int], int]:
     """Reserve space for tentative definitions at the end of the section ``.bss`` in `outputs`. Create the section if necessary.
 
     Returns:

@@ -14,7 +14,7 @@ from compcache.images.writer.frames import index_of_frames, index_size
 from compcache.images.writer.inputs import SHF_EXECINSTR, SHF_WRITE, STT_TLS, read_input
 from compcache.images.writer.layout import Output, collect, place
 from compcache.images.writer.relocations import Relocator, scan
-from compcache.images.writer.symbols import Symbols, add_common, symbol_sections
+from compcache.images.writer.symbols import Symbols, reserve_common, symbol_sections
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ def _write_image(
     if any(obj.machine != inputs[0].machine for obj in inputs) or all(obj.has_properties for obj in inputs):
         raise FormatError("objects for different machines, or with properties that the image would need, are not supported")
     outputs = collect(inputs)
-    symbols = Symbols(inputs, add_common(inputs, outputs), outputs, export)
+    symbols = Symbols(inputs, reserve_common(inputs, outputs), outputs, export)
     tables = scan(inputs, symbols.external, imports)
     needed = [_needed_symbol(symbols.undefined[name], optional, providers) for name in tables.names]
     dynamic = Dynamic(needed, export, soname, run_paths, tables.relocations, outputs)
