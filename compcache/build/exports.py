@@ -169,12 +169,10 @@ def _link_only(values: GlobalValues, variables: Collection[str], merged: Mapping
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
     for name, is_declaration, linkage, _, _ in values.variables:
         if name in variables and not is_declaration and linkage in VISIBLE_LINKAGES and not name.startswith("llvm."):
-            kind = _description_of_merged(merged[name]) if name in merged else "variable" if linkage == "external" else "shared variable"
+            kind = "variable" if linkage == "external" else "shared variable"
+            if name in merged:
+                kind = MERGED if merged[name].endswith("_odr") else WEAK
             yield Export(check_name(name, "func_name"), name, None, False, link_only=kind)
-
-
-def _description_of_merged(linkage: str) -> str:
-    return MERGED if linkage.endswith("_odr") else WEAK
 
 
 def _variable_export(export: Export, thread_locals: Collection[str], functions: Collection[str]) -> Export:

@@ -386,7 +386,10 @@ def _leading_name(text: str) -> tuple[str, int]:
     match = _NAME.match(text)
     if match is None:
         raise ValueError(f"the LLVM assembly has no name at {text[:80]!r}")
-    return unquote(match[1]) if match[2] is None else "" if match[2].isdigit() else match[2], match.end()
+    quoted, plain = match[1], match[2]
+    if plain is None:
+        return unquote(quoted), match.end()
+    return "" if plain.isdigit() else plain, match.end()
 
 
 def _linkage_of(words: list[str]) -> str:

@@ -319,7 +319,8 @@ class _Uses:
     def _add_use(self, function: str, symbol: str, prefix: str, rest: str, *, is_used: bool) -> None:
         try:
             plain = _PLAIN_ARGUMENTS.match(rest)
-            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(plain[1].split(", ")) if plain[1] else ()
+            # Arguments without brackets and quotes, the usual case, need no parser.
+            arguments = parse_head(f"void @f{rest}").parameters if plain is None else tuple(filter(None, plain[1].split(", ")))
             alike = prefix, is_used, *[argument.rpartition(" ")[0] for argument in arguments]
             kind = self._known_calls.get(alike)
             if kind is None:

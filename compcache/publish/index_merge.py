@@ -263,8 +263,7 @@ def _is_trusted(index: Index, segment: Segment) -> bool:
 
 
 def needs_merge(index: Index, most: int = FANOUT) -> bool:
-    """Refresh the index, and return whether it has more than `most` additions. The default is the maximum for fast look-ups."""
-    index.refresh()
+    """Return whether the index, as last listed, has more than `most` additions. The default is the maximum for fast look-ups."""
     return sum(1 for segment in index.segments if segment.level == 0) > most
 
 
@@ -556,6 +555,7 @@ def merge_additions(
         OSError: the merged segment could not be written. Nothing is lost.
     """
     index = index or store.index
+    index.refresh()
     if needs_merge(index, most):
         with try_lock(store, f"{'index' if index is store.index else index.directory}-merge") as owned:
             if owned:

@@ -295,11 +295,12 @@ class RemoteStore:
         packed = False
         fetched: list[str] = []
         for name, answer in zip(names, answers, strict=True):
-            reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data and answer.outcome != FOUND else ""
-            self._store.stats.asked(name, f"{answer.outcome}{reason}")
             if answer.outcome != FOUND:
+                reason = f": {answer.data}" if isinstance(answer.data, str) and answer.data else ""
+                self._store.stats.asked(name, f"{answer.outcome}{reason}")
                 self.count("remote_errors" if answer.outcome == UNAVAILABLE else "remote_misses")
                 continue
+            self._store.stats.asked(name, FOUND)
             adopted = self._adopt(name, answer.data, answer.signatures, answer.store)
             if adopted is not None:
                 fetched.append(name)

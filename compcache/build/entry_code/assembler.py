@@ -147,7 +147,7 @@ class Assembler:
         raise NotImplementedError
 
     def shift_right(self, register: int, bits: int) -> None:
-        """Shift a register right by a number of bits, without sign."""
+        """Shift a register right by a number of bits, and fill it with zeros."""
         raise NotImplementedError
 
     def clear_top_bit(self, register: int) -> None:

@@ -123,6 +123,6 @@ def _advance_rule(distance: int) -> bytes:
 
 
 def _padded_record(content: bytes) -> bytes:
-    """Return a record of `.eh_frame`, padded with DW_CFA_nop."""
+    """Return a record of `.eh_frame`: its length, and its content, padded with zeros (DW_CFA_nop) to a multiple of eight bytes."""
     content += bytes(-(len(content) + _LENGTH.size) % 8)
     return _LENGTH.pack(len(content)) + content

@@ -125,7 +125,7 @@ class Symbols:
             return home[0]
         return self._outputs[_BSS] if (owner, number) in self._common else None
 
-    def exported(self, values: Sequence[Sequence[int | None]]) -> int:
+    def address_of_export(self, values: Sequence[Sequence[int | None]]) -> int:
         """Return the address of the exported symbol among the results of `values`. Raise `FormatError` if the symbol has no address."""
         owner, number = self._export
         value = values[owner][number]

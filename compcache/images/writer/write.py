@@ -109,7 +109,7 @@ def _write_image(
         outputs[".plt"].content = relocator.stubs()
     if frames:
         _index_frames(outputs[".eh_frame_hdr"], outputs[".eh_frame"])
-    start = symbols.exported(values)
+    start = symbols.address_of_export(values)
     dynamic.fill(start, symbols.size_of_export(), symbols.section_of_export(), relocator.dynamic, linking.relative)
     tail = symbol_sections(inputs, symbols, values, export, frozenset(tables.names), template[0].address if template else 0)
     image = _assemble(inputs, layout, tail, _program_headers(layout, template, linking.page))

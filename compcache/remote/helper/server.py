@@ -292,7 +292,7 @@ class Helper:
 
     async def _do_states(self, key: str) -> list[str]:
         """Request an object from each store now. Return the problem of each store, or "" if it answers."""
-        return await self._chain.states(key)
+        return await self._chain.errors_of_requests(key)
 
     async def _do_flush(self, seconds: float, writes: list[int]) -> int:
         """Upload all waiting files, then store the packs of all start-ups. Return how many uploads to these stores still wait."""
