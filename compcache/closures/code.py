@@ -107,7 +107,7 @@ def link_code(context: Any, closure: Closure, request: Request) -> Linked | None
         return None
     module = None
     for number in parts:
-        module = linker.add(module, number, reached.copies[number], context)
+        module = linker.link_part(module, number, reached.copies[number], context)
     exports = linker.finish(module, roots)
     _add_static_runtime(module, context, [closure.parts[number].recipe for number in parts])
     libraries = tuple(dict.fromkeys([name for number in parts for name in closure.parts[number].recipe.libraries]))
@@ -248,7 +248,7 @@ class _Linker:
 
     # ---------------------------------------------------------------- LLVM
 
-    def add(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
+    def link_part(self, module: Any, number: int, copied: Iterable[str], context: Any) -> Any:
         """Link the definitions of a part into the module, and return the module. If `module` is None, the part's module is returned.
 
         Raises:

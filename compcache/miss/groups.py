@@ -306,8 +306,8 @@ def _require_same_processors(sources: Sequence[_Source]) -> None:
     Raises:
         CompileError: two sources are for different processors.
     """
-    first, *others = sources
-    for source in others:
+    for source in sources[1:]:
+        first = sources[0]
         if [request.machine[:2] for request in source.requests] != [request.machine[:2] for request in first.requests]:
             raise CompileError(
                 f"source {first.number} is for {_describe_machines(first)}, but source {source.number} for {_describe_machines(source)}: "

@@ -226,7 +226,7 @@ def _read_store(url: str, mode: str) -> RemoteSettings:
         raise ValueError(f"the remote store{start} is not a valid URL: write {_URL_FORMS}") from None
     if not _has_valid_port(parts):
         raise ValueError(
-            f"the remote store{start} has an invalid port: write a number from 1 to 65535, and the characters : / ? # @ in a password as %XX"
+            f"the remote store{start} has an invalid port: write a number from 1 to 65535, and encode : / ? # @ in a password as %XX"
         )
     if len(url) > LONGEST_URL:
         raise ValueError(f"the URL of the remote store {safe_url[:60]!r}... has {len(url)} characters: write at most {LONGEST_URL}")

@@ -170,12 +170,12 @@ def symbol_sections(
         for number, (name, info, visibility, section, value, size, string) in enumerate(obj.symbols):
             kind = info & 0xF
             if section == 0 or kind == STT_SECTION:
-                if name in requested and name not in seen:
+                if name in requested and name not in seen:  # a symbol of another image
                     seen.add(name)
                     global_rows.append(pack(string_start + string, info, 0, 0, 0, 0))
             elif kind == STT_FILE or section == SHN_ABS:
                 local_rows.append(pack(string_start + string, kind, 0, SHN_ABS, value, size))
-            elif not strings.startswith(b".L", string):
+            elif not strings.startswith(b".L", string):  # without the labels of compilers
                 address = row[number]
                 output = symbols.section_of(owner, number, section)
                 if address is None or output is None:
