@@ -10,7 +10,7 @@ import os
 from compcache.digest import check
 from compcache.errors import FormatError, GlobalValidationError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
-from compcache.formats.manifest import FRAME, NO_SLOT, STARTUP, decode_needs
+from compcache.formats.manifest import FRAME, STARTUP, decode_needs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,19 +97,15 @@ def read_needs(loader: Loader, choice: Choice) -> None:
         return
     choice.has_needs = True
     source, imports = choice.source, choice.imports
-    decoded = read_records(loader, source).needs
+    known = read_records(loader, source).needs
     stack = [choice.record.needs] if choice.record.needs else []
     seen = set(stack)
     filled = source.loaded.slots if source.loaded is not None else None
     natives: dict[str, None] = {}
     while stack:
         offset = stack.pop()
-        needs = decoded[offset] = decoded.get(offset) or decode_needs(source.read_record(loader.store, offset))
-        types = needs.link_types
-        for number, (slot, name) in enumerate(needs.imports):
-            key = name if slot == NO_SLOT else slot
-            if not filled or key not in filled:
-                imports.append((key, name, needs.places[number] if slot == NO_SLOT else b"", types[number] if types else b""))
+        needs = known[offset] = known.get(offset) or decode_needs(source.read_record(loader.store, offset))
+        imports += [item for item in needs.imports if item[0] not in filled] if filled else needs.imports
         if needs.globals:
             _read_globals(loader, choice, needs.globals)
         if needs.natives:
@@ -201,14 +197,14 @@ def _decode_global(loader: Loader, choice: Choice, record: GlobalRecord) -> tupl
     """Return the bytes and the value of a global, or None if it is stored already and still valid."""
     from compcache.globals.definition import Storage, decode_definition, loaded
 
-    stored = choice.loaded.slots.get(record.slot)
-    if isinstance(stored, Kept) and not stored.revalidate:
+    known = choice.loaded.slots.get(record.slot)
+    if isinstance(known, Kept) and not known.revalidate:
         return None
     definition = decode_definition(record.kind, record.payload)
     data, keep = loaded(definition, Storage(record.form, record.size), _LoadContext(loader, choice))
-    if isinstance(stored, Kept) and (stored.data == data or definition.is_same(stored.value, keep)):
+    if isinstance(known, Kept) and (known.data == data or definition.is_same(known.value, keep)):
         return None
-    return data, Kept(data, keep, stored, revalidate=definition.revalidate)
+    return data, Kept(data, keep, known, revalidate=definition.revalidate)
 
 
 class _LoadContext:
@@ -281,20 +277,23 @@ def _slot_contents(
     """Return the new contents of the slots of one module, and the stores that write them."""
     slots = module.slots
     filled: dict[int | str, object] = {}
-    bindings = []
+    groups = []
     for settled in [settled for choice in choices for settled in choice.settled]:
         loaded = settled.source.loaded
         assert loaded is not None  # the plan has kept one choice in this module
-        unfilled = [(*item, number) for item, number in zip(settled.imports, settled.functions, strict=True) if item[0] not in slots]
-        bindings += [(key if isinstance(key, int) else -1, places, loaded.image, number) for key, _, places, _, number in unfilled]
-        filled.update(dict.fromkeys([item[0] for item in unfilled], loaded))
+        uses, functions = settled.imports, settled.functions
+        if slots:
+            functions = [function for item, function in zip(uses, functions, strict=True) if item[0] not in slots]
+            uses = [item for item in uses if item[0] not in slots]
+        groups.append((loaded.image, uses, functions))
+        filled.update(dict.fromkeys([item[0] for item in uses], loaded))
     for choice in choices:
-        for key, name, places, _ in choice.imports:
-            if key not in filled and key not in slots:
-                provider = chosen[name]
-                loaded = filled[key] = provider.loaded
-                bindings.append((key if isinstance(key, int) else -1, places, loaded.image, provider.record.function))
-    stores = [runtime.bind(module.image, bindings)] if bindings else []
+        for item in choice.imports:
+            if item[0] not in filled and item[0] not in slots:
+                provider = chosen[item[1]]
+                loaded = filled[item[0]] = provider.loaded
+                groups.append((loaded.image, [item], [provider.record.function]))
+    stores = [runtime.bind(module.image, groups)]
     for choice in choices:
         for record, data, keep in choice.fills or ():
             if slots.get(record.slot) is keep.before:
