@@ -384,7 +384,7 @@ def _shorten() -> None:
 
 def _open_plain(path: "Any") -> "PlainLoader | None":
     """Return a loader for plain hits of a directory; None if the settings or the directory require a full cache."""
-    if are_set(_NOT_PLAIN):
+    if path == "" or are_set(_NOT_PLAIN):
         return None
     try:
         plain = open_plain(os.path.abspath(os.fspath(default_directory() if path is None else path)))

@@ -43,8 +43,10 @@ def absolute_path(path: str) -> str:
     """Return the absolute form of a path.
 
     Raises:
-        StorageError: the path is relative, and the current directory has been removed.
+        StorageError: the path is empty, or it is relative and the current directory has been removed.
     """
+    if not path:
+        raise StorageError("the path is empty: give a path, or leave the argument out for the default", path=path)
     try:
         return os.path.abspath(path)
     except FileNotFoundError as error:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from compcache.build.slots import read_requests, undefined_symbols_error
-from compcache.errors import CompcacheError, SignatureMismatchError, StorageError, UndefinedSymbolError
+from compcache.errors import ModulesNotAddedError, SignatureMismatchError, StorageError, UndefinedSymbolError
 from compcache.files import reraise_interrupt
 from compcache.linker import link_module, translate_module
 from compcache.maintain.remove import remove_modules
@@ -28,29 +28,13 @@ if TYPE_CHECKING:
     from compcache.formats.built_module import BuiltModule
     from compcache.session import Session
 
-__all__ = ["ModulesNotAddedError", "add_modules", "not_added_error"]
+__all__ = ["add_modules", "not_added_error"]
 
 #: The number of modules that are published together. Their files are open at the same time.
 _GROUP = 64
 #: The number of linkers that run at a time. Each spends more time waiting for the disk and the kernel than computing.
 _LINKERS = 4
 _SHOWN = 10
-
-
-class ModulesNotAddedError(CompcacheError):
-    """Raised by `Cache.add_modules` if some of the sources could not be added. The other sources are stored.
-
-    `failures` are the errors by position in the list of sources. `module_ids` has one item for each source: the id of its module, or
-    None if the source failed.
-    """
-
-    failures: dict[int, Exception]
-    module_ids: tuple[str | None, ...]
-
-    def __init__(self, message: str, *, failures: Mapping[int, Exception] | None = None, module_ids: tuple[str | None, ...] = ()) -> None:
-        super().__init__(message)
-        self.failures = dict(failures or {})
-        self.module_ids = module_ids
 
 
 class _Linking(NamedTuple):
