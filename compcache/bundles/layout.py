@@ -113,9 +113,7 @@ def write_bundle(path: str, members: Mapping[str, bytes]) -> None:
 def open_bundle(path: str, file: BinaryIO | None = None) -> Iterator[Bundle]:
     """Open a bundle for reading, and close it at the end of the block.
 
-    Args:
-        path: the path of the bundle.
-        file: the open file to read instead; `path` then only appears in messages.
+    If `file` is not None, it is read instead, and `path` only appears in messages.
 
     Raises:
         FormatError: on entry or inside the block, the file is not a bundle, or is damaged or truncated.

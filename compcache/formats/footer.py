@@ -139,11 +139,7 @@ def require_intact(footer: Footer, module_id: bytes, read: Callable[[int, int], 
 
 
 def intact_footer(data: bytes | memoryview, module_id: bytes | None = None) -> Footer:
-    """Verify the content of a module file, and return its footer.
-
-    Args:
-        data: the bytes of the file.
-        module_id: the expected module_id, or None to accept any module.
+    """Verify the content of a module file, and return its footer. Any module is accepted if `module_id` is None.
 
     Raises:
         FormatError: the bytes are not an intact module file, or contain another module.

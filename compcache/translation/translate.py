@@ -82,12 +82,7 @@ class _Checked(NamedTuple):
 
 
 def translate(context: Any, request: Request, is_cached: Callable[[str], bool]) -> Translated:
-    """Compile a source, or the members of a group, to an object.
-
-    Args:
-        context: an LLVM context.
-        request: the source and its options.
-        is_cached: returns whether the cache has a function or variable.
+    """Compile a source, or the members of a group, to an object. `is_cached` returns whether the cache has a function or variable.
 
     Raises:
         CompileError, LinkError, GlobalValidationError: the source cannot be compiled. The message gives the reason.

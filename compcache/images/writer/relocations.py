@@ -166,12 +166,7 @@ class Relocator:
         self.places: dict[str, list[tuple[int, int]]] = {}  # by import: addresses, and the numbers to add
 
     def relocate(self, piece: Piece, start: int, content: bytearray) -> None:
-        """Apply the relocations of a part of a mapped section to `content`, in place.
-
-        Args:
-            piece: the part of the section.
-            start: the address of the part.
-            content: the bytes of the part.
+        """Apply the relocations of a part of a mapped section to `content`, in place. `start` is the address of the part.
 
         Raises:
             FormatError: a symbol has no address for this kind of reference.
