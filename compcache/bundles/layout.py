@@ -233,11 +233,7 @@ def _open_regular_file(path: str, flags: int) -> int:
 
 
 def _require_valid_members(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Check the members of an archive against the layout that `write_bundle` produces.
-
-    Args:
-        members: the members that hold modules and signatures.
-        size: the size of the archive in bytes.
+    """Check the members of an archive against the layout that `write_bundle` produces. `size` is the size of the archive in bytes.
 
     Raises:
         FormatError: a member is compressed or too large, two members have the same name, or the members exceed the archive's size.

@@ -83,13 +83,7 @@ def requirement_of(features: frozenset[str], basic: frozenset[str], platform: st
 
 
 def processor_with(features: Iterable[str], platform: str, cpu: str) -> Processor:
-    """Return a processor that has only these features.
-
-    Args:
-        features: the features, by their LLVM names.
-        platform: the platform of the processor.
-        cpu: the name of the processor.
-    """
+    """Return a processor that has only these features."""
     arch = platform.partition("-")[0]
     words, _ = words_of(features, arch)
     content = {re.split("[:>]", item)[0]: 0 for text in feature_words(arch).values() for item in text.split(",")}

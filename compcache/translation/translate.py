@@ -288,11 +288,7 @@ def _group_exports(exports: tuple[Export, ...], values: GlobalValues, request: R
 def translate_again(context: Any, recipe: Recipe, machine: Machine, *, shared: bool) -> Translated:
     """Compile the stored code of a module to an object for another machine.
 
-    Args:
-        context: an LLVM context.
-        recipe: the stored code and the options of the module.
-        machine: the machine to compile for.
-        shared: whether the image will be a shared object.
+    `recipe` has the code and its options. `shared` says whether the image will be a shared object.
 
     Raises:
         CompileError: the code cannot be compiled, or is not portable to another machine.

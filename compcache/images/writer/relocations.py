@@ -91,10 +91,7 @@ class Tables:
 def scan(inputs: Sequence[Input], external: Sequence[Mapping[int, str]], imports: Collection[str]) -> Tables:
     """Return the tables that the relocations of mapped sections need.
 
-    Args:
-        inputs: the objects.
-        external: the symbols of other images, by object (`Symbols.external`).
-        imports: the symbols whose addresses the runtime fills in.
+    `external` has the symbols of other images by object, and the runtime fills in the addresses of the symbols in `imports`.
 
     Raises:
         FormatError: the type of a relocation is unknown, or a relocation stores an address in a read-only section.
