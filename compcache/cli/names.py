@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os.path
 import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -128,8 +129,6 @@ def common_prefix(names: Sequence[str]) -> str:
     """Return the package prefix of all names, with its dot; empty if it is too short to be worth cutting."""
     if len(names) < 2:  # noqa: PLR2004 - one name has no common prefix
         return ""
-    first, last = min(names), max(names)  # the common prefix of these two names is common to all names
-    length = next((position for position, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    prefix = first[:length]
+    prefix = os.path.commonprefix(names)  # noqa: RUF071 - names, not paths
     prefix = prefix[: prefix.rfind(".") + 1]
     return printable(prefix) if len(prefix) >= _LEAST_PREFIX and prefix.isprintable() else ""
